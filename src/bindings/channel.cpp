@@ -1,0 +1,153 @@
+#include "messages.hpp"
+
+namespace dragon::py {
+
+namespace {
+
+[[noreturn]] void raise(PyObject* type, const char* text) {
+    PyErr_SetString(type, text);
+    throw nb::python_error();
+}
+
+// What a wait that did not end well means to the user of a queue or a connection.
+void check(Status status, PyObject* timed_out) {
+    switch (status) {
+        case Status::Timeout:
+            PyErr_SetNone(timed_out);
+            throw nb::python_error();
+        case Status::Destroyed:
+            raise(python.destroyed, "it was destroyed");
+        case Status::EndOfFile:
+            raise(PyExc_EOFError, "every writing end is closed");
+        case Status::Broken:
+            raise(PyExc_BrokenPipeError, "every reading end is closed");
+        default:
+            return;
+    }
+}
+
+PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
+    auto& h = self_of<ChannelHandle>(self);
+    Channel& channel = h.get();
+    check(put_object(*h.a, channel, h.handle.offset, object, deadline), python.queue_full);
+    return nb::none().release().ptr();
+}
+
+Status take(ChannelHandle& h, Message& message, Nanoseconds deadline) {
+    Channel& channel = h.get();
+    Arena& a = *h.a;
+    return wait(a, h.handle.offset, deadline, [&](Nanoseconds d) { return channel.get(a, message, d); });
+}
+
+PyObject* get(PyObject* self, Nanoseconds deadline) {
+    auto& h = self_of<ChannelHandle>(self);
+    Message message;
+    check(take(h, message, deadline), python.queue_empty);
+    return to_object(*h.a, message);
+}
+
+PyObject* method_put(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[3];
+        parse(args, count, keywords, {"obj", "block", "timeout"}, a);
+        if (!a[0]) throw nb::type_error("put() needs an object");
+        return put(self, a[0], deadline_of(a[1], a[2]));
+    });
+}
+
+PyObject* method_put_nowait(PyObject* self, PyObject* object) {
+    return guarded([&] { return put(self, object, 0); });
+}
+
+PyObject* method_get(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[2];
+        parse(args, count, keywords, {"block", "timeout"}, a);
+        return get(self, deadline_of(a[0], a[1]));
+    });
+}
+
+PyObject* method_get_nowait(PyObject* self, PyObject*) {
+    return guarded([&] { return get(self, 0); });
+}
+
+void put_bytes(ChannelHandle& h, nb::handle buffer, size_t start, size_t size) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
+    struct Release {
+        Py_buffer* view;
+        ~Release() { PyBuffer_Release(view); }
+    } release{&view};
+    auto length = static_cast<size_t>(view.len);
+    if (start > length || size > length - start) throw nb::value_error("buffer length < offset + size");
+    check(put_raw(*h.a, h.get(), h.handle.offset, static_cast<char*>(view.buf) + start, size, kForever),
+          python.queue_full);
+}
+
+nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
+    Message message;
+    check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
+    return nb::steal(to_bytes(*h.a, message));
+}
+
+bool wait_readable(ChannelHandle& h, nb::handle timeout) {
+    Channel& channel = h.get();
+    Status status = wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()),
+                         [&](Nanoseconds d) { return channel.wait_readable(d); });
+    if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
+    return status == Status::Ok;
+}
+
+bool join(ChannelHandle& h, nb::handle timeout) {
+    Channel& channel = h.get();
+    Status status =
+        wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()), [&](Nanoseconds d) { return channel.join(d); });
+    if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
+    return status == Status::Ok;
+}
+
+int fileno(ChannelHandle& h) {
+    Channel& channel = h.get();
+    int fd = open_bell(h.handle);
+    channel.enable_bell(*h.a);
+    return fd;
+}
+
+PyMethodDef methods[] = {
+    {"put", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put)), METH_FASTCALL | METH_KEYWORDS,
+     "put(obj, block=True, timeout=None)\n\nPut a copy of an object. Raises queue.Full after `timeout` seconds."},
+    {"put_nowait", method_put_nowait, METH_O, "Put an object, or raise queue.Full."},
+    {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_get)), METH_FASTCALL | METH_KEYWORDS,
+     "get(block=True, timeout=None)\n\nTake the oldest object. Raises queue.Empty after `timeout` seconds."},
+    {"get_nowait", method_get_nowait, METH_NOARGS, "Take the oldest object, or raise queue.Empty."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+void bind_channel(nb::module_& m) {
+    static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
+    bind_loan(m);
+    nb::class_<ChannelHandle> c(m, "Channel", nb::type_slots(slots), nb::dynamic_attr(), nb::is_weak_referenceable(),
+                                "A first-in first-out queue of objects in shared memory.");
+    bind_handle(c);
+    c.def(
+         "__init__",
+         [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role) {
+             auto r = static_cast<Role>(role);
+             new (self) ChannelHandle(arena().create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe), r);
+         },
+         nb::arg("capacity") = 0, nb::arg("pipe") = false, nb::arg("role") = 0)
+        .def("_put_bytes", &put_bytes)
+        .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
+        .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
+        .def("_fileno", &fileno)
+        .def("_size", [](ChannelHandle& h) { return h.get().size(); })
+        .def("_capacity", [](ChannelHandle& h) { return h.get().capacity(); })
+        .def("_full", [](ChannelHandle& h) { return h.get().full(); })
+        .def("_task_done", [](ChannelHandle& h) { return h.get().task_done(); })
+        .def("_join", &join, nb::arg("timeout").none())
+        .def("_destroy", [](ChannelHandle& h) { h.get().destroy(*h.a); });
+}
+
+}  // namespace dragon::py

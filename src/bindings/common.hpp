@@ -1,0 +1,170 @@
+// What the bindings share: waiting without the GIL, argument parsing of the hot methods, handles of shared objects.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+
+#include "../core/channel.hpp"
+#include "../core/sync.hpp"
+
+namespace nb = nanobind;
+
+namespace dragon::py {
+
+// Python's own classes and functions, looked up once.
+struct Python {
+    PyObject *queue_full, *queue_empty, *destroyed, *pickle_dumps, *pickle_loads, *serializer;
+};
+extern Python python;
+
+// A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's end.
+template <class T, Kind K>
+struct Shared {
+    Arena* a = nullptr;
+    Handle handle;
+    Role role = Role::Plain;
+
+    Shared(Handle h, Role r) : a(&arena()), handle(h), role(r) {}
+    Shared(const Shared&) = delete;
+    ~Shared() { close(); }
+    void close() {
+        if (a && has_arena() && &arena() == a) a->release(handle.offset, role);
+        a = nullptr;
+    }
+    bool closed() const { return a == nullptr; }
+    T& get() const {
+        if (!a) throw nb::value_error("this handle is closed");
+        if (!has_arena() || &arena() != a) throw ObjectDestroyed("the run that this object belonged to has ended");
+        return *a->at<T>(handle.offset);
+    }
+    using Name = std::tuple<Offset, uint32_t, uint32_t>;
+    // Attaches this process to an object that exists.
+    static void attach(Shared* self, Name name) {
+        auto [offset, generation, role] = name;
+        arena().attach({offset, generation}, K, static_cast<Role>(role));
+        new (self) Shared({offset, generation}, static_cast<Role>(role));
+    }
+    Name name() const {
+        return {handle.offset, handle.generation, static_cast<uint32_t>(role)};
+    }
+    void send() const {
+        get();
+        a->send(handle.offset, role);
+    }
+};
+
+using ChannelHandle = Shared<Channel, Kind::Channel>;
+using LockHandle = Shared<Lock, Kind::Lock>;
+using SemaphoreHandle = Shared<Semaphore, Kind::Semaphore>;
+using EventHandle = Shared<Event, Kind::Event>;
+using ConditionHandle = Shared<Condition, Kind::Condition>;
+using WordsHandle = Shared<Words, Kind::Words>;
+
+// Tries `f(0)` first, then waits in `f(deadline)` without the GIL, running signal handlers as signals arrive.
+// A wait ends with the run: once a second it is made sure that the agent is alive.
+template <class F>
+Status wait(Arena& a, Offset object, Nanoseconds deadline, F f) {
+    Status status = f(Nanoseconds{0});
+    if (status != Status::Timeout || deadline == 0) return status;
+    struct Waiting {
+        Arena& a;
+        Waiting(Arena& a, Offset object) : a(a) { a.set_waiting(object); }
+        ~Waiting() { a.set_waiting(0); }
+    } waiting(a, object);
+    for (;;) {
+        Nanoseconds until = std::min(deadline, now() + 1'000'000'000);
+        {
+            nb::gil_scoped_release release;
+            status = f(until);
+            if (status == Status::Timeout && until != deadline && !a.kept())
+                throw ObjectDestroyed("the run has ended: its agent is gone");
+        }
+        if (status == Status::Interrupted) {
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        } else if (status != Status::Timeout || until == deadline) {
+            return status;
+        }
+    }
+}
+
+// Seconds or None, as `timeout` is everywhere in Python.
+inline Nanoseconds deadline_from(PyObject* timeout) {
+    if (!timeout || timeout == Py_None) return kForever;
+    double seconds = PyFloat_AsDouble(timeout);
+    if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
+    return seconds <= 0 ? 0 : deadline_after(seconds);
+}
+
+inline bool truth(PyObject* object) {
+    int result = PyObject_IsTrue(object);
+    if (result < 0) throw nb::python_error();
+    return result != 0;
+}
+
+// The arguments of a METH_FASTCALL | METH_KEYWORDS method: `names` in order, missing ones null.
+template <size_t N>
+void parse(PyObject* const* args, Py_ssize_t count, PyObject* keywords, const char* const (&names)[N],
+           PyObject* (&out)[N]) {
+    if (count > static_cast<Py_ssize_t>(N)) throw nb::type_error("too many arguments");
+    for (size_t i = 0; i < N; ++i) out[i] = static_cast<Py_ssize_t>(i) < count ? args[i] : nullptr;
+    if (!keywords) return;
+    for (Py_ssize_t k = 0, n = PyTuple_Size(keywords); k < n; ++k) {
+        PyObject* name = PyTuple_GetItem(keywords, k);
+        size_t i = 0;
+        while (i < N && PyUnicode_CompareWithASCIIString(name, names[i]) != 0) ++i;
+        if (i == N || out[i]) {
+            PyErr_Format(PyExc_TypeError, i == N ? "unexpected keyword argument '%U'" : "argument '%U' given twice", name);
+            throw nb::python_error();
+        }
+        out[i] = args[count + k];
+    }
+}
+
+// The deadline of `f(block=True, timeout=None)`.
+inline Nanoseconds deadline_of(PyObject* block, PyObject* timeout) {
+    return block && !truth(block) ? 0 : deadline_from(timeout);
+}
+
+// Runs `f` in a method that nanobind does not wrap, and turns what it throws into a Python exception.
+template <class F>
+PyObject* guarded(F f) noexcept {
+    try {
+        return f();
+    } catch (nb::python_error& e) {
+        e.restore();
+    } catch (const OutOfMemory& e) {
+        PyErr_SetString(PyExc_MemoryError, e.what());
+    } catch (const ObjectDestroyed& e) {
+        PyErr_SetString(python.destroyed, e.what());
+    } catch (const nb::builtin_exception& e) {
+        PyErr_SetString(e.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError, e.what());
+    } catch (const std::exception& e) {
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+    }
+    return nullptr;
+}
+
+template <class T>
+T& self_of(PyObject* self) {
+    return *nb::inst_ptr<T>(nb::handle(self));
+}
+
+inline uint64_t thread_id() { return PyThread_get_thread_ident(); }
+
+// Warns that a lock's holder died. May throw: warnings can be errors.
+void warn_recovered(const char* what);
+
+// The members that every handle has; `Class(name)` attaches to an object that exists.
+template <class H>
+void bind_handle(nb::class_<H>& c) {
+    c.def("__init__", &H::attach, nb::arg("name"))
+        .def("_name", &H::name)
+        .def("_send", &H::send)
+        .def("_close", &H::close)
+        .def_prop_ro("_closed", &H::closed);
+}
+
+void bind_channel(nb::module_& m);
+void bind_sync(nb::module_& m);
+
+}  // namespace dragon::py

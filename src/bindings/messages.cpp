@@ -1,0 +1,272 @@
+#include "messages.hpp"
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace dragon::py {
+
+namespace {
+
+constexpr size_t kCopyWithoutGil = 256 * 1024;
+
+void copy(void* to, const void* from, size_t size) {
+    if (size < kCopyWithoutGil) {
+        memcpy(to, from, size);
+        return;
+    }
+    nb::gil_scoped_release release;
+    memcpy(to, from, size);
+}
+
+// A block of this process that is freed unless it is passed on.
+class OwnBlock {
+  public:
+    OwnBlock(Arena& a, Offset block) : a_(a), block_(block) {}
+    OwnBlock(const OwnBlock&) = delete;
+    ~OwnBlock() {
+        if (block_) a_.free(block_);
+    }
+    char* data() const { return a_.at<char>(block_) + kDataStart; }
+    Offset offset() const { return block_; }
+    Offset pass_on() {
+        Offset block = block_;
+        block_ = 0;
+        return block;
+    }
+
+  private:
+    Arena& a_;
+    Offset block_;
+};
+
+OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
+    if (size >= kCopyWithoutGil && !a.has_warm(size)) {
+        nb::gil_scoped_release release;
+        channel.await_warm(a, size);
+    }
+    return {a, a.allocate(size)};
+}
+
+Status put_block(Arena& a, Channel& channel, Offset offset, Label label, OwnBlock& block, Nanoseconds deadline) {
+    Status status = wait(a, offset, deadline,
+                         [&](Nanoseconds d) { return channel.put_block(a, label, block.offset(), d); });
+    if (status == Status::Ok) block.pass_on();
+    return status;
+}
+
+Status put_bytes(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
+                 Nanoseconds deadline) {
+    Label label{kind, size};
+    if (size <= kSmall)
+        return wait(a, offset, deadline, [&](Nanoseconds d) { return channel.put_small(a, label, data, d); });
+    // Where it would be refused anyway nothing is copied.
+    if (deadline == 0 && channel.full()) return Status::Timeout;
+    OwnBlock block = new_block(a, channel, kDataStart + size);
+    copy(block.data(), data, size);
+    return put_block(a, channel, offset, label, block, deadline);
+}
+
+// What stands at the start of a message with buffers.
+struct BufferTable {
+    uint64_t pickle_size, count;
+    struct {
+        uint64_t start, size;
+    } buffers[];
+};
+
+size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
+
+struct Views {
+    std::vector<Py_buffer> views;
+    ~Views() {
+        for (auto& view : views) PyBuffer_Release(&view);
+    }
+};
+
+Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, PyObject* buffers, Nanoseconds deadline) {
+    char* data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(pickle, &data, &size) < 0) throw nb::python_error();
+    Py_ssize_t count = buffers == Py_None ? 0 : PyList_Size(buffers);
+    if (count <= 0)
+        return put_bytes(a, channel, offset, kPickle, data, static_cast<size_t>(size), deadline);
+    Views held;
+    held.views.reserve(static_cast<size_t>(count));
+    size_t total = aligned(sizeof(BufferTable) + static_cast<size_t>(count) * 16 + static_cast<size_t>(size));
+    size_t first = total;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        Py_buffer view;
+        if (PyObject_GetBuffer(PyList_GetItem(buffers, i), &view, PyBUF_ANY_CONTIGUOUS) < 0) throw nb::python_error();
+        held.views.push_back(view);
+        total += aligned(static_cast<size_t>(view.len));
+    }
+    OwnBlock block = new_block(a, channel, kDataStart + total);
+    auto* table = reinterpret_cast<BufferTable*>(block.data());
+    table->pickle_size = static_cast<uint64_t>(size);
+    table->count = static_cast<uint64_t>(count);
+    size_t start = first;
+    for (size_t i = 0; i < held.views.size(); ++i) {
+        auto length = static_cast<size_t>(held.views[i].len);
+        table->buffers[i] = {start, length};
+        copy(block.data() + start, held.views[i].buf, length);
+        start += aligned(length);
+    }
+    memcpy(&table->buffers[count], data, static_cast<size_t>(size));
+    return put_block(a, channel, offset, {kPickleBuffers, total}, block, deadline);
+}
+
+// A container of a few plain objects: pickle alone can do it, no reducer has a say.
+bool is_plain(PyObject* object, int depth) {
+    if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+        PyUnicode_CheckExact(object))
+        return true;
+    if (PyBytes_CheckExact(object)) return PyBytes_Size(object) < 4096;
+    if (depth == 0) return false;
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+        bool tuple = PyTuple_CheckExact(object);
+        Py_ssize_t n = tuple ? PyTuple_Size(object) : PyList_Size(object);
+        if (n > 16) return false;
+        for (Py_ssize_t i = 0; i < n; ++i)
+            if (!is_plain(tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i), depth - 1)) return false;
+        return true;
+    }
+    return false;
+}
+
+Status put_any(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline) {
+    if (is_plain(object, 3)) {
+        nb::object pickle = nb::steal(PyObject_CallFunction(python.pickle_dumps, "Oi", object, 5));
+        if (!pickle.is_valid()) throw nb::python_error();
+        return put_pickle(a, channel, offset, pickle.ptr(), Py_None, deadline);
+    }
+    nb::object pair = nb::steal(PyObject_CallFunctionObjArgs(python.serializer, object, nullptr));
+    if (!pair.is_valid()) throw nb::python_error();
+    return put_pickle(a, channel, offset, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1), deadline);
+}
+
+// A block on loan to Python objects that look into it (arrays received without a copy).
+struct Loan {
+    Arena* a;
+    Offset block;
+    OwnerId owner;
+    size_t size;
+    ~Loan() {
+        if (has_arena() && &arena() == a && a->self() == owner) a->free(block);
+    }
+};
+
+int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
+    auto& loan = self_of<Loan>(self);
+    return PyBuffer_FillInfo(view, self, loan.a->at<char>(loan.block) + kDataStart, static_cast<Py_ssize_t>(loan.size), 0,
+                             flags);
+}
+
+PyObject* load_with_buffers(Arena& a, Message& message) {
+    Offset block = message.block;
+    message.block = 0;
+    nb::object loan = nb::cast(new Loan{&a, block, a.self(), message.label.size}, nb::rv_policy::take_ownership);
+    auto* table = reinterpret_cast<BufferTable*>(a.at<char>(block) + kDataStart);
+    nb::object whole = nb::steal(PyMemoryView_FromObject(loan.ptr()));
+    if (!whole.is_valid()) throw nb::python_error();
+    auto slice = [&](size_t start, size_t size) {
+        return nb::object(whole[nb::slice(nb::cast(start), nb::cast(start + size), nb::none())]);
+    };
+    nb::list buffers;
+    for (size_t i = 0; i < table->count; ++i)
+        buffers.append(slice(table->buffers[i].start, table->buffers[i].size));
+    nb::object pickle = slice(sizeof(BufferTable) + table->count * 16, table->pickle_size);
+    nb::object result = nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers);
+    return result.release().ptr();
+}
+
+}  // namespace
+
+Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size, Nanoseconds deadline) {
+    return put_bytes(a, channel, offset, kRaw, data, size, deadline);
+}
+
+Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline) {
+    if (object == Py_None) return put_bytes(a, channel, offset, kNone, "", 0, deadline);
+    if (PyBool_Check(object)) return put_bytes(a, channel, offset, object == Py_True ? kTrue : kFalse, "", 0, deadline);
+    if (PyLong_CheckExact(object)) {
+        int overflow;
+        long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+        if (!overflow) return put_bytes(a, channel, offset, kInt, &value, sizeof value, deadline);
+    } else if (PyFloat_CheckExact(object)) {
+        double value = PyFloat_AsDouble(object);
+        return put_bytes(a, channel, offset, kFloat, &value, sizeof value, deadline);
+    } else if (PyBytes_CheckExact(object)) {
+        char* data;
+        Py_ssize_t size;
+        PyBytes_AsStringAndSize(object, &data, &size);
+        return put_bytes(a, channel, offset, kBytes, data, static_cast<size_t>(size), deadline);
+    } else if (PyUnicode_CheckExact(object)) {
+        Py_ssize_t size;
+        const char* data = PyUnicode_AsUTF8AndSize(object, &size);
+        if (data) return put_bytes(a, channel, offset, kStr, data, static_cast<size_t>(size), deadline);
+        PyErr_Clear();  // lone surrogates: pickle knows how
+    }
+    return put_any(a, channel, offset, object, deadline);
+}
+
+PyObject* to_object(Arena& a, Message& message) {
+    OwnBlock block(a, message.block);
+    const char* data = message.block ? block.data() : message.data;
+    auto size = static_cast<Py_ssize_t>(message.label.size);
+    PyObject* result = nullptr;
+    switch (message.label.kind) {
+        case kNone:
+            return nb::none().release().ptr();
+        case kTrue:
+            return nb::bool_(true).release().ptr();
+        case kFalse:
+            return nb::bool_(false).release().ptr();
+        case kInt: {
+            long long value;
+            memcpy(&value, data, sizeof value);
+            result = PyLong_FromLongLong(value);
+            break;
+        }
+        case kFloat: {
+            double value;
+            memcpy(&value, data, sizeof value);
+            result = PyFloat_FromDouble(value);
+            break;
+        }
+        case kStr:
+            result = PyUnicode_FromStringAndSize(data, size);
+            break;
+        case kBytes:
+            result = PyBytes_FromStringAndSize(nullptr, size);
+            if (result) copy(PyBytes_AsString(result), data, message.label.size);
+            break;
+        case kPickleBuffers:
+            block.pass_on();
+            return load_with_buffers(a, message);
+        default: {
+            nb::object pickle = nb::steal(PyBytes_FromStringAndSize(data, size));
+            if (pickle.is_valid()) result = PyObject_CallFunctionObjArgs(python.pickle_loads, pickle.ptr(), nullptr);
+        }
+    }
+    if (!result) throw nb::python_error();
+    return result;
+}
+
+PyObject* to_bytes(Arena& a, Message& message) {
+    if (message.label.kind == kRaw || message.label.kind == kPickle) {
+        message.label.kind = kBytes;
+        return to_object(a, message);
+    }
+    nb::object object = nb::steal(to_object(a, message));
+    PyObject* pickle = PyObject_CallFunction(python.pickle_dumps, "Oi", object.ptr(), 5);
+    if (!pickle) throw nb::python_error();
+    return pickle;
+}
+
+void bind_loan(nb::module_& m) {
+    static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
+    nb::class_<Loan>(m, "Loan", nb::type_slots(slots), "A received message's memory, lent to what looks into it.");
+}
+
+}  // namespace dragon::py

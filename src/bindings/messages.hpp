@@ -1,0 +1,32 @@
+// Python objects as messages: the plain types directly, everything else through pickle, large buffers beside it.
+#pragma once
+
+#include "common.hpp"
+
+namespace dragon::py {
+
+enum MessageKind : uint32_t {
+    kNone,
+    kTrue,
+    kFalse,
+    kInt,
+    kFloat,
+    kStr,
+    kBytes,
+    kRaw,            // bytes that were sent as such, not as an object
+    kPickle,
+    kPickleBuffers,  // a pickle and the buffers it refers to
+};
+
+// Puts `object` (or its bytes, if `raw`) into the channel. Throws what Python's queues throw, but for a time-out.
+Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline);
+Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size, Nanoseconds deadline);
+
+// A new reference to the object that a message holds; the message's block is freed, or lent to the object.
+PyObject* to_object(Arena& a, Message& message);
+// The same as bytes: raw ones as they are, others pickled.
+PyObject* to_bytes(Arena& a, Message& message);
+
+void bind_loan(nb::module_& m);
+
+}  // namespace dragon::py

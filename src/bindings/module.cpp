@@ -1,0 +1,120 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <sys/prctl.h>
+
+#include "../core/process.hpp"
+#include "messages.hpp"
+
+namespace dragon::py {
+
+Python python{};
+
+void warn_recovered(const char* what) {
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "the %s was held by a process that died; it is recovered", what) < 0)
+        throw nb::python_error();
+}
+
+namespace {
+
+PyObject* lookup(const char* module, const char* name) {
+    return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
+}
+
+void open_arena(int fd) { set_arena(Arena::open(fd)); }
+
+int create_arena(uint64_t limit) {
+    auto* a = new Arena(limit);
+    set_arena(a);
+    return a->fd();
+}
+
+std::vector<std::tuple<int, uint64_t, Offset>> processes() {
+    std::vector<SlotInfo> slots(kSlots);
+    slots.resize(arena().processes(slots.data(), slots.size()));
+    std::vector<std::tuple<int, uint64_t, Offset>> result;
+    for (auto& s : slots) result.emplace_back(s.pid, s.blocks, s.waiting_on);
+    return result;
+}
+
+int start_executable(const std::string& executable, std::vector<std::string> arguments,
+                     std::vector<std::string> environment, const std::string& folder, std::vector<int> descriptors,
+                     std::vector<int> cpus, int death_signal, bool detached) {
+    return launch({executable, std::move(arguments), std::move(environment), folder, std::move(descriptors),
+                   std::move(cpus), death_signal, detached});
+}
+
+nb::dict usage() {
+    Usage u = arena().usage();
+    nb::dict d;
+    d["limit"] = u.limit;
+    d["committed"] = u.committed;
+    d["in_use"] = u.in_use;
+    d["blocks"] = u.blocks;
+    return d;
+}
+
+}  // namespace
+}  // namespace dragon::py
+
+NB_MODULE(_core, m) {
+    using namespace dragon;
+    using namespace dragon::py;
+    m.doc() = "The node's shared memory: arena, channels and synchronisation. Mechanism only.";
+    nb::set_leak_warnings(false);  // handles may live in daemon threads to the very end
+
+    PyObject* destroyed = PyErr_NewExceptionWithDoc(
+        "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.", PyExc_ValueError,
+        nullptr);
+    m.attr("DestroyedError") = nb::handle(destroyed);
+    python = {lookup("queue", "Full"),   lookup("queue", "Empty"), destroyed, lookup("_pickle", "dumps"),
+              lookup("_pickle", "loads"), lookup("_pickle", "dumps")};
+
+    nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+        try {
+            std::rethrow_exception(p);
+        } catch (const OutOfMemory& e) {
+            PyErr_SetString(PyExc_MemoryError, e.what());
+        } catch (const ObjectDestroyed& e) {
+            PyErr_SetString(python.destroyed, e.what());
+        } catch (const SystemFailure& e) {
+            errno = e.error;
+            PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.what());
+        }
+    });
+
+    m.def("create_arena", &create_arena, nb::arg("limit"), "Make an arena for this process; returns its descriptor.");
+    m.def("open_arena", &open_arena, nb::arg("fd"), "Map the arena behind a descriptor.");
+    m.def("close_arena", [] { set_arena(nullptr); }, "Leave the run; handles of its objects are dead from now on.");
+    m.def("leave_arena", [] { if (has_arena()) arena().leave(); }, "This process ends: drop what it is attached to.");
+    m.def("has_arena", &has_arena);
+    m.def("arena_fd", [] { return arena().fd(); });
+    m.def("arena_id", [] { return arena().id(); });
+    m.def("usage", &usage, "Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks.");
+    m.def("trim", [] { return arena().trim(); }, "Give the pages of free large blocks back; returns the bytes.");
+    m.def("next_number", [] { return arena().next_number(); });
+    m.def("set_serializer", [](nb::object f) { python.serializer = f.release().ptr(); }, nb::arg("serializer"));
+    m.def("set_bell_folder", [](const std::string& path) { set_bell_folder(path.c_str()); });
+    m.def("reserve_slot", [] { return arena().reserve_slot(); }, "A place for a process to be forked.");
+    m.def("fill_slot", [](OwnerId owner, int pid) { arena().fill_slot(owner, pid); });
+    m.def("take_slot", [](OwnerId owner) { arena().take_slot(owner); }, "This process is the one of that place.");
+    m.def(
+        "attach_for",
+        [](OwnerId owner, Offset offset, uint32_t generation, uint32_t role) {
+            arena().attach_for(owner, {offset, generation}, static_cast<Role>(role));
+        },
+        "Attach the process of a reserved place to an object.");
+    m.def("exists", [](Offset offset, uint32_t generation) { return arena().exists({offset, generation}); });
+    m.def("reap", [](int pid) { return arena().reap(pid); }, "Free what a dead process left.");
+    m.def("reap_dead", [] { return arena().reap_dead(); }, "Free what all dead processes left; returns their number.");
+    m.def("processes", &processes, "(pid, blocks it owns, object it waits on) of every process.");
+    m.def("set_keeper", [] { arena().set_keeper(arena().self()); }, "This process keeps the run; waits end with it.");
+    m.def("prctl", [](int option, unsigned long value) {
+        if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
+    });
+    m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"), nb::arg("environment"),
+          nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"), nb::arg("death_signal"), nb::arg("detached"),
+          "Start an executable; returns its process id or raises OSError.");
+    bind_channel(m);
+    bind_sync(m);
+}

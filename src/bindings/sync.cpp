@@ -1,0 +1,260 @@
+#include "common.hpp"
+
+namespace dragon::py {
+
+namespace {
+
+bool acquired(Status status, const char* what) {
+    switch (status) {
+        case Status::Recovered:
+            warn_recovered(what);
+            return true;
+        case Status::Destroyed:
+            PyErr_Format(python.destroyed, "the %s was destroyed", what);
+            throw nb::python_error();
+        default:
+            return status == Status::Ok;
+    }
+}
+
+PyObject* result(bool value) { return nb::bool_(value).release().ptr(); }
+
+// ---- lock
+
+bool acquire(LockHandle& h, Nanoseconds deadline) {
+    Lock& lock = h.get();
+    OwnerId self = h.a->self();
+    uint64_t thread = thread_id();
+    return acquired(
+        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); }), "lock");
+}
+
+void release(LockHandle& h) {
+    switch (h.get().release(h.a->self(), thread_id())) {
+        case Lock::Release::NotLocked:
+            throw nb::value_error("semaphore or lock released too many times");
+        case Lock::Release::NotMine:
+            PyErr_SetString(PyExc_AssertionError, "attempt to release recursive lock not owned by thread");
+            throw nb::python_error();
+        default:
+            return;
+    }
+}
+
+PyObject* lock_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[2];
+        parse(args, count, keywords, {"block", "timeout"}, a);
+        return result(acquire(self_of<LockHandle>(self), deadline_of(a[0], a[1])));
+    });
+}
+
+PyObject* lock_release(PyObject* self, PyObject*) {
+    return guarded([&] {
+        release(self_of<LockHandle>(self));
+        return nb::none().release().ptr();
+    });
+}
+
+PyObject* lock_enter(PyObject* self, PyObject*) {
+    return guarded([&] { return result(acquire(self_of<LockHandle>(self), kForever)); });
+}
+
+PyObject* lock_exit(PyObject* self, PyObject* const*, Py_ssize_t) { return lock_release(self, nullptr); }
+
+// ---- semaphore
+
+bool acquire(SemaphoreHandle& h, Nanoseconds deadline) {
+    Semaphore& semaphore = h.get();
+    return acquired(wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return semaphore.acquire(d); }),
+                    "semaphore");
+}
+
+PyObject* semaphore_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[2];
+        parse(args, count, keywords, {"block", "timeout"}, a);
+        return result(acquire(self_of<SemaphoreHandle>(self), deadline_of(a[0], a[1])));
+    });
+}
+
+PyObject* semaphore_release(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return guarded([&] {
+        PyObject* a[1];
+        parse(args, count, keywords, {"n"}, a);
+        long n = a[0] ? PyLong_AsLong(a[0]) : 1;
+        if (n == -1 && PyErr_Occurred()) throw nb::python_error();
+        if (n < 1) throw nb::value_error("n must be one or more");
+        if (!self_of<SemaphoreHandle>(self).get().release(static_cast<uint32_t>(n)))
+            throw nb::value_error("semaphore or lock released too many times");
+        return nb::none().release().ptr();
+    });
+}
+
+PyObject* semaphore_enter(PyObject* self, PyObject*) {
+    return guarded([&] { return result(acquire(self_of<SemaphoreHandle>(self), kForever)); });
+}
+
+PyObject* semaphore_exit(PyObject* self, PyObject* const*, Py_ssize_t) {
+    return semaphore_release(self, nullptr, 0, nullptr);
+}
+
+template <class F>
+PyCFunction method(F f) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f));
+}
+
+PyMethodDef lock_methods[] = {
+    {"acquire", method(lock_acquire), METH_FASTCALL | METH_KEYWORDS, "acquire(block=True, timeout=None) -> bool"},
+    {"release", lock_release, METH_NOARGS, "Release the lock."},
+    {"__enter__", lock_enter, METH_NOARGS, nullptr},
+    {"__exit__", method(lock_exit), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyMethodDef semaphore_methods[] = {
+    {"acquire", method(semaphore_acquire), METH_FASTCALL | METH_KEYWORDS, "acquire(block=True, timeout=None) -> bool"},
+    {"release", method(semaphore_release), METH_FASTCALL | METH_KEYWORDS, "release(n=1)"},
+    {"__enter__", semaphore_enter, METH_NOARGS, nullptr},
+    {"__exit__", method(semaphore_exit), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+int words_buffer(PyObject* self, Py_buffer* view, int flags) {
+    auto& h = self_of<WordsHandle>(self);
+    if (h.closed()) {
+        PyErr_SetString(PyExc_BufferError, "this handle is closed");
+        return -1;
+    }
+    Words& words = *h.a->at<Words>(h.handle.offset);
+    return PyBuffer_FillInfo(view, self, &words.at(0), static_cast<Py_ssize_t>(words.count() * 8), 0, flags);
+}
+
+std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
+    Words& words = h.get();
+    if (i >= words.count()) throw nb::index_error("word index out of range");
+    return words.at(i);
+}
+
+template <class H, class F>
+bool wait_on(H& h, nb::handle timeout, const char* what, F f) {
+    return acquired(wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()), f), what);
+}
+
+}  // namespace
+
+void bind_sync(nb::module_& m) {
+    static PyType_Slot lock_slots[] = {{Py_tp_methods, lock_methods}, {0, nullptr}};
+    nb::class_<LockHandle> lock(m, "Lock", nb::type_slots(lock_slots), nb::dynamic_attr(), nb::is_weak_referenceable());
+    bind_handle(lock);
+    lock.def(
+            "__init__",
+            [](LockHandle* self, bool recursive) {
+                new (self) LockHandle(arena().create<Lock>(Kind::Lock, Role::Plain, sizeof(Lock), recursive), Role::Plain);
+            },
+            nb::arg("recursive") = false)
+        .def("_is_mine", [](LockHandle& h) { return h.get().is_mine(h.a->self(), thread_id()); })
+        .def("_count", [](LockHandle& h) { return h.get().count(); })
+        .def("_recursive", [](LockHandle& h) { return h.get().recursive(); })
+        .def("_owner_pid", [](LockHandle& h) {
+            OwnerId owner = h.get().owner();
+            return owner ? h.a->pid_of(owner) : 0;
+        })
+        .def("_destroy", [](LockHandle& h) { h.get().destroyed = 1; });
+
+    static PyType_Slot semaphore_slots[] = {{Py_tp_methods, semaphore_methods}, {0, nullptr}};
+    nb::class_<SemaphoreHandle> semaphore(m, "Semaphore", nb::type_slots(semaphore_slots), nb::dynamic_attr(),
+                                          nb::is_weak_referenceable());
+    bind_handle(semaphore);
+    semaphore
+        .def(
+            "__init__",
+            [](SemaphoreHandle* self, uint32_t value, uint32_t bound) {
+                new (self) SemaphoreHandle(
+                    arena().create<Semaphore>(Kind::Semaphore, Role::Plain, sizeof(Semaphore), value, bound), Role::Plain);
+            },
+            nb::arg("value") = 1, nb::arg("bound") = INT_MAX)
+        .def("_value", [](SemaphoreHandle& h) { return h.get().value(); })
+        .def("_destroy", [](SemaphoreHandle& h) { h.get().destroy(); });
+
+    nb::class_<EventHandle> event(m, "Event", nb::dynamic_attr(), nb::is_weak_referenceable());
+    bind_handle(event);
+    event
+        .def("__init__",
+             [](EventHandle* self) {
+                 new (self) EventHandle(arena().create<Event>(Kind::Event, Role::Plain, sizeof(Event)), Role::Plain);
+             })
+        .def("set", [](EventHandle& h) { h.get().set(); }, "Set the flag and wake every waiter.")
+        .def("clear", [](EventHandle& h) { h.get().clear(); }, "Reset the flag.")
+        .def("is_set", [](EventHandle& h) { return h.get().is_set(); }, "Whether the flag is set.")
+        .def(
+            "wait",
+            [](EventHandle& h, nb::handle timeout) {
+                Event& e = h.get();
+                return wait_on(h, timeout, "event", [&](Nanoseconds d) { return e.wait(d); });
+            },
+            nb::arg("timeout").none() = nb::none(), "Wait for the flag; False after `timeout` seconds.")
+        .def("_destroy", [](EventHandle& h) { h.get().destroy(); });
+
+    nb::class_<ConditionHandle> condition(m, "Condition", nb::dynamic_attr(), nb::is_weak_referenceable());
+    bind_handle(condition);
+    condition
+        .def("__init__",
+             [](ConditionHandle* self) {
+                 new (self) ConditionHandle(arena().create<Condition>(Kind::Condition, Role::Plain, sizeof(Condition)),
+                                            Role::Plain);
+             })
+        .def("_enter", [](ConditionHandle& h) { return h.get().enter(*h.a); })
+        .def(
+            "_sleep",
+            [](ConditionHandle& h, Offset waiter, nb::handle timeout) {
+                Condition& c = h.get();
+                return wait_on(h, timeout, "condition", [&](Nanoseconds d) { return c.sleep(*h.a, waiter, d); });
+            },
+            nb::arg("waiter"), nb::arg("timeout").none())
+        .def("_leave", [](ConditionHandle& h, Offset waiter) { return h.get().leave(*h.a, waiter); })
+        .def("_notify", [](ConditionHandle& h, uint32_t n) { return h.get().notify(*h.a, n); })
+        .def("_destroy", [](ConditionHandle& h) { h.get().destroy(*h.a); });
+
+    static PyType_Slot words_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(words_buffer)}, {0, nullptr}};
+    nb::class_<WordsHandle> words(m, "Words", nb::type_slots(words_slots), nb::dynamic_attr(),
+                                  nb::is_weak_referenceable());
+    bind_handle(words);
+    words
+        .def(
+            "__init__",
+            [](WordsHandle* self, uint32_t count) {
+                new (self) WordsHandle(
+                    arena().create<Words>(Kind::Words, Role::Plain, Words::bytes(count), count), Role::Plain);
+            },
+            nb::arg("count"))
+        .def("__len__", [](WordsHandle& h) { return h.get().count(); })
+        .def("__getitem__", [](WordsHandle& h, uint32_t i) { return word(h, i).load(); })
+        .def("__setitem__",
+             [](WordsHandle& h, uint32_t i, uint64_t value) {
+                 word(h, i).store(value);
+                 h.get().changed();
+             })
+        .def("add",
+             [](WordsHandle& h, uint32_t i, uint64_t value) {
+                 uint64_t old = word(h, i).fetch_add(value);
+                 h.get().changed();
+                 return old;
+             })
+        .def("swap_if",
+             [](WordsHandle& h, uint32_t i, uint64_t expected, uint64_t value) {
+                 bool swapped = word(h, i).compare_exchange_strong(expected, value);
+                 if (swapped) h.get().changed();
+                 return swapped;
+             })
+        .def(
+            "wait",
+            [](WordsHandle& h, uint32_t i, uint64_t value, nb::handle timeout) {
+                word(h, i);
+                Words& w = h.get();
+                return wait_on(h, timeout, "object", [&](Nanoseconds d) { return w.wait(i, value, d); });
+            },
+            nb::arg("i"), nb::arg("value"), nb::arg("timeout").none() = nb::none())
+        .def("_destroy", [](WordsHandle& h) { h.get().destroy(); });
+}
+
+}  // namespace dragon::py

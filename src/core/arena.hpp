@@ -1,0 +1,244 @@
+// The node's shared memory: one sparse memfd, mapped by every process of the node, named by offsets.
+//
+// Guarantees
+//  - Memory is reserved in the kernel before it is handed out: running out is an OutOfMemory, never a SIGBUS.
+//  - Every block has an owner: a process, or nobody when it is linked into a shared structure or is a shared object.
+//    A block is marked as owned before it is unlinked and unmarked after it is linked, so that whatever a process
+//    held when it was killed is found and freed by reap().
+//  - Every lock names its owner; who finds the owner dead repairs the structure first (see SharedLock).
+//  - A shared object lives while a process is attached to it or a message carries it; what a dead process was
+//    attached to is released by reap().
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include "futex.hpp"
+
+namespace dragon {
+
+using Offset = uint64_t;   // from the start of the arena; 0 is "none"
+using OwnerId = uint32_t;  // a process: slot and generation; 0 is "nobody"
+
+struct OutOfMemory : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+struct ObjectDestroyed : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+struct SystemFailure : std::runtime_error {
+    SystemFailure(int error, const std::string& what) : std::runtime_error(what), error(error) {}
+    int error;
+};
+
+// A lock in shared memory: 0, or the id of the owning process, with the top bit set when somebody may sleep on it.
+class SharedLock {
+  public:
+    bool try_lock(OwnerId self) {
+        uint32_t free = 0;
+        return word_.compare_exchange_strong(free, self, std::memory_order_acquire);
+    }
+    // Recovered: the owner had died and the lock is now ours.
+    Status lock(OwnerId self, Nanoseconds deadline = kForever) {
+        return try_lock(self) ? Status::Ok : lock_slowly(self, deadline);
+    }
+    // Locks whatever signals arrive, for the short critical sections of this library. True: recovered.
+    bool hold(OwnerId self) {
+        for (;;) {
+            Status status = lock(self);
+            if (status != Status::Interrupted) return status == Status::Recovered;
+        }
+    }
+    // Returns false if it was not locked.
+    bool unlock() {
+        uint32_t old = word_.exchange(0, std::memory_order_release);
+        if (old & kContended) futex_wake(word_, 1);
+        return old != 0;
+    }
+    OwnerId owner() const { return word_.load(std::memory_order_acquire) & ~kContended; }
+    bool take_from_dead(OwnerId dead, OwnerId self);
+
+  private:
+    static constexpr uint32_t kContended = 1u << 31;
+    Status lock_slowly(OwnerId self, Nanoseconds deadline);
+    Word word_{0};
+};
+
+enum class Kind : uint8_t { Free = 0, Data, Channel, Lock, Semaphore, Event, Condition, Words };
+
+// What is known of a block, kept apart from it so that the pages of a freed block can be given back.
+struct Meta {
+    Word owner;
+    uint32_t generation_and_kind;  // generation in the upper 24 bits
+    Offset next;
+
+    uint32_t generation() const { return generation_and_kind >> 8; }
+    Kind kind() const { return static_cast<Kind>(generation_and_kind & 0xff); }
+    void set(uint32_t generation, Kind kind) {
+        generation_and_kind = generation << 8 | static_cast<uint32_t>(kind);
+    }
+};
+static_assert(sizeof(Meta) == 16);
+
+// What an attachment is for. Ends of a pipe are counted apart, so that the other end learns of the last one's going.
+enum class Role : uint32_t { Plain = 0, Reader = 1, Writer = 2 };
+
+// The head of every shared object.
+struct Object {
+    std::atomic<uint64_t> references{0};  // attached processes below, messages that carry it above
+    Word destroyed{0};
+    std::array<Word, 2> ends{};            // attached readers and writers
+    std::array<Word, 2> ends_in_flight{};  // readers and writers that a message carries
+
+    bool end_is_gone(Role role) const {
+        auto i = static_cast<size_t>(role) - 1;
+        return ends[i].load() == 0 && ends_in_flight[i].load() == 0;
+    }
+};
+
+struct Handle {
+    Offset offset = 0;
+    uint32_t generation = 0;
+};
+
+struct Usage {
+    uint64_t limit, committed, in_use, blocks;
+};
+
+struct SlotInfo {
+    OwnerId owner;
+    pid_t pid;
+    uint64_t blocks;
+    Offset waiting_on;
+};
+
+inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
+inline constexpr size_t kSlots = 1 << 13;
+
+struct Header;
+struct Slot;
+
+class Arena {
+  public:
+    // A new arena that may hold `limit` bytes at most.
+    explicit Arena(uint64_t limit);
+    // The arena behind a descriptor that another process made.
+    static Arena* open(int fd);
+
+    int fd() const { return fd_; }
+    uint64_t id() const;
+
+    Offset allocate(size_t size, Kind kind = Kind::Data);  // owned by this process
+    void free(Offset block);
+    bool has_warm(size_t size) const;  // whether a block of that size could be had without new pages
+    size_t capacity(Offset block) const { return class_size(class_of(block)); }
+    template <class T>
+    T* at(Offset offset) const {
+        return reinterpret_cast<T*>(base_ + offset);
+    }
+    Meta& meta(Offset block) const;
+    void adopt(Offset block);     // the block becomes this process's
+    void disown(Offset block);    // the block is linked into a shared structure
+    void set_owned(Offset block, OwnerId owner) { meta(block).owner.store(owner); }
+
+    // Makes a shared object in a new block, attached in `role` by this process.
+    template <class T, class... Args>
+    Handle create(Kind kind, Role role, size_t size, Args&&... args) {
+        Offset block = allocate(size, kind);
+        new (at<T>(block)) T(std::forward<Args>(args)...);
+        attach_new(block, role);
+        return {block, meta(block).generation()};
+    }
+    // Attaches this process; throws ObjectDestroyed where the object is gone.
+    void attach(Handle handle, Kind kind, Role role);
+    void release(Offset object, Role role);
+    // A message carries the object from now on, until somebody attaches or this process ends.
+    void send(Offset object, Role role);
+    // Attaches a process that is about to be forked, on whose behalf `owner` was reserved.
+    void attach_for(OwnerId owner, Handle handle, Role role);
+    bool exists(Handle handle) const;
+
+    OwnerId self();                       // this process's id; claims a slot the first time
+    OwnerId reserve_slot();               // for a process to be forked
+    void fill_slot(OwnerId owner, pid_t pid);
+    void take_slot(OwnerId owner);        // this process is the one the slot was reserved for
+    void leave();                         // this process ends in order
+    bool alive(OwnerId owner) const;
+    pid_t pid_of(OwnerId owner) const;
+    // Frees what a dead process left. Returns whether there was such a process.
+    bool reap(pid_t pid);
+    int reap_dead();
+    size_t processes(SlotInfo* out, size_t capacity) const;
+    void set_waiting(Offset object);
+
+    // The process whose end is the end of the run: the agent.
+    void set_keeper(OwnerId owner);
+    bool kept() const;
+
+    uint64_t next_number();  // 0, 1, 2 … over all processes of the arena
+    Usage usage() const;
+    uint64_t trim();         // gives the pages of free large blocks back
+
+    static size_t class_of_size(size_t size);
+    static size_t class_size(size_t c);
+
+  private:
+    struct Mapping {
+        int fd;
+        char* base;
+        uint64_t region;
+        size_t size;
+    };
+    explicit Arena(Mapping mapping);
+    static Mapping make(uint64_t limit);
+
+    Header& header() const { return *reinterpret_cast<Header*>(base_); }
+    Slot& slot(OwnerId owner) const;
+    Offset region_start(size_t c) const;
+    size_t class_of(Offset block) const;
+    void commit(Offset start, uint64_t length);
+    void carve(size_t c, uint64_t index);
+    void lock_class(size_t c);
+    void repair_class(size_t c);
+    void attach_new(Offset block, Role role);
+    void add_reference(Offset object, Role role, uint64_t kind);
+    void drop(Offset object, Role role);
+    void drop_in_flight(Handle handle, Role role);
+    void destroy_if_unused(Offset object, uint64_t references);
+    void reap_slot(Slot& slot, OwnerId owner);
+    void release_all(Slot& slot);
+    void repair_structures(OwnerId dead);
+    void free_owned_by(OwnerId dead);
+    OwnerId claim(pid_t pid, uint64_t start_time);
+    template <class Visit>
+    void each_block(Visit visit) const;
+
+    int fd_;
+    char* base_;
+    uint64_t region_;
+    size_t size_;
+    std::atomic<OwnerId> self_{0};
+};
+
+// The one arena of this process. A process that was forked in between is a process of its own.
+Arena& arena();
+bool has_arena();
+void set_arena(Arena* arena);  // nullptr: the run has ended; the mapping stays, for what still points into it
+
+class Guard {
+  public:
+    explicit Guard(SharedLock& lock) : lock_(lock), recovered_(lock.hold(arena().self())) {}
+    Guard(const Guard&) = delete;
+    ~Guard() { lock_.unlock(); }
+    bool recovered() const { return recovered_; }
+
+  private:
+    SharedLock& lock_;
+    bool recovered_;
+};
+
+}  // namespace dragon

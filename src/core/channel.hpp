@@ -1,0 +1,103 @@
+// A first-in first-out queue of messages in the arena, for any number of processes at each end.
+//
+// A put is atomic: a message is linked whole or not at all, and the store that links it is the last one. Whoever finds
+// that the holder of the lock has died walks the list and goes on. Small messages are copied in and out of blocks that
+// the channel keeps; larger ones are written by their sender straight into a block that then passes to the receiver.
+#pragma once
+
+#include "arena.hpp"
+
+namespace dragon {
+
+inline constexpr size_t kSmall = 240;      // bytes of the largest message that is copied under the lock
+inline constexpr size_t kDataStart = 64;   // where a large message's data starts in its block
+
+// What the data of a message are; the channel itself does not look at it.
+struct Label {
+    uint32_t kind = 0;
+    uint64_t size = 0;
+};
+
+struct MessageHead {
+    Offset next;
+    uint64_t size : 48;
+    uint64_t kind : 15;
+    uint64_t small : 1;
+};
+static_assert(sizeof(MessageHead) == 16);
+
+// A message that was taken: its bytes are here if it was small, else in a block that is the receiver's.
+struct Message {
+    Label label;
+    Offset block = 0;
+    alignas(16) char data[kSmall];
+};
+
+class Channel : public Object {
+  public:
+    // `capacity` messages at most (0: as many as there is memory). A pipe knows its ends, a queue does not.
+    Channel(uint64_t capacity, bool pipe) : capacity_(capacity), pipe_(pipe) {}
+
+    Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline);
+    // On success the block belongs to the channel; otherwise it is still the caller's.
+    Status put_block(Arena& a, Label label, Offset block, Nanoseconds deadline);
+    // Gives the readers of a large message a moment to free its block: new pages cost more than that wait.
+    void await_warm(Arena& a, size_t size);
+    Status get(Arena& a, Message& out, Nanoseconds deadline);
+    Status wait_readable(Nanoseconds deadline);
+
+    uint64_t size() const { return count_.load(); }
+    uint64_t capacity() const { return capacity_; }
+    bool pipe() const { return pipe_; }
+    bool full() const { return capacity_ && count_.load() >= capacity_; }
+    bool readable() const { return count_.load() > 0 || is_over(); }
+    Word& arrivals() { return readers_.word; }
+    Sleepers& readers() { return readers_; }
+
+    // Returns false if there were more calls than messages. For joinable queues.
+    bool task_done();
+    Status join(Nanoseconds deadline);
+
+    void destroy(Arena& a);
+    void end_went();  // the last reader or writer is gone
+    void tear_down(Arena& a);
+    void recover(Arena& a, OwnerId dead);
+
+    // From now on the bell of this channel, a FIFO file, holds a byte whenever there is something to read.
+    void enable_bell(Arena& a);
+
+  private:
+    template <class Link>
+    Status put(Arena& a, Nanoseconds deadline, Link link);
+    bool try_get(Arena& a, Message& out);
+    void append(Arena& a, Offset block);
+    void lock(Arena& a);
+    void repair(Arena& a);
+    void ring(Arena& a, bool readable);
+    bool is_over() const { return destroyed.load() || (pipe_ && end_is_gone(Role::Writer)); }
+    Status over_for_reader() const { return destroyed.load() ? Status::Destroyed : Status::EndOfFile; }
+
+    static constexpr uint32_t kSpares = 256;
+
+    alignas(64) SharedLock lock_;
+    Word bell_{0};
+    Offset head_ = 0, tail_ = 0;
+    std::atomic<uint64_t> count_{0};
+    Offset spare_ = 0;
+    Offset moving_ = 0;  // a small block that is neither spare nor linked at this moment
+    uint32_t spare_count_ = 0;
+    alignas(64) Sleepers readers_;
+    Sleepers writers_;
+    Sleepers joiners_;
+    Spin read_spin_, write_spin_, memory_spin_;
+    uint64_t capacity_;
+    std::atomic<int64_t> unfinished_{0};
+    bool pipe_;
+};
+
+// The bells of this process's run are FIFO files in this folder.
+void set_bell_folder(const char* path);
+// The descriptor of a channel's bell, which stays open.
+int open_bell(Handle channel);
+
+}  // namespace dragon

@@ -1,0 +1,123 @@
+// Waiting on a 32-bit word shared between processes, with deadlines on the monotonic clock.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+
+namespace dragon {
+
+using Word = std::atomic<uint32_t>;
+using Nanoseconds = int64_t;
+
+inline constexpr Nanoseconds kForever = INT64_MAX;
+
+// How a wait ended. Interrupted means that a signal arrived: the caller runs its handlers and waits again.
+enum class Status { Ok, Timeout, Interrupted, Destroyed, EndOfFile, Broken, Recovered };
+
+inline Nanoseconds now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
+}
+
+inline Nanoseconds deadline_after(double seconds) {
+    if (seconds > 1e9) return kForever;
+    return now() + static_cast<Nanoseconds>(std::max(seconds, 0.0) * 1e9);
+}
+
+inline int futex_wake(Word& word, int count) {
+    return static_cast<int>(syscall(SYS_futex, &word, FUTEX_WAKE, count, nullptr, nullptr, 0));
+}
+
+// Sleeps while `word` is `seen`, until the deadline or `slice` nanoseconds at most. Sleeps are sliced so that a
+// wake-up lost to a killed process delays the others and never strands them.
+inline Status futex_wait(Word& word, uint32_t seen, Nanoseconds deadline, Nanoseconds slice) {
+    Nanoseconds wait = slice;
+    if (deadline != kForever) wait = std::min(wait, deadline - now());
+    if (wait <= 0) return Status::Timeout;
+    timespec t{static_cast<time_t>(wait / 1'000'000'000), static_cast<long>(wait % 1'000'000'000)};
+    if (syscall(SYS_futex, &word, FUTEX_WAIT, seen, &t, nullptr, 0) == 0) return Status::Ok;
+    return errno == EINTR ? Status::Interrupted : Status::Ok;
+}
+
+// The slices of one long wait: short at first, then a second each, so that an idle sleeper costs nothing.
+class Slices {
+  public:
+    explicit Slices(Nanoseconds first = 100'000'000) : next_(first) {}
+    Nanoseconds next() {
+        Nanoseconds slice = next_;
+        next_ = std::min<Nanoseconds>(next_ * 2, 1'000'000'000);
+        return slice;
+    }
+
+  private:
+    Nanoseconds next_;
+};
+
+// Whether to spin before sleeping, learned per object. A sleep and a wake-up across cores cost 50 us and more, a
+// spinning reader sees a write in 0.3 us; but spinning through long waits starves the process waited for.
+class Spin {
+  public:
+    template <class Ready>
+    bool until(Ready ready, Nanoseconds budget = 50'000) {
+        int32_t score = score_.load(std::memory_order_relaxed);
+        // After a run of failures only one wait in 32 tries again, to notice when waits become short.
+        if (score <= 0 && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
+        Nanoseconds end = now() + budget;
+        do {
+            // No PAUSE here: on a virtual machine it leaves to the hypervisor (88 us a round trip against 2.4).
+            for (int i = 0; i < 64; ++i) {
+                if (ready()) {
+                    score_.store(std::min(score + 4, 16), std::memory_order_relaxed);
+                    return true;
+                }
+            }
+        } while (now() < end);
+        score_.store(std::max(score - 4, 0), std::memory_order_relaxed);
+        return false;
+    }
+
+  private:
+    std::atomic<int32_t> score_{8};
+    std::atomic<uint32_t> skipped_{0};
+};
+
+// Sleepers on one word, woken one at a time. `pending` keeps a fast producer from waking a process that was woken
+// already and has not run yet; the woken one clears it and passes the wake-up on when there is more.
+struct Sleepers {
+    Word word{0};
+    Word count{0};
+    Word pending{0};
+
+    void notify_one() {
+        word.fetch_add(1);
+        pass_on();
+    }
+    void notify_all() {
+        word.fetch_add(1);
+        if (count.load() > 0) futex_wake(word, INT_MAX);
+    }
+    void pass_on() {
+        if (count.load() > 0 && pending.exchange(1) == 0) futex_wake(word, 1);
+    }
+    // Sleeps unless `ready` holds. The caller checks its condition again, whatever is returned.
+    template <class Ready>
+    Status sleep(Ready ready, Nanoseconds deadline, Nanoseconds slice) {
+        uint32_t seen = word.load();
+        count.fetch_add(1);
+        Status status = ready() ? Status::Ok : futex_wait(word, seen, deadline, slice);
+        count.fetch_sub(1);
+        pending.store(0);
+        return status;
+    }
+};
+
+}  // namespace dragon

@@ -1,0 +1,100 @@
+#include "process.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "arena.hpp"
+
+namespace dragon {
+
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+    std::vector<char*> result;
+    for (const auto& s : strings) result.push_back(const_cast<char*>(s.c_str()));
+    result.push_back(nullptr);
+    return result;
+}
+
+struct Outcome {
+    volatile int error = 0;
+    const char* volatile step = nullptr;
+    volatile pid_t pid = 0;
+};
+
+struct Prepared {
+    const Launch& what;
+    std::vector<char*> arguments, environment;
+    cpu_set_t cpus;
+    pid_t parent;
+};
+
+// In the child, in memory it shares with its parent until it execs: system calls only.
+[[noreturn]] void become(const Prepared& p, Outcome& outcome) {
+    const Launch& w = p.what;
+    auto fail = [&](const char* step) {
+        outcome.error = errno;
+        outcome.step = step;
+        _exit(127);
+    };
+    for (int s = 1; s < NSIG; ++s) signal(s, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (w.death_signal) {
+        prctl(PR_SET_PDEATHSIG, w.death_signal);
+        if (getppid() != p.parent) _exit(127);
+    }
+    if (!w.cpus.empty() && sched_setaffinity(0, sizeof p.cpus, &p.cpus) != 0) fail("sched_setaffinity");
+    if (!w.folder.empty() && chdir(w.folder.c_str()) != 0) fail("working directory");
+    // First out of each other's way, then into place.
+    int n = static_cast<int>(w.descriptors.size());
+    int moved[64];
+    for (int i = 0; i < n; ++i)
+        if ((moved[i] = fcntl(w.descriptors[static_cast<size_t>(i)], F_DUPFD_CLOEXEC, 100)) < 0) fail("descriptor");
+    for (int i = 0; i < n; ++i)
+        if (dup2(moved[i], i) < 0) fail("descriptor");
+    execve(w.executable.c_str(), p.arguments.data(), p.environment.data());
+    fail("executable");
+    __builtin_unreachable();
+}
+
+}  // namespace
+
+pid_t launch(const Launch& w) {
+    if (w.descriptors.size() > 64) throw SystemFailure(E2BIG, "more than 64 descriptors for a new process");
+    Prepared p{w, pointers(w.arguments), pointers(w.environment), {}, getpid()};
+    CPU_ZERO(&p.cpus);
+    for (int cpu : w.cpus) CPU_SET(cpu, &p.cpus);
+    Outcome outcome;
+    // No signal handler of ours may run in the child, which shares our memory.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        if (!w.detached) become(p, outcome);
+        pid_t grandchild = vfork();
+        if (grandchild == 0) become(p, outcome);
+        outcome.pid = grandchild;
+        _exit(0);
+    }
+    int error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0) throw SystemFailure(error, "no new process (ulimit -u)");
+    if (w.detached || outcome.error)
+        while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR);
+    if (outcome.error) {
+        std::string step = outcome.step;
+        throw SystemFailure(outcome.error, step == "executable"          ? w.executable
+                                           : step == "working directory" ? w.folder
+                                                                         : step);
+    }
+    return w.detached ? static_cast<pid_t>(outcome.pid) : pid;
+}
+
+}  // namespace dragon

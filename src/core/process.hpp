@@ -1,0 +1,24 @@
+// Starting an executable: everything is prepared before, so that the child only makes system calls.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace dragon {
+
+struct Launch {
+    std::string executable;
+    std::vector<std::string> arguments, environment;
+    std::string folder;           // empty: the caller's
+    std::vector<int> descriptors; // become 0, 1, 2 …; all others are closed on exec as they are marked
+    std::vector<int> cpus;        // empty: the caller's
+    int death_signal = 0;         // sent to the child when the calling thread ends
+    bool detached = false;        // not a child of the caller; for the agent
+};
+
+// Returns the process id. Throws SystemFailure that names the step that failed and what it was about.
+pid_t launch(const Launch& what);
+
+}  // namespace dragon

@@ -1,0 +1,194 @@
+#include "sync.hpp"
+
+namespace dragon {
+
+namespace {
+
+// Ok once `done` holds; `gone` ends the wait of an object that is destroyed.
+template <class Done>
+Status wait_for(Done done, const Word& destroyed, Sleepers& sleepers, Spin& spin, Nanoseconds deadline) {
+    Slices slices;
+    for (;;) {
+        if (destroyed.load()) return Status::Destroyed;
+        if (done()) return Status::Ok;
+        if (deadline == 0 || now() >= deadline) return Status::Timeout;
+        auto ready = [&] { return done() || destroyed.load(); };
+        if (spin.until(ready)) continue;
+        if (sleepers.sleep(ready, deadline, slices.next()) == Status::Interrupted) return Status::Interrupted;
+    }
+}
+
+}  // namespace
+
+// ---- lock
+
+Status Lock::acquire(OwnerId self, uint64_t thread, Nanoseconds deadline) {
+    if (recursive_ && is_mine(self, thread)) {
+        count_.fetch_add(1);
+        return Status::Ok;
+    }
+    if (destroyed.load()) return Status::Destroyed;
+    Status status = deadline == 0 ? (lock_.try_lock(self) ? Status::Ok : Status::Timeout) : lock_.lock(self, deadline);
+    if (status == Status::Ok || status == Status::Recovered) {
+        thread_.store(thread, std::memory_order_relaxed);
+        if (recursive_) count_ = 1;
+    }
+    return status;
+}
+
+Lock::Release Lock::release(OwnerId self, uint64_t thread) {
+    if (recursive_) {
+        if (!is_mine(self, thread)) return Release::NotMine;
+        if (count_.fetch_sub(1) > 1) return Release::Ok;
+        thread_ = 0;
+    }
+    return lock_.unlock() ? Release::Ok : Release::NotLocked;
+}
+
+// ---- semaphore
+
+bool Semaphore::try_acquire() {
+    uint32_t value = value_.load();
+    while (value > 0)
+        if (value_.compare_exchange_weak(value, value - 1)) return true;
+    return false;
+}
+
+Status Semaphore::acquire(Nanoseconds deadline) {
+    Slices slices;
+    bool slept = false;
+    for (;;) {
+        if (destroyed.load()) return Status::Destroyed;
+        if (try_acquire()) {
+            if (slept && value_.load() > 0) sleepers_.pass_on();
+            return Status::Ok;
+        }
+        if (deadline == 0 || now() >= deadline) return Status::Timeout;
+        auto ready = [this] { return value_.load() > 0 || destroyed.load(); };
+        if (spin_.until(ready)) continue;
+        if (sleepers_.sleep(ready, deadline, slices.next()) == Status::Interrupted) return Status::Interrupted;
+        slept = true;
+    }
+}
+
+bool Semaphore::release(uint32_t count) {
+    uint32_t value = value_.load();
+    do {
+        if (count > bound_ - value) return false;
+    } while (!value_.compare_exchange_weak(value, value + count));
+    sleepers_.notify_one();
+    return true;
+}
+
+void Semaphore::destroy() {
+    destroyed = 1;
+    sleepers_.notify_all();
+}
+
+// ---- event
+
+void Event::set() {
+    flag_ = 1;
+    sleepers_.notify_all();
+}
+
+Status Event::wait(Nanoseconds deadline) {
+    return wait_for([this] { return flag_.load() != 0; }, destroyed, sleepers_, spin_, deadline);
+}
+
+void Event::destroy() {
+    destroyed = 1;
+    sleepers_.notify_all();
+}
+
+// ---- condition
+
+void Condition::lock(Arena& a) {
+    lock_.hold(a.self());  // the list is consistent at every instruction: nothing to repair
+}
+
+void Condition::recover(Arena& a, OwnerId dead) {
+    if (lock_.take_from_dead(dead, a.self())) lock_.unlock();
+    // A dead waiter's block is freed with everything else of its process, so it must leave the list.
+    lock(a);
+    for (Offset* link = &head_; *link;) {
+        auto* waiter = a.at<Waiter>(*link);
+        if (waiter->owner == dead)
+            *link = waiter->next;
+        else
+            link = &waiter->next;
+    }
+    lock_.unlock();
+}
+
+Offset Condition::enter(Arena& a) {
+    Offset block = a.allocate(sizeof(Waiter));
+    new (a.at<Waiter>(block)) Waiter{0, a.self(), {0}};
+    lock(a);
+    Offset* link = &head_;
+    while (*link) link = &a.at<Waiter>(*link)->next;
+    *link = block;
+    lock_.unlock();
+    return block;
+}
+
+Status Condition::sleep(Arena& a, Offset waiter, Nanoseconds deadline) {
+    Word& notified = a.at<Waiter>(waiter)->notified;
+    Slices slices;
+    while (notified.load() == 0) {
+        if (destroyed.load()) return Status::Destroyed;
+        if (deadline == 0 || now() >= deadline) return Status::Timeout;
+        if (futex_wait(notified, 0, deadline, slices.next()) == Status::Interrupted) return Status::Interrupted;
+    }
+    return Status::Ok;
+}
+
+void Condition::unlink(Arena& a, Offset waiter) {
+    for (Offset* link = &head_; *link; link = &a.at<Waiter>(*link)->next)
+        if (*link == waiter) {
+            *link = a.at<Waiter>(waiter)->next;
+            return;
+        }
+}
+
+bool Condition::leave(Arena& a, Offset waiter) {
+    lock(a);
+    unlink(a, waiter);
+    lock_.unlock();
+    bool notified = a.at<Waiter>(waiter)->notified.load() != 0;
+    a.free(waiter);
+    return notified;
+}
+
+uint32_t Condition::notify(Arena& a, uint32_t count) {
+    uint32_t told = 0;
+    lock(a);
+    while (head_ && told < count) {
+        auto* waiter = a.at<Waiter>(head_);
+        head_ = waiter->next;
+        if (!a.alive(waiter->owner)) continue;
+        waiter->notified = 1;
+        futex_wake(waiter->notified, 1);
+        ++told;
+    }
+    lock_.unlock();
+    return told;
+}
+
+void Condition::destroy(Arena& a) {
+    destroyed = 1;
+    notify(a, UINT32_MAX);
+}
+
+// ---- words
+
+Status Words::wait(uint32_t i, uint64_t value, Nanoseconds deadline) {
+    return wait_for([&] { return at(i).load() != value; }, destroyed, sleepers_, spin_, deadline);
+}
+
+void Words::destroy() {
+    destroyed = 1;
+    sleepers_.notify_all();
+}
+
+}  // namespace dragon

@@ -1,0 +1,45 @@
+"""Dragon: a distributed runtime for processes, memory and data.
+
+Importing this package registers the start method "dragon" with multiprocessing and starts nothing; the runtime starts
+at its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dragon.mpbridge.context import install as _install
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.policy import Policy
+    from dragon.native.machine import System, current
+    from dragon.native.process import ProcessTemplate
+    from dragon.native.process_group import ProcessGroup
+
+__all__ = ["Policy", "ProcessGroup", "ProcessTemplate", "System", "__version__", "current", "in_dragon"]
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Policy": "dragon.infrastructure.policy",
+    "ProcessGroup": "dragon.native.process_group",
+    "ProcessTemplate": "dragon.native.process",
+    "System": "dragon.native.machine",
+    "current": "dragon.native.machine",
+}
+
+_install()
+
+
+def in_dragon() -> bool:
+    """Whether this process belongs to a run."""
+    from dragon.runtime.run import in_run
+
+    return in_run()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'dragon' has no attribute {name!r}")

@@ -1,0 +1,56 @@
+"""The start of an agent: the arena is mapped, the zygote forked before anything could start a thread, the loop run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from dragon import _core
+from dragon.infrastructure import parameters
+from dragon.runtime import folder as run_folder
+from dragon.runtime import run as run_module
+from dragon.runtime.folder import Owner, RunInfo
+
+__all__ = ["main"]
+
+_ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET = 3, 4, 5
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Serve the run that `settings` describes, until its owner ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(
+        level=os.environ.get(parameters.LOG_LEVEL, "WARNING"),
+        format="dragon %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    folder = Path(settings["folder"])
+    owner = Owner(*settings["owner"])
+    for fd in (_ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET):
+        os.set_inheritable(fd, False)
+    _core.open_arena(_ARENA)
+    _core.set_bell_folder(str(folder))
+    _core.set_keeper()
+    me = run_folder.this_process()
+    RunInfo(owner=owner, agent=me, arena_fd=_ARENA, command=settings["command"]).write(folder)
+    run = run_module.Run(folder, me, label=settings["label"])
+    run_module.serve(run)
+    requests = socket.socket(fileno=_ZYGOTE_SOCKET)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    zygote = os.fork()
+    if zygote == 0:
+        here.close()
+        os.close(_AGENT_SOCKET)
+        from dragon.agent.zygote import Zygote
+
+        Zygote(requests, there, run, []).serve_for_ever()
+    there.close()
+    requests.close()
+    from dragon.agent.server import Agent
+
+    Agent(run, owner, zygote, here, socket.socket(fileno=_AGENT_SOCKET)).serve_for_ever()

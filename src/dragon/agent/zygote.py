@@ -1,0 +1,366 @@
+"""The process that forks user processes: single-threaded, with the runtime loaded and the main program imported once."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from dragon import _core
+from dragon.infrastructure import parameters
+from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
+from dragon.runtime import child
+from dragon.runtime.folder import remove_folder
+from dragon.runtime.handle import Words
+from dragon.runtime.run import Identity, Run
+from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
+
+__all__ = ["Zygote", "children_of"]
+
+log = logging.getLogger("dragon.zygote")
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_GRACE = 3.0
+_LARGEST_REQUEST = 256 * 1024
+_MOST_DESCRIPTORS = 250
+_PRELOADED = (
+    "dragon.mpbridge.popen",
+    "dragon.mpbridge.queues",
+    "dragon.mpbridge.synchronize",
+    "dragon.native.bootstrap",
+    "dragon.native.pool",
+    "dragon.native.queue",
+)
+
+
+class Zygote:
+    """Serves start requests, reaps what ends, and ends everything when the agent is gone."""
+
+    def __init__(self, requests: socket.socket, agent: socket.socket, run: Run, others: list[int]) -> None:
+        self.requests = requests
+        self.agent = agent
+        self.run_info = run
+        self.others = others  # descriptors of the agent that no child may keep
+        self.records: dict[int, tuple[Spawn, Words]] = {}
+        self.main: tuple[str, str] | None = None
+        self.fork_is_safe = True
+
+    def serve_for_ever(self) -> NoReturn:
+        """Serve until the agent closes its end or dies."""
+        _core.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        woken, wake = socket.socketpair()
+        for end in (woken, wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        stop = []
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.own = [self.requests, self.agent, woken, wake]
+        for module in _PRELOADED:
+            importlib.import_module(module)
+        gc.freeze()
+        events = select.poll()
+        for source in (self.requests, self.agent, woken):
+            events.register(source, select.POLLIN)
+        while not stop:
+            ready = {fd for fd, _ in events.poll()}
+            if woken.fileno() in ready:
+                self._drain(woken)
+                self.reap()
+            if self.requests.fileno() in ready:
+                self.serve()
+            if self.agent.fileno() in ready and not self.agent.recv(1024):
+                break
+        self.end()
+
+    @staticmethod
+    def _drain(woken: socket.socket) -> None:
+        try:
+            while woken.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def tell(self, event: str, descriptors: list[int] | None = None, **values: Any) -> None:
+        """Report to the agent."""
+        try:
+            socket.send_fds(self.agent, [encode({"event": event, **values})], descriptors or [])
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the agent is gone; the loop sees that next
+
+    # ---- starting
+
+    def serve(self) -> None:
+        """Handle one request. A malformed one is logged and dropped."""
+        data, descriptors, _, _ = socket.recv_fds(self.requests, _LARGEST_REQUEST, _MOST_DESCRIPTORS)
+        try:
+            request = decode_spawn(data)
+            record = Words._attached(request.record)
+        except (msgspec.MsgspecError, _core.DestroyedError) as error:
+            log.warning("a start request was dropped: %s", error)
+        else:
+            self.start(request, record, descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def start(self, request: Spawn, record: Words, descriptors: list[int]) -> None:
+        """Start the process of a request; its record says how that went."""
+        slot = _core.reserve_slot()
+        opened: list[int] = []
+        try:
+            for name in self._attachments(request):
+                _core.attach_for(slot, *name)
+            streams = self._streams(request, descriptors[:3], opened)
+            if request.executable:
+                pid = self._execute(request, slot, streams)
+            else:
+                pid = self._fork(request, slot, [*streams, *descriptors[3:]])
+        except (OSError, _core.DestroyedError, MemoryError) as error:
+            _core.fill_slot(slot, _NO_PROCESS)
+            _core.reap(_NO_PROCESS)
+            record[ERROR] = getattr(error, "errno", None) or 5
+            record[STATUS] = FAILED
+            self.tell("failed", puid=request.puid, group=request.group, text=str(error))
+            return
+        finally:
+            for fd in opened:
+                os.close(fd)
+        _core.fill_slot(slot, pid)
+        self.records[pid] = (request, record)
+        record[PID] = pid
+        record[STATUS] = RUNNING
+        self.tell(
+            "started",
+            puid=request.puid,
+            pid=pid,
+            name=request.name,
+            parent=request.parent,
+            group=request.group,
+            record=request.record,
+        )
+
+    @staticmethod
+    def _attachments(request: Spawn) -> list[Name]:
+        return request.attached + ([request.payload_in] if request.payload_in else [])
+
+    def _streams(self, request: Spawn, given: list[int], opened: list[int]) -> list[int]:
+        """Descriptors for 0, 1 and 2; what is opened here is added to `opened`."""
+        result = list(given)
+        for number, output in enumerate(request.streams or [Output()] * 3):
+            if output.kind == "stdout":
+                result[number] = result[1]
+            elif output.kind == "file":
+                path = os.path.join(request.folder or ".", output.path)
+                result[number] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                opened.append(result[number])
+            elif output.kind in ("pipe", "tee") or (number and self.run_info.label and output.kind == "inherit"):
+                result[number] = self._pipe(request, number, output, given[number], opened)
+        return result
+
+    def _pipe(self, request: Spawn, number: int, output: Output, given: int, opened: list[int]) -> int:
+        reading, writing = os.pipe()
+        opened += [reading, writing]
+        theirs, ours = (reading, writing) if number == 0 else (writing, reading)
+        self.tell(
+            "stream",
+            [ours] if output.kind == "pipe" else [ours, given],
+            puid=request.puid,
+            name=request.name,
+            number=number,
+            channel=output.channel,
+            group=request.group,
+        )
+        return theirs
+
+    def _execute(self, request: Spawn, slot: int, streams: list[int]) -> int:
+        environment = self._environment(request, slot)
+        return _core.start_executable(
+            executable=request.executable,
+            arguments=[request.executable, *request.arguments],
+            environment=[f"{name}={value}" for name, value in environment.items()],
+            folder=request.folder,
+            descriptors=streams,
+            cpus=request.cpus,
+            death_signal=signal.SIGKILL,
+            detached=False,
+        )
+
+    def _environment(self, request: Spawn, slot: int) -> dict[str, str]:
+        changes = request.environment
+        environment = {} if "" in changes else dict(os.environ)
+        for name, value in changes.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
+        environment[parameters.RUN] = str(self.run_info.folder)
+        environment[parameters.PROCESS] = msgspec.json.encode([me, slot, 0]).decode()
+        return environment
+
+    def _fork(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
+        if request.main is not None and self.main != request.main:
+            self._load_main(request)
+        if not self.fork_is_safe or request.main != self.main:
+            return self._start_fresh(request, slot, descriptors)
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        # Nothing may return into the zygote's loop from here.
+        try:
+            _core.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != zygote:
+                os._exit(1)
+            child.reset_signals()
+            for source in self.own:
+                source.close()
+            for fd in self.others:
+                os.close(fd)
+            for number, fd in enumerate(descriptors[:3]):
+                os.dup2(fd, number)
+            for fd in set(descriptors[:3]):
+                if fd > 2:
+                    os.close(fd)
+            child.run_forked(request, slot, descriptors[3:])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _load_main(self, request: Spawn) -> None:
+        """Import the main program, once, so that its imports are shared by all children."""
+        if self.main is not None or request.main is None:
+            return
+        self.main = request.main
+        if request.sys_path is not None:
+            sys.path[:] = request.sys_path
+        try:
+            child.import_main(request.main)
+        except BaseException as error:
+            # The children meet the same error, where the user sees it.
+            log.info("the main program cannot be imported ahead: %r", error)
+        reason = _unsafe_to_fork()
+        if reason:
+            self.fork_is_safe = False
+            log.warning("processes start as fresh interpreters, which takes longer: importing the main program %s", reason)
+        gc.freeze()
+
+    def _start_fresh(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
+        memory = os.memfd_create("request")
+        try:
+            os.write(memory, encode(request))
+            os.lseek(memory, 0, os.SEEK_SET)
+            path = str(Path(child.__file__).parents[2])
+            code = (
+                f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; "
+                "main_fresh(3)"
+            )
+            environment = self._environment(request, slot)
+            environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
+            return _core.start_executable(
+                executable=sys.executable,
+                arguments=[sys.executable, "-c", code],
+                environment=[f"{name}={value}" for name, value in environment.items()],
+                folder=request.folder,
+                descriptors=[*descriptors[:3], memory, *descriptors[3:]],
+                cpus=request.cpus,
+                death_signal=signal.SIGKILL,
+                detached=False,
+            )
+        finally:
+            os.close(memory)
+
+    # ---- ending
+
+    def reap(self) -> None:
+        """Record the end of every child that has ended, and free what it left in the arena."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            _core.reap(pid)
+            if pid in self.records:
+                request, record = self.records.pop(pid)
+                code = os.waitstatus_to_exitcode(status)
+                record[CODE] = code % 2**64
+                record[STATUS] = EXITED
+                self.tell("exited", puid=request.puid, code=code, group=request.group)
+                record._close()
+
+    def end(self) -> NoReturn:
+        """Stop every process below this one: first asked, after a while killed."""
+        for pid in self.records:
+            _signal(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        while self.records and time.monotonic() < deadline:
+            self.reap()
+            time.sleep(0.002)
+        while True:
+            for pid in children_of(os.getpid()):
+                _signal(pid, signal.SIGKILL)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+            self.reap()
+        if not self.run_info.is_alive():
+            remove_folder(self.run_info.folder)
+        os._exit(0)
+
+
+_NO_PROCESS = 2**22 + 1  # above the largest process id there can be
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def children_of(parent: int) -> list[int]:
+    """Process ids of a process's children."""
+    result = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                result.append(int(entry))
+    return result
+
+
+def _unsafe_to_fork() -> str:
+    """Why a fork of this process could hang or break its child; empty if it could not."""
+    if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
+        return "opened a GPU"
+    if len(os.listdir("/proc/self/task")) == 1:
+        return ""
+    # Some libraries (OpenBLAS) end their threads before a fork and start them again when needed: try it.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    left = len(os.listdir("/proc/self/task"))
+    os.waitpid(pid, 0)
+    return f"started {left - 1} threads that outlive a fork" if left > 1 else ""

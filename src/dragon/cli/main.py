@@ -1,0 +1,132 @@
+"""`dragon program`: run a program in a run of its own, and end with its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import dragon
+from dragon.infrastructure import parameters
+from dragon.launcher import local
+
+__all__ = ["main"]
+
+_LEVELS = ("NONE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_EPILOG = """\
+examples:
+  dragon train.py --epochs 3        run a Python program
+  dragon -m package.module          run a module
+  dragon ./simulate input.dat       run any executable
+  dragon --basic-label sweep.py     with the name of the process before every line of output
+
+A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
+says how the program ended (128 + the signal's number if it was killed).
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="dragon",
+        description="Run a program with the Dragon runtime: its processes, queues and data on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    result.add_argument("--version", action="version", version=f"dragon {dragon.__version__}")
+    result.add_argument("-s", "--single-node-override", action="store_true", help="run on this node only (the default here)")
+    result.add_argument(
+        "-l",
+        "--log-level",
+        action="append",
+        default=[],
+        metavar="LEVEL",
+        help=f"what the runtime logs on stderr: {', '.join(_LEVELS)}, or stderr=LEVEL (default WARNING)",
+    )
+    labels = result.add_mutually_exclusive_group()
+    labels.add_argument(
+        "--no-label", dest="label", action="store_const", const="", default="", help="output as it is (the default)"
+    )
+    labels.add_argument(
+        "--basic-label", dest="label", action="store_const", const="basic", help="the process's name before every line"
+    )
+    labels.add_argument(
+        "--verbose-label",
+        dest="label",
+        action="store_const",
+        const="verbose",
+        help="node, id, name and stream before every line",
+    )
+    result.add_argument(
+        "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
+    )
+    result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
+    result.add_argument("program", nargs="?", metavar="PROG", help="a Python program or an executable")
+    result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code of the program."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = parser().parse_args(_split_module(words))
+    if arguments.module is None and arguments.program is None:
+        parser().error("no program given; `dragon -h` shows how")
+    level = _log_level(arguments.log_level)
+    if level is not None:
+        os.environ[parameters.LOG_LEVEL] = level
+    if arguments.strict:
+        os.environ[parameters.STRICT] = "1"
+    rest = [word for word in arguments.arguments if word is not None]
+    if arguments.module is not None:
+        command = [sys.executable, "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]
+    else:
+        command = _command(arguments.program, rest)
+    code = local.run(command, arguments.label)
+    return 128 - code if code < 0 else code
+
+
+def _split_module(words: list[str]) -> list[str]:
+    """Everything after `-m MODULE` belongs to the module, options too."""
+    for position, word in enumerate(words):
+        if word == "-m" and position + 1 < len(words):
+            return [*words[: position + 2], *(["--"] if words[position + 2 :] else []), *words[position + 2 :]]
+        if not word.startswith("-") and (position == 0 or words[position - 1] not in ("-l", "--log-level")):
+            break
+    return words
+
+
+def _command(program: str, rest: list[str]) -> list[str]:
+    import shutil
+
+    found = program if os.path.isfile(program) else shutil.which(program)
+    if found is None:
+        parser().error(f"there is no file {program!r} here, and no such program in PATH")
+    if found.endswith(".py") or not os.access(found, os.X_OK):
+        return [sys.executable, found, *rest]
+    return [os.path.abspath(found), *rest]
+
+
+def _log_level(given: list[str]) -> str | None:
+    chosen = None
+    for text in given:
+        target, _, level = text.rpartition("=")
+        if level.upper() not in _LEVELS:
+            parser().error(f"-l {text}: the levels are {', '.join(_LEVELS)}")
+        if target in ("", "stderr"):
+            chosen = "CRITICAL" if level.upper() == "NONE" else level.upper()
+        else:
+            print(f"dragon: -l {text}: there are no log files; the log goes to stderr", file=sys.stderr)
+    return chosen
+
+
+def run_and_exit() -> None:
+    """The entry point of the command."""
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    sys.exit(code)

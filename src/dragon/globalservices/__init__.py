@@ -1,0 +1,1 @@
+"""Look-ups and control by id: processes and nodes of the run."""

@@ -1,0 +1,144 @@
+"""Processes of the run by name or puid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+from dragon import _core
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Words
+from dragon.runtime.run import identity, this_run
+from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
+
+__all__ = [
+    "DEVNULL",
+    "PIPE",
+    "STDOUT",
+    "ProcessError",
+    "get_list",
+    "get_multi_join_failure_puids",
+    "get_multi_join_success_puids",
+    "join",
+    "kill",
+    "multi_join",
+    "query",
+    "signal",
+]
+
+PIPE, STDOUT, DEVNULL = -1, -2, -3
+SUCCESS, TIMEOUT, PENDING = 0, 2, 4
+
+
+class ProcessError(DragonError):
+    """A process that cannot be started, found or waited for."""
+
+
+def get_list() -> list[int]:
+    """The puids of all processes that were started in the run, ended ones too."""
+    return [known["puid"] for known in ask("registry.processes")]
+
+
+def query(identifier: int | str) -> ProcessDescriptor:
+    """The process of that puid or name; ended ones too. Raises ProcessError where there is none."""
+    try:
+        known = ask("registry.query", identifier=identifier)
+    except LookupError as error:
+        return _unregistered(identifier, str(error))
+    return ProcessDescriptor(
+        p_uid=known["puid"],
+        pid=known["pid"],
+        name=known["name"],
+        p_p_uid=known["parent"],
+        group=known["group"],
+        record=tuple(known["record"]),
+        ecode=known["code"],
+    )
+
+
+def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
+    """A head process or guest: part of the run, though not started by it."""
+    me = identity()
+    if identifier in (me.puid, me.name):
+        return ProcessDescriptor(p_uid=me.puid, pid=os.getpid(), name=me.name, p_p_uid=0)
+    if identifier in (FIRST_PUID, "head"):
+        return ProcessDescriptor(p_uid=FIRST_PUID, pid=this_run().owner_pid, name="head", p_p_uid=0)
+    raise ProcessError(error)
+
+
+def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:
+    """Send a signal; a process that has ended does not mind. Raises ProcessError where there is none."""
+    try:
+        ask("registry.kill", identifier=identifier, number=int(sig))
+    except LookupError as error:
+        raise ProcessError(str(error)) from None
+
+
+def join(identifier: int | str, timeout: float | None = None) -> int | None:
+    """Wait for a process's end; its exit code, or None after `timeout` seconds. Raises ProcessError for the caller itself."""
+    known = query(identifier)
+    if known.p_uid == identity().puid:
+        raise ProcessError("a process cannot wait for its own end")
+    if known.ecode is not None:
+        return known.ecode
+    if known.record is None:
+        raise ProcessError(f"{known.name} was not started by the run and cannot be waited for")
+    try:
+        record = Words._attached(known.record)
+    except _core.DestroyedError:
+        return join(identifier, timeout)  # it ended between the two steps
+    if not record.wait(STATUS, RUNNING, timeout):
+        return None
+    return exit_code(record) if record[STATUS] == EXITED else None
+
+
+def multi_join(
+    identifiers: Iterable[int | str],
+    timeout: float | None = None,
+    join_all: bool = False,
+    return_on_bad_exit: bool = False,
+) -> tuple[list[tuple[int, int]] | None, dict[str, list[int | None]]]:
+    """Wait for one of several processes, or for all of them.
+
+    Returns:
+        (those that ended as (puid, exit code), or None after `timeout` seconds;
+        a status per puid: [0, exit code] ended, [4, None] runs, [2, None] timed out).
+
+    Raises ProcessError for an empty list. With `return_on_bad_exit` the first exit code other than 0 ends the wait.
+    """
+    waiting = [query(i).p_uid for i in identifiers]
+    if not waiting:
+        raise ProcessError("there is no process to wait for")
+    end = None if timeout is None else time.monotonic() + timeout
+    ended: dict[int, int] = {}
+    pause = 0.0005
+    while True:
+        for puid in waiting:
+            if puid not in ended and (code := join(puid, 0)) is not None:
+                ended[puid] = code
+        bad = return_on_bad_exit and any(ended.values())
+        if len(ended) == len(waiting) or (ended and not join_all) or bad:
+            break
+        if end is not None and time.monotonic() >= end:
+            return None, {str(puid): [SUCCESS, ended[puid]] if puid in ended else [TIMEOUT, None] for puid in waiting}
+        # The first of those left is waited for in earnest; the others are looked at in between.
+        left = next(puid for puid in waiting if puid not in ended)
+        join(left, pause if end is None else min(pause, max(0.0, end - time.monotonic())))
+        pause = min(pause * 2, 0.05)
+    statuses = {str(puid): [SUCCESS, ended[puid]] if puid in ended else [PENDING, None] for puid in waiting}
+    return list(ended.items()), statuses
+
+
+def get_multi_join_success_puids(statuses: dict[str, list[int | None]]) -> list[int]:
+    """The puids in multi_join()'s statuses that ended with 0."""
+    return [int(puid) for puid, (status, code) in statuses.items() if status == SUCCESS and code == 0]
+
+
+def get_multi_join_failure_puids(statuses: dict[str, list[int | None]]) -> list[int]:
+    """The puids in multi_join()'s statuses that ended with anything else."""
+    return [int(puid) for puid, (status, code) in statuses.items() if status == SUCCESS and code != 0]

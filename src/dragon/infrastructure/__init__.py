@@ -1,0 +1,1 @@
+"""Plain data that every floor shares: policies, node descriptions, messages, parameters, errors."""

@@ -1,0 +1,23 @@
+"""The exceptions that users meet. Each message says what was being done, where, and what to do about it."""
+
+from __future__ import annotations
+
+from dragon._core import DestroyedError
+
+__all__ = ["DestroyedError", "DragonError", "DragonLoggingError", "NotSupportedError", "RunEndedError"]
+
+
+class DragonError(Exception):
+    """Any error of the runtime."""
+
+
+class DragonLoggingError(DragonError):
+    """Base class of the errors of process groups and dictionaries."""
+
+
+class RunEndedError(DragonError):
+    """The run that an operation needs has ended, or cannot be started."""
+
+
+class NotSupportedError(DragonError, NotImplementedError):
+    """Something that this project deliberately does not offer; the message says what to use."""

@@ -1,0 +1,67 @@
+"""What the processes of a node say to each other over its sockets, as msgspec structs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Name", "Output", "Reply", "Request", "Spawn", "decode_spawn", "encode"]
+
+# How a shared object is named: offset, generation, role. See dragon._core.
+Name = tuple[int, int, int]
+
+
+class Output(msgspec.Struct, array_like=True):
+    """Where a standard stream goes: "inherit", "null", "pipe", "stdout" (stderr only) or "file"."""
+
+    kind: str = "inherit"
+    path: str = ""
+    channel: Name | None = None
+
+
+class Spawn(msgspec.Struct, omit_defaults=True):
+    """Start a process. With it go the descriptors of stdin, stdout and stderr, then any that the process inherits.
+
+    For a Python function `payload` (or the object `payload_in`) holds what its bootstrap unpickles; for an executable
+    `executable` and `arguments` are set.
+    """
+
+    puid: int
+    record: Name
+    name: str
+    parent: int = 0
+    entry: str = ""
+    payload: bytes = b""
+    payload_in: Name | None = None
+    payload_size: int = 0
+    main: tuple[str, str] | None = None
+    sys_path: list[str] | None = None
+    arguments: list[str] = []
+    executable: str = ""
+    folder: str = ""
+    environment: dict[str, str | None] = {}
+    cpus: list[int] = []
+    attached: list[Name] = []
+    streams: list[Output] = []
+    group: int = 0
+
+
+class Request(msgspec.Struct):
+    """A request of a process to its agent. `operation` names a handler, `arguments` are its keyword arguments."""
+
+    operation: str
+    arguments: dict[str, Any] = {}
+
+
+class Reply(msgspec.Struct):
+    """The agent's answer: a value, or the class and text of an error."""
+
+    value: Any = None
+    error: tuple[str, str] | None = None
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode

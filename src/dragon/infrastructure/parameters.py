@@ -1,0 +1,62 @@
+"""Settings from the environment, read once, in one place.
+
+| variable | meaning |
+|---|---|
+| DRAGON_ARENA_SIZE | most shared memory of a node, in bytes or with K, M, G, T (default: half of the memory) |
+| DRAGON_LOG_LEVEL | DEBUG, INFO, WARNING (default), ERROR or CRITICAL, of the runtime's own log on stderr |
+| DRAGON_STRICT | 1: an affinity that the node cannot meet is an error, not a warning |
+| DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["ARENA_SIZE", "LOG_LEVEL", "PROCESS", "RUN", "STRICT", "arena_limit", "parse_size", "strict"]
+
+ARENA_SIZE = "DRAGON_ARENA_SIZE"
+LOG_LEVEL = "DRAGON_LOG_LEVEL"
+STRICT = "DRAGON_STRICT"
+RUN = "DRAGON_RUN"
+PROCESS = "DRAGON_PROCESS"
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a number with an optional K, M, G or T (and an optional B or iB). Raises ValueError."""
+    number = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = number[-1:] if number[-1:] in _UNITS and number[-1:] else ""
+    try:
+        size = int(float(number.removesuffix(unit)) * _UNITS[unit])
+    except ValueError:
+        raise ValueError(f"{text!r} is not a size; write 500M or 8G") from None
+    if size <= 0:
+        raise ValueError(f"{text!r} is not a positive size")
+    return size
+
+
+def memory_limit() -> int:
+    """Bytes of memory that this process may use: the machine's, or its control group's if that is less."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip()
+    for folder in [Path("/sys/fs/cgroup" + group), *Path("/sys/fs/cgroup" + group).parents]:
+        try:
+            text = (folder / "memory.max").read_text().strip()
+        except OSError:
+            continue
+        if text != "max":
+            limit = min(limit, int(text))
+    return limit
+
+
+def arena_limit() -> int:
+    """Bytes of shared memory that a node's arena may take."""
+    text = os.environ.get(ARENA_SIZE)
+    return parse_size(text) if text else memory_limit() // 2
+
+
+def strict() -> bool:
+    """Whether an affinity that cannot be met is an error."""
+    return os.environ.get(STRICT, "") not in ("", "0")

@@ -1,0 +1,127 @@
+"""Where a process runs: on which node, on which of its CPUs, with which of its GPUs."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from dragon.infrastructure.errors import DragonError
+
+__all__ = ["Policy", "PolicyError"]
+
+
+class PolicyError(DragonError, ValueError):
+    """A policy that makes no sense or that no node of the run can meet."""
+
+
+_context = threading.local()
+
+
+@dataclass
+class Policy:
+    """A request for placement. As a context manager it holds for every process started in its block.
+
+    `cpu_affinity` and `gpu_affinity` are lists of device numbers of the node; what the node lacks is left out, with a
+    warning. Raises PolicyError where an affinity is no list of numbers.
+    """
+
+    class Placement(enum.IntEnum):
+        """Which node."""
+
+        LOCAL = -5
+        ANYWHERE = -4
+        HOST_NAME = -3
+        HOST_ID = -2
+        DEFAULT = -1
+
+    class Distribution(enum.IntEnum):
+        """How several processes go over several nodes."""
+
+        ROUNDROBIN = 1
+        BLOCK = 2
+        DEFAULT = 3
+
+    class WaitMode(enum.IntEnum):
+        """Kept for programs that name it; waiting adapts by itself here."""
+
+        IDLE = 1
+        SPIN = 2
+        DEFAULT = 3
+
+    placement: Placement = Placement.DEFAULT
+    host_name: str = ""
+    host_id: int = -1
+    distribution: Distribution = Distribution.DEFAULT
+    cpu_affinity: list[int] = field(default_factory=list)
+    gpu_env_str: str = ""
+    gpu_affinity: list[int] = field(default_factory=list)
+    wait_mode: WaitMode = WaitMode.DEFAULT
+    refcounted: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_affinity", "gpu_affinity"):
+            value = getattr(self, name)
+            if not isinstance(value, list) or not all(isinstance(v, (int, float)) for v in value):
+                raise PolicyError(f"{name} must be a list of device numbers, not {value!r}")
+        if self.placement == Policy.Placement.HOST_NAME and not self.host_name:
+            raise PolicyError("placement HOST_NAME needs a host_name")
+
+    def __enter__(self) -> Policy:
+        _stack().append(Policy.merge(Policy.thread_policy(), self))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _stack().pop()
+
+    @classmethod
+    def merge(cls, low_policy: Policy | None, high_policy: Policy | None) -> Policy:
+        """One policy in which every field that `high_policy` sets wins over `low_policy`'s."""
+        low, high = low_policy or cls(), high_policy or cls()
+        default = cls()
+        chosen = {f.name: getattr(high, f.name) for f in fields(cls) if getattr(high, f.name) != getattr(default, f.name)}
+        return replace(low, **chosen)
+
+    @classmethod
+    def thread_policy(cls) -> Policy:
+        """The policy of the innermost `with Policy(...)` of this thread, or an empty one."""
+        stack = _stack()
+        return stack[-1] if stack else cls()
+
+    @classmethod
+    def global_policy(cls) -> Policy:
+        """What holds where nothing is asked for: anywhere, round robin."""
+        return cls(
+            placement=cls.Placement.ANYWHERE,
+            distribution=cls.Distribution.ROUNDROBIN,
+            wait_mode=cls.WaitMode.IDLE,
+        )
+
+    def get_sdict(self) -> dict[str, Any]:
+        """The policy as a dict of plain values."""
+        return {key: int(value) if isinstance(value, enum.IntEnum) else value for key, value in asdict(self).items()}
+
+    @property
+    def sdesc(self) -> dict[str, Any]:
+        """The same as get_sdict()."""
+        return self.get_sdict()
+
+    @classmethod
+    def from_sdict(cls, sdict: dict[str, Any]) -> Policy:
+        """The policy that get_sdict() described."""
+        values = dict(sdict)
+        for name, kind in (
+            ("placement", cls.Placement),
+            ("distribution", cls.Distribution),
+            ("wait_mode", cls.WaitMode),
+        ):
+            values[name] = kind(values[name])
+        return cls(**values)
+
+
+def _stack() -> list[Policy]:
+    if not hasattr(_context, "stack"):
+        _context.stack = []
+    stack: list[Policy] = _context.stack
+    return stack

@@ -1,0 +1,1 @@
+"""Where nodes come from. On one machine: this one."""

@@ -1,0 +1,1 @@
+"""multiprocessing on top of the runtime: the start method "dragon"."""

@@ -1,0 +1,193 @@
+"""The start method "dragon": multiprocessing's own context, with our classes in place of its own.
+
+Only what chooses between start methods is changed: the default context's factory methods ask the chosen method's
+context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")` and the standard one otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import multiprocessing.context as mp_context
+from collections.abc import Callable
+from multiprocessing import process as mp_process
+from typing import Any
+
+__all__ = ["DragonContext", "DragonProcess", "install"]
+
+NAME = "dragon"
+
+
+class DragonProcess(mp_process.BaseProcess):
+    """multiprocessing.Process, started by the run's zygote. `puid` is its id in the run."""
+
+    _start_method = NAME
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        from dragon.mpbridge.popen import Popen
+
+        return Popen(process_obj)
+
+    @property
+    def puid(self) -> int | None:
+        """Its id in the run; None before the start."""
+        popen = self._popen  # type: ignore[attr-defined]
+        return None if popen is None else popen.puid
+
+    @staticmethod
+    def _after_fork() -> None:
+        return None
+
+
+class DragonContext(mp_context.BaseContext):
+    """What `multiprocessing.get_context("dragon")` gives."""
+
+    _name = NAME
+    Process = DragonProcess  # type: ignore[assignment]
+
+    def get_context(self, method: str | None = None) -> Any:
+        return self if method in (None, NAME) else super().get_context(method)
+
+    def cpu_count(self) -> int:
+        """CPUs that the run may use."""
+        from dragon.native.machine import cpu_count
+
+        return cpu_count()
+
+    def Queue(self, maxsize: int = 0) -> Any:
+        from dragon.mpbridge.queues import Queue
+
+        return Queue(maxsize, ctx=self)
+
+    def JoinableQueue(self, maxsize: int = 0) -> Any:
+        from dragon.mpbridge.queues import JoinableQueue
+
+        return JoinableQueue(maxsize, ctx=self)
+
+    def SimpleQueue(self) -> Any:
+        from dragon.mpbridge.queues import SimpleQueue
+
+        return SimpleQueue(ctx=self)
+
+    def Pipe(self, duplex: bool = True) -> Any:
+        from dragon.runtime.connection import Pipe
+
+        return Pipe(duplex)
+
+    def Lock(self) -> Any:
+        from dragon.mpbridge.synchronize import Lock
+
+        return Lock(ctx=self)
+
+    def RLock(self) -> Any:
+        from dragon.mpbridge.synchronize import RLock
+
+        return RLock(ctx=self)
+
+    def Semaphore(self, value: int = 1) -> Any:
+        from dragon.mpbridge.synchronize import Semaphore
+
+        return Semaphore(value, ctx=self)
+
+    def BoundedSemaphore(self, value: int = 1) -> Any:
+        from dragon.mpbridge.synchronize import BoundedSemaphore
+
+        return BoundedSemaphore(value, ctx=self)
+
+    def Condition(self, lock: Any = None) -> Any:
+        from dragon.mpbridge.synchronize import Condition
+
+        return Condition(lock, ctx=self)
+
+    def Event(self) -> Any:
+        from dragon.mpbridge.synchronize import Event
+
+        return Event(ctx=self)
+
+    def Barrier(self, parties: int, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Any:
+        from dragon.mpbridge.synchronize import Barrier
+
+        return Barrier(parties, action, timeout, ctx=self)
+
+    def Pool(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Any = (),
+        maxtasksperchild: int | None = None,
+    ) -> Any:
+        from dragon.mpbridge.pool import Pool
+
+        return Pool(processes, initializer, initargs, maxtasksperchild, context=self)
+
+    def RawValue(self, typecode_or_type: Any, *args: Any) -> Any:
+        from dragon.mpbridge.sharedctypes import RawValue
+
+        return RawValue(typecode_or_type, *args)
+
+    def RawArray(self, typecode_or_type: Any, size_or_initializer: Any) -> Any:
+        from dragon.mpbridge.sharedctypes import RawArray
+
+        return RawArray(typecode_or_type, size_or_initializer)
+
+    def Value(self, typecode_or_type: Any, *args: Any, lock: Any = True) -> Any:
+        from dragon.mpbridge.sharedctypes import Value
+
+        return Value(typecode_or_type, *args, lock=lock, ctx=self)
+
+    def Array(self, typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True) -> Any:
+        from dragon.mpbridge.sharedctypes import Array
+
+        return Array(typecode_or_type, size_or_initializer, lock=lock, ctx=self)
+
+
+_DISPATCHED = (
+    "Queue",
+    "JoinableQueue",
+    "SimpleQueue",
+    "Pipe",
+    "Lock",
+    "RLock",
+    "Semaphore",
+    "BoundedSemaphore",
+    "Condition",
+    "Event",
+    "Barrier",
+    "Pool",
+    "RawValue",
+    "RawArray",
+    "Value",
+    "Array",
+    "cpu_count",
+)
+
+
+def install() -> None:
+    """Make "dragon" a start method of multiprocessing."""
+    if NAME in mp_context._concrete_contexts:  # type: ignore[attr-defined]
+        return
+    mp_context._concrete_contexts[NAME] = DragonContext()  # type: ignore[attr-defined]
+    default = mp_context._default_context  # type: ignore[attr-defined]
+    for name in _DISPATCHED:
+        dispatch = _dispatch(name, getattr(mp_context.BaseContext, name))
+        setattr(mp_context.DefaultContext, name, dispatch)
+        setattr(multiprocessing, name, getattr(default, name))
+    standard = mp_context.DefaultContext.get_all_start_methods
+
+    def get_all_start_methods(self: Any) -> list[str]:
+        return [NAME, *standard(self)]
+
+    mp_context.DefaultContext.get_all_start_methods = get_all_start_methods  # type: ignore[method-assign]
+    multiprocessing.get_all_start_methods = default.get_all_start_methods
+
+
+def _dispatch(name: str, standard: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(standard)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        context = self._actual_context
+        if isinstance(context, DragonContext):
+            return getattr(context, name)(*args, **kwargs)
+        return standard(self, *args, **kwargs)
+
+    return method

@@ -1,0 +1,95 @@
+"""multiprocessing's queues over channels: what is put is there at once, no thread feeds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragon.runtime.connection import Connection
+from dragon.runtime.handle import Channel
+
+__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
+
+
+class Queue(Channel):
+    """multiprocessing.Queue. An object that cannot be pickled makes put() raise."""
+
+    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        super().__init__(max(maxsize, 0), False)
+        self._maxsize = maxsize
+
+    def _state(self) -> Any:
+        return self._maxsize
+
+    def _set_state(self, state: Any) -> None:
+        self._maxsize = state
+
+    def qsize(self) -> int:
+        """Objects in it now."""
+        return self._size()
+
+    def empty(self) -> bool:
+        """Whether there is none now."""
+        return self._size() == 0
+
+    def full(self) -> bool:
+        """Whether put() would wait now."""
+        return self._full()
+
+    def close(self) -> None:
+        """No more will be put by this process."""
+        self._close()
+
+    def join_thread(self) -> None:
+        """Nothing to wait for: what was put is in the queue."""
+
+    def cancel_join_thread(self) -> None:
+        """Nothing to cancel: what was put is in the queue."""
+
+    @property
+    def _reader(self) -> Connection:
+        return Connection(self, None)
+
+    @property
+    def _writer(self) -> Connection:
+        return Connection(None, self)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there is something to get, for connection.wait()."""
+        return self._fileno()
+
+
+class JoinableQueue(Queue):
+    """multiprocessing.JoinableQueue."""
+
+    def task_done(self) -> None:
+        """Say that an object that was taken is dealt with."""
+        if not self._task_done():
+            raise ValueError("task_done() called too many times")
+
+    def join(self) -> None:
+        """Wait until everything that was put is dealt with."""
+        self._join(None)
+
+
+class SimpleQueue(Channel):
+    """multiprocessing.SimpleQueue."""
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        super().__init__(0, False)
+
+    def empty(self) -> bool:
+        """Whether there is nothing in it now."""
+        return self._size() == 0
+
+    def close(self) -> None:
+        """Leave the queue."""
+        self._close()
+
+    @property
+    def _reader(self) -> Connection:
+        return Connection(self, None)
+
+    @property
+    def _writer(self) -> Connection:
+        return Connection(None, self)
+

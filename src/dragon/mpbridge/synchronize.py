@@ -1,0 +1,115 @@
+"""multiprocessing's locks, semaphores, conditions, events and barriers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing import process as mp_process
+from typing import Any
+
+from dragon.native import barrier, condition
+from dragon.runtime import handle
+
+__all__ = ["Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
+
+_MOST = 2**31 - 1
+
+
+class _Held:
+    """The text that says who holds a lock, as multiprocessing's own."""
+
+    def _holder(self) -> str:
+        owner = self._owner_pid()  # type: ignore[attr-defined]
+        if not self._count():  # type: ignore[attr-defined]
+            return "None"
+        if owner != os.getpid():
+            return "SomeOtherProcess"
+        if self._recursive() and not self._is_mine():  # type: ignore[attr-defined]
+            return "SomeOtherThread"
+        name = mp_process.current_process().name
+        thread = threading.current_thread()
+        return name if thread is threading.main_thread() else f"{name}|{thread.name}"
+
+
+class Lock(_Held, handle.Lock):
+    """multiprocessing.Lock."""
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        super().__init__(False)
+
+    def __repr__(self) -> str:
+        return f"<Lock(owner={self._holder()})>"
+
+
+class RLock(_Held, handle.Lock):
+    """multiprocessing.RLock."""
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        super().__init__(True)
+
+    def __repr__(self) -> str:
+        count = self._count() if self._is_mine() else ("nonzero" if self._count() else 0)
+        return f"<RLock({self._holder()}, {count})>"
+
+
+class Semaphore(handle.Semaphore):
+    """multiprocessing.Semaphore."""
+
+    def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
+        if value < 0:
+            raise ValueError("semaphore initial value must be >= 0")
+        super().__init__(value, self._bound(value))
+
+    @staticmethod
+    def _bound(value: int) -> int:
+        return _MOST
+
+    def get_value(self) -> int:
+        """The counter now."""
+        return self._value()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}(value={self._value()})>"
+
+
+class BoundedSemaphore(Semaphore):
+    """multiprocessing.BoundedSemaphore."""
+
+    @staticmethod
+    def _bound(value: int) -> int:
+        return value
+
+
+class Condition(condition.Condition):
+    """multiprocessing.Condition."""
+
+    def __init__(self, lock: Any = None, *, ctx: Any = None) -> None:
+        super().__init__(lock if lock is not None else RLock())
+
+    def __repr__(self) -> str:
+        return f"<Condition({self._lock})>"
+
+
+class Event(handle.Event):
+    """multiprocessing.Event."""
+
+    def __init__(self, *, ctx: Any = None) -> None:
+        super().__init__()
+
+    def __repr__(self) -> str:
+        return f"<Event at {id(self):#x} {'set' if self.is_set() else 'unset'}>"
+
+
+class Barrier(barrier.Barrier):
+    """multiprocessing.Barrier."""
+
+    def __init__(
+        self,
+        parties: int,
+        action: Callable[[], Any] | None = None,
+        timeout: float | None = None,
+        *,
+        ctx: Any = None,
+    ) -> None:
+        super().__init__(parties, action, timeout)

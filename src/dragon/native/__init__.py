@@ -1,0 +1,32 @@
+"""The native API: processes, groups, queues, pools and synchronisation, with control of placement."""
+
+from __future__ import annotations
+
+from dragon.native.array import Array
+from dragon.native.barrier import Barrier
+from dragon.native.condition import Condition
+from dragon.native.event import Event
+from dragon.native.lock import Lock, RLock
+from dragon.native.machine import cpu_count
+from dragon.native.pool import Pool
+from dragon.native.process import Popen, Process
+from dragon.native.queue import Queue
+from dragon.native.semaphore import BoundedSemaphore, Semaphore
+from dragon.native.value import Value
+
+__all__ = [
+    "Array",
+    "Barrier",
+    "BoundedSemaphore",
+    "Condition",
+    "Event",
+    "Lock",
+    "Pool",
+    "Popen",
+    "Process",
+    "Queue",
+    "RLock",
+    "Semaphore",
+    "Value",
+    "cpu_count",
+]

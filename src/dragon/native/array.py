@@ -1,0 +1,99 @@
+"""An array in memory that processes share."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dragon.native.value import Memory, ctype_of, lock_of
+
+__all__ = ["Array"]
+
+
+class Array:
+    """An array of ctypes values of a fixed length: indexing, slices, len().
+
+    Args:
+        typecode_or_type: of one element.
+        size_or_initializer: a length (the elements are 0 then), or the elements.
+        lock: True for a lock of its own, a lock, or False for none.
+
+    Raises AttributeError for a type or lock that is none, ValueError for a negative length, IndexError outside of it.
+    """
+
+    def __init__(
+        self, typecode_or_type: Any, size_or_initializer: int | Iterable[Any], lock: Any = True, m_uid: Any = None
+    ) -> None:
+        kind = ctype_of(typecode_or_type)
+        if isinstance(size_or_initializer, int):
+            if size_or_initializer < 0:
+                raise ValueError("an array's length must not be negative")
+            values: list[Any] = []
+            size = size_or_initializer
+        else:
+            values = list(size_or_initializer)
+            size = len(values)
+        self._memory = Memory(kind * size)
+        self._lock = lock_of(lock)
+        if values:
+            self._memory.data[:] = bytes(values) if kind is ctypes.c_char and isinstance(values[0], int) else values
+
+    def __len__(self) -> int:
+        return len(self._memory.data)
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self._memory.data[index]
+        except IndexError:
+            raise IndexError("list index out of range") from None
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        try:
+            self._memory.data[index] = value
+        except IndexError:
+            raise IndexError("list index out of range") from None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._memory.data)
+
+    @property
+    def value(self) -> Any:
+        """The text of an array of characters, up to the first NUL."""
+        return self._memory.data.value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._memory.data.value = value
+
+    @property
+    def raw(self) -> Any:
+        """All bytes of an array of characters."""
+        return self._memory.data.raw
+
+    @raw.setter
+    def raw(self, value: Any) -> None:
+        self._memory.data.raw = value
+
+    def get_lock(self) -> Any:
+        """The lock; None if it has none."""
+        return self._lock
+
+    def get_obj(self) -> Any:
+        """The ctypes array itself."""
+        return self._memory.data
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock."""
+        acquired: bool = self._lock.acquire(block, timeout)
+        return acquired
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()

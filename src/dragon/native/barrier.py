@@ -1,0 +1,86 @@
+"""Barriers between processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+from dragon.native.condition import Condition
+from dragon.native.lock import Lock
+from dragon.runtime.handle import Words
+
+__all__ = ["Barrier", "BrokenBarrierError"]
+
+BrokenBarrierError = threading.BrokenBarrierError
+
+
+class Barrier(threading.Barrier):
+    """A place where `parties` processes wait for each other; the rules are those of threading.Barrier.
+
+    wait() returns a number from 0 to parties - 1, different for each; one of them runs `action` first. Raises
+    BrokenBarrierError where the barrier is aborted or reset, or when somebody waited longer than `timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        parties: int = 2,
+        action: Callable[[], Any] | None = None,
+        timeout: float | None = None,
+        m_uid: Any = None,
+    ) -> None:
+        if not isinstance(parties, int) or parties < 1:
+            raise ValueError(f"parties must be a positive whole number, not {parties!r}")
+        if action is not None and not callable(action):
+            raise ValueError(f"action must be callable, not {action!r}")
+        if timeout is not None and timeout < 0:
+            raise ValueError("timeout must not be negative")
+        self._share((Words(2), Condition(Lock()), parties, action, timeout))
+
+    def _share(self, state: tuple[Words, Condition, int, Any, float | None]) -> None:
+        self._words, self._cond, self._parties, self._action, self._timeout = state  # type: ignore[assignment]
+
+    def __getstate__(self) -> Any:
+        return self._words, self._cond, self._parties, self._action, self._timeout
+
+    def __setstate__(self, state: Any) -> None:
+        self._share(state)
+
+    # threading.Barrier keeps its state in these two numbers, under the lock of `_cond`.
+
+    @property
+    def _state(self) -> int:
+        return self._words[0] - 2**8
+
+    @_state.setter
+    def _state(self, value: int) -> None:
+        self._words[0] = value + 2**8
+
+    @property
+    def _count(self) -> int:
+        return self._words[1]
+
+    @_count.setter
+    def _count(self, value: int) -> None:
+        self._words[1] = value
+
+    def serialize(self) -> str:
+        """The barrier's name, for attach() in any process of the run."""
+        names = (self._words._name(), self._cond._name(), self._cond._lock._name(), self._parties)  # type: ignore[attr-defined]
+        return msgspec.json.encode(names).decode()
+
+    @classmethod
+    def attach(cls, serialized: str, *, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Self:
+        """The barrier that serialize() named."""
+        kind = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], int]
+        words, condition, lock, parties = msgspec.json.decode(serialized, type=kind)
+        barrier = cls.__new__(cls)
+        shared = Condition._attached(condition, Lock._attached(lock))
+        barrier._share((Words._attached(words), shared, parties, action, timeout))
+        return barrier
+
+    def destroy(self) -> None:
+        """Break the barrier for every process."""
+        self.abort()

@@ -1,0 +1,79 @@
+"""Conditions between processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dragon.native.lock import Lock, RLock
+from dragon.runtime.handle import Condition as _Condition
+
+__all__ = ["Condition"]
+
+
+class Condition(_Condition):
+    """Waiting for something that a lock protects, until told. Methods are those of threading.Condition.
+
+    Waiters are told in the order in which they came; one that was killed takes nobody's notification.
+    """
+
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__()
+        self._set_state(lock if lock is not None else RLock())
+
+    def _state(self) -> Any:
+        return self._lock
+
+    def _set_state(self, state: Any) -> None:
+        self._lock = state
+        self.acquire = state.acquire
+        self.release = state.release
+
+    def __enter__(self) -> bool:
+        entered: bool = self._lock.__enter__()
+        return entered
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.__exit__(*exc_info)
+
+    def _check(self) -> None:
+        lock: Lock = self._lock
+        if lock._count() == 0 or (lock._recursive() and not lock._is_mine()):
+            raise AssertionError("must acquire() condition before using it")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release the lock, wait to be told, acquire it again; False after `timeout` seconds."""
+        self._check()
+        waiter = self._enter()
+        held = self._lock._count()
+        for _ in range(held):
+            self._lock.release()
+        try:
+            self._sleep(waiter, timeout)
+        finally:
+            for _ in range(held):
+                self._lock.acquire()
+            notified = self._leave(waiter)
+        return notified
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait until `predicate()` is true; its last value after `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        result = predicate()
+        while not result:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+            result = predicate()
+        return result
+
+    def notify(self, n: int = 1) -> None:
+        """Tell `n` of those that wait."""
+        self._check()
+        self._notify(n)
+
+    def notify_all(self) -> None:
+        """Tell everybody that waits."""
+        self.notify(2**32 - 1)

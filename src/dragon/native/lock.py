@@ -1,0 +1,43 @@
+"""Locks between processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragon.runtime.handle import Lock as _Lock
+
+__all__ = ["Lock", "RLock"]
+
+
+class Lock(_Lock):
+    """A lock; acquire(block=True, timeout=None) returns whether it was had, release() raises ValueError if nobody holds it.
+
+    If the process that holds it dies, the next acquire() has it, with a RuntimeWarning. A recursive lock may be
+    acquired again by the thread that holds it, and released by no other (AssertionError).
+    """
+
+    def __init__(self, m_uid: Any = None, recursive: bool = False) -> None:
+        super().__init__(recursive)
+
+    def is_recursive(self) -> bool:
+        """Whether its holder may acquire it again."""
+        return self._recursive()
+
+    def is_mine(self) -> bool:
+        """Whether the calling thread holds it (of a recursive lock), or this process may release it."""
+        return self._is_mine()
+
+    def count(self) -> int:
+        """How many times it is acquired now."""
+        return self._count()
+
+    def destroy(self) -> None:
+        """End the lock for every process."""
+        self._destroy()
+
+
+class RLock(Lock):
+    """A recursive lock."""
+
+    def __init__(self, m_uid: Any = None) -> None:
+        super().__init__(m_uid, recursive=True)

@@ -1,0 +1,134 @@
+"""The machine a run has: its nodes, their CPUs and GPUs."""
+
+from __future__ import annotations
+
+import os
+
+from dragon.globalservices import node as node_service
+from dragon.infrastructure.policy import Policy
+
+__all__ = ["Node", "System", "cpu_count", "current"]
+
+
+def cpu_count() -> int:
+    """CPUs that the run may use, over all nodes."""
+    return node_service.query_total_cpus()
+
+
+class Node:
+    """A node by host name or host id. Raises DragonNodeError where the run has none such."""
+
+    def __init__(self, ident: str | int) -> None:
+        self._node = node_service.query(ident)
+
+    def __repr__(self) -> str:
+        return f"Node({self.hostname!r}, {self.num_cpus} CPUs, {self.num_gpus} GPUs)"
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+        return self._node.host_name
+
+    @property
+    def hostname(self) -> str:
+        """The host's name."""
+        return self._node.host_name
+
+    @property
+    def h_uid(self) -> int:
+        """The host's id."""
+        return self._node.h_uid
+
+    @property
+    def ip(self) -> list[str]:
+        """The host's addresses."""
+        return self._node.ip_addrs
+
+    @property
+    def num_cpus(self) -> int:
+        """CPUs that the run may use."""
+        return self._node.num_cpus
+
+    @property
+    def cpus(self) -> list[int]:
+        """The numbers of those CPUs."""
+        return self._node.cpus
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the run may use."""
+        return self._node.num_gpus
+
+    @property
+    def gpus(self) -> list[int] | None:
+        """The numbers of those GPUs; None where there are none."""
+        return self._node.gpus or None
+
+    @property
+    def gpu_vendor(self) -> str | None:
+        """"nvidia", "amd" or "intel"; None where there are none."""
+        return self._node.gpu_vendor or None
+
+    @property
+    def gpu_env_str(self) -> str:
+        """The variable that tells a process which GPUs to use."""
+        return self._node.gpu_env_str
+
+    @property
+    def physical_mem(self) -> int:
+        """Bytes of memory."""
+        return self._node.physical_mem
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the head process runs here."""
+        return self._node.is_primary
+
+
+class System:
+    """All nodes of the run."""
+
+    def __init__(self) -> None:
+        self._nodes = node_service.query_all()
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes' host ids."""
+        return [node.h_uid for node in self._nodes]
+
+    @property
+    def nnodes(self) -> int:
+        """The number of nodes."""
+        return len(self._nodes)
+
+    @property
+    def primary_node(self) -> Node:
+        """The node on which the head process runs."""
+        return Node(next(node.h_uid for node in self._nodes if node.is_primary))
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the program was started again after a failure."""
+        return os.environ.get("DRAGON_RESILIENT_RESTART", "") not in ("", "0")
+
+    def hostname_policies(self) -> list[Policy]:
+        """A policy for each node."""
+        return [Policy(placement=Policy.Placement.HOST_NAME, host_name=node.host_name) for node in self._nodes]
+
+    def gpu_policies(self) -> list[Policy]:
+        """A policy for each GPU; empty on a machine without."""
+        return [
+            Policy(placement=Policy.Placement.HOST_NAME, host_name=node.host_name, gpu_affinity=[gpu])
+            for node in self._nodes
+            for gpu in node.gpus
+        ]
+
+    @staticmethod
+    def cpu_count() -> int:
+        """CPUs that the run may use, over all nodes."""
+        return cpu_count()
+
+
+def current() -> Node:
+    """The node of the calling process."""
+    return Node(node_service.query_all()[0].h_uid)

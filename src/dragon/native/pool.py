@@ -1,0 +1,418 @@
+"""A pool of worker processes."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import util as mp_util
+from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
+from typing import Any, ClassVar, Self
+
+from dragon.infrastructure.policy import Policy
+from dragon.native import machine
+from dragon.native.process import Process
+from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult
+from dragon.native.workers import WorkerProcess, Workers, work
+from dragon.runtime.handle import Channel, Words
+
+__all__ = ["Pool"]
+
+RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
+_AHEAD = 1024  # tasks of an imap() that wait or run at any time
+_DEFAULT_PATIENCE = 60.0
+
+
+class _NativeWorker:
+    """A native process with the members that a pool looks for."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @property
+    def sentinel(self) -> int:
+        assert self._process._started is not None
+        return self._process._started.sentinel
+
+    @property
+    def pid(self) -> int | None:
+        assert self._process._started is not None
+        return self._process._started.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.returncode
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self, timeout: float | None = None) -> int | None:
+        return self._process.join(timeout)
+
+
+class Pool:
+    """Worker processes that share tasks.
+
+    Args:
+        processes: number of workers (default: one per CPU of the run).
+        initializer, initargs: called in every worker first. If it raises, so does every task.
+        maxtasksperchild: tasks after which a worker is replaced by a fresh one.
+        policy: where the workers run: a policy, or a list of policies with `processes_per_policy` workers each.
+
+    A worker that dies is replaced, and its task's result is a WorkerLostError. Leaving a `with` block terminates the
+    pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
+    """
+
+    _apply_result: ClassVar[type[ApplyResult]] = ApplyResult
+    _map_result: ClassVar[type[MapResult]] = MapResult
+    _imap: ClassVar[type[IMapIterator]] = IMapIterator
+    _imap_unordered: ClassVar[type[IMapUnorderedIterator]] = IMapUnorderedIterator
+    _wrap_exceptions: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        *,
+        policy: Policy | list[Policy] | None = None,
+        processes_per_policy: int | None = None,
+    ) -> None:
+        self._state = TERMINATE
+        self._policies = self._choose_policies(processes, policy, processes_per_policy)
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
+            raise ValueError("maxtasksperchild must be a positive int or None")
+        count = len(self._policies)
+        self._tasks, self._results, self._doing = Channel(), Channel(), Words(count)
+        arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
+        self._tickets: dict[int, tuple[int, int]] = {}
+        self._next_ticket = itertools.count(1)
+        self._collector = collector = Collector(self._results)
+        self._broken: list[BaseException] = []
+        collector.on_start_failure = self._start_failure_handler()
+        self._workers = Workers(
+            count, self._starter(arguments), self._lost_handler(), self._unaccounted_handler(), self._doing
+        )
+        self._callback_thread: threading.Thread | None = None
+        self._state = RUN
+        self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector), exitpriority=15)
+
+    # ---- making
+
+    def _choose_policies(
+        self, processes: int | None, policy: Policy | list[Policy] | None, per_policy: int | None
+    ) -> list[Policy | None]:
+        if isinstance(policy, list):
+            if policy:
+                if processes is not None:
+                    raise RuntimeError("give processes_per_policy with a list of policies, and not processes")
+                return [p for p in policy for _ in range(self._checked(per_policy if per_policy is not None else 1))]
+            warnings.warn(
+                "the list of policies is empty (has this machine no GPU?): one worker per CPU is started instead",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            policy = None
+        return [policy] * self._checked(processes if processes is not None else machine.cpu_count())
+
+    @staticmethod
+    def _checked(processes: int) -> int:
+        if not isinstance(processes, int):
+            raise TypeError(f"the number of processes must be whole, not {processes!r}")
+        if processes < 1:
+            raise ValueError("Number of processes must be at least 1")
+        return processes
+
+    def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
+        policies, wrap = self._policies, self._wrap_exceptions
+
+        def start(index: int) -> WorkerProcess:
+            process = Process(work, (index, *arguments, wrap), policy=policies[index])
+            process.start()
+            return _NativeWorker(process)
+
+        return start
+
+    def _start_failure_handler(self) -> Callable[[BaseException], None]:
+        """An initializer that raised would raise in every worker: no more are started."""
+        broken, collector, this = self._broken, self._collector, weakref.ref(self)
+
+        def handle(error: BaseException) -> None:
+            broken.append(error)
+            pool = this()
+            if pool is not None and hasattr(pool, "_workers"):
+                pool._workers.stop_replacing()
+            collector.fail_all(error)
+
+        return handle
+
+    def _lost_handler(self) -> Callable[[int, BaseException], None]:
+        tickets, collector = self._tickets, self._collector
+
+        def lost(ticket: int, error: BaseException) -> None:
+            collector.poll()
+            job, part = tickets.pop(ticket, (None, 0))
+            if job is not None and job in collector.jobs:
+                collector.fail(job, part, error)
+
+        return lost
+
+    def _unaccounted_handler(self) -> Callable[[BaseException], None]:
+        """A worker killed between taking a task and noting it: seen when nothing moves and something is left."""
+        tickets, collector, tasks, doing = self._tickets, self._collector, self._tasks, self._doing
+
+        def look(error: BaseException) -> None:
+            for _ in range(3):
+                if tasks._size() or any(doing[i] for i in range(len(doing))):
+                    return
+                collector.poll()
+                time.sleep(0.05)
+            for ticket, (job, part) in list(tickets.items()):
+                if job in collector.jobs:
+                    collector.fail(job, part, error)
+                tickets.pop(ticket, None)
+
+        return look
+
+    # ---- submitting
+
+    def _check_running(self) -> None:
+        if self._state != RUN:
+            raise ValueError("Pool not running")
+        if self._broken:
+            raise self._broken[0]
+
+    def _submit(self, job: int, part: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ticket = next(self._next_ticket)
+        self._tickets[ticket] = (job, part)
+        if ticket % 4096 == 0:
+            live = self._collector.jobs
+            for old in [t for t, (j, _) in list(self._tickets.items()) if j not in live]:
+                self._tickets.pop(old, None)
+        try:
+            self._tasks.put((ticket, job, part, function, args, kwargs))
+        except Exception as error:
+            self._collector.fail(job, part, error)
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: dict[str, Any] | None = None,
+        callback: Callable[[Any], Any] | None = None,
+        error_callback: Callable[[BaseException], Any] | None = None,
+    ) -> ApplyResult:
+        """Have `func(*args, **kwds)` called; the result is to come. The callbacks run in a thread of this process."""
+        self._check_running()
+        result = self._apply_result(self._collector, callback, error_callback)
+        self._submit(result._number, 0, func, tuple(args), kwds or {})
+        self._serve_callbacks(callback or error_callback)
+        return result
+
+    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> Any:
+        """Call `func(*args, **kwds)` in a worker and wait for what it returns."""
+        return self.apply_async(func, args, kwds).get()
+
+    def map_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[Any], Any] | None = None,
+        error_callback: Callable[[BaseException], Any] | None = None,
+    ) -> MapResult:
+        """Have `func` called for every element, `chunksize` elements to a task; the list of results is to come."""
+        return self._map_async(func, iterable, mapstar, chunksize, callback, error_callback)
+
+    def map(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+        """The list of `func(element)` for every element."""
+        values: list[Any] = self.map_async(func, iterable, chunksize).get()
+        return values
+
+    def starmap_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callable[[Any], Any] | None = None,
+        error_callback: Callable[[BaseException], Any] | None = None,
+    ) -> MapResult:
+        """As map_async(), with `func(*element)`."""
+        return self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)
+
+    def starmap(
+        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[Any]:
+        """The list of `func(*element)` for every element."""
+        values: list[Any] = self.starmap_async(func, iterable, chunksize).get()
+        return values
+
+    def _map_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Any],
+        mapper: Callable[..., Any],
+        chunksize: int | None,
+        callback: Callable[[Any], Any] | None,
+        error_callback: Callable[[BaseException], Any] | None,
+    ) -> MapResult:
+        self._check_running()
+        items = iterable if hasattr(iterable, "__len__") else list(iterable)
+        length = len(items)
+        if chunksize is None:
+            chunksize = max(1, -(-length // (len(self._policies) * 4)))
+        result = self._map_result(self._collector, chunksize, length, callback, error_callback)
+        for part, chunk in enumerate(_chunks(items, chunksize)):
+            self._submit(result._number, part, mapper, ((func, chunk),), {})
+        self._serve_callbacks(callback or error_callback)
+        return result
+
+    def imap(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+        """An iterator over `func(element)`, in order; elements are taken as results come."""
+        return self._imap_over(self._imap, func, iterable, chunksize)
+
+    def imap_unordered(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+        """An iterator over `func(element)`, as results come."""
+        return self._imap_over(self._imap_unordered, func, iterable, chunksize)
+
+    def _imap_over(
+        self, kind: type[IMapIterator], func: Callable[..., Any], iterable: Iterable[Any], chunksize: int
+    ) -> Iterator[Any]:
+        self._check_running()
+        if chunksize < 1:
+            raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
+        result = kind(self._collector)
+        parts = enumerate(_chunks(iterable, chunksize))
+        submitted = 0
+        ended = False
+
+        def feed() -> None:
+            nonlocal submitted, ended
+            while not ended and submitted - result._next_index - len(result._early) < _AHEAD:
+                try:
+                    part, chunk = next(parts)
+                except StopIteration:
+                    ended = True
+                    result._ends_at(submitted)
+                except Exception as error:
+                    ended = True
+                    submitted += 1
+                    result._place(submitted - 1, False, error)
+                    result._ends_at(submitted)
+                else:
+                    submitted += 1
+                    self._submit(result._number, part, mapstar, ((func, chunk),), {})
+
+        result.feed = feed
+        feed()
+        if chunksize == 1:
+            return _Single(result)
+        return (item for chunk in result for item in chunk)
+
+    def _serve_callbacks(self, callback: Any) -> None:
+        """Callbacks are called as results come, though nobody waits: that takes a thread."""
+        if callback is None or (self._callback_thread is not None and self._callback_thread.is_alive()):
+            return
+        collector = self._collector
+
+        def collect() -> None:
+            collector.wait(lambda: not collector.jobs, None)
+
+        self._callback_thread = threading.Thread(target=collect, name="dragon-pool-callbacks", daemon=True)
+        self._callback_thread.start()
+
+    # ---- ending
+
+    def close(self) -> None:
+        """Take no more tasks; the workers end when all are done."""
+        if self._state == RUN:
+            self._state = CLOSE
+            self._tasks.put(None)
+
+    def terminate(self, patience: float = _DEFAULT_PATIENCE) -> None:
+        """End the workers now; tasks that are not done get an error for a result."""
+        self._state = TERMINATE
+        self._terminate()
+
+    def kill(self) -> None:
+        """End the workers at once, with SIGKILL."""
+        self._workers.stop_replacing()
+        self._workers._kill_all()
+        self.terminate()
+
+    @staticmethod
+    def _end(workers: Workers, collector: Collector) -> None:
+        workers.terminate()
+        collector.fail_all(RuntimeError("the pool was terminated before this task was done"))
+
+    def join(self, patience: float | None = None) -> None:
+        """Wait for the workers to end. Raises ValueError if the pool is open, TimeoutError after `patience` seconds."""
+        if self._state == RUN:
+            raise ValueError("Pool is still running")
+        if not self._workers.join(patience):
+            raise TimeoutError(f"workers of the pool still run after {patience} s")
+        self._collector.poll()
+        self._collector.fail_all(RuntimeError("all workers of the pool ended before this task was done"))
+        if self._callback_thread is not None:
+            self._callback_thread.join()
+
+    def __enter__(self) -> Self:
+        self._check_running()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.terminate()
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("pool objects cannot be passed between processes or pickled")
+
+    def __del__(self) -> None:
+        if self._state == RUN:
+            warnings.warn(f"unclosed running multiprocessing pool {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__qualname__} state={self._state} pool_size={len(self._policies)}>"
+
+    @property
+    def _pool(self) -> list[Any]:
+        """The workers' processes."""
+        return list(self._workers.processes)
+
+    def _repopulate_pool(self) -> None:
+        for index in range(len(self._policies)):
+            self._workers.replace(index)
+
+
+class _Single:
+    """An imap() of one element to a task, whose results are lists of one."""
+
+    def __init__(self, parts: IMapIterator) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self._parts.next()[0]
+
+    def next(self, timeout: float | None = None) -> Any:
+        """The next result. Raises TimeoutError after `timeout` seconds."""
+        return self._parts.next(timeout)[0]
+
+
+def _chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:
+    iterator = iter(items)
+    while chunk := tuple(itertools.islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,327 @@
+"""Groups of processes that are started, followed and ended together."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import time
+from typing import Any, Self
+
+import msgspec
+
+from dragon import _core
+from dragon.infrastructure.errors import DragonLoggingError, NotSupportedError
+from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.policy import Policy
+from dragon.native.process import ProcessTemplate
+from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Words
+
+__all__ = [
+    "DragonProcessGroupAlreadyInitialized",
+    "DragonProcessGroupError",
+    "DragonProcessGroupException",
+    "DragonProcessGroupIdleError",
+    "DragonProcessGroupJoinError",
+    "DragonProcessGroupRunningError",
+    "DragonProcessGroupSignalError",
+    "DragonProcessGroupStartError",
+    "DragonUserCodeError",
+    "ProcessGroup",
+]
+
+_LIVE, _CHANGES = 0, 1
+
+
+class DragonProcessGroupError(DragonLoggingError):
+    """Any error of a process group."""
+
+
+class DragonProcessGroupException(DragonProcessGroupError):
+    """A group that is used in a way that its state does not allow."""
+
+
+class DragonProcessGroupAlreadyInitialized(DragonProcessGroupError):
+    """The group was initialised; its properties cannot be changed any more."""
+
+
+class DragonProcessGroupIdleError(DragonProcessGroupError):
+    """The group runs nothing."""
+
+
+class DragonProcessGroupStartError(DragonProcessGroupError):
+    """The group cannot be started."""
+
+
+class DragonProcessGroupRunningError(DragonProcessGroupError):
+    """The group was closed."""
+
+
+class DragonProcessGroupJoinError(DragonProcessGroupError):
+    """The group cannot be waited for."""
+
+
+class DragonProcessGroupSignalError(DragonProcessGroupError):
+    """The group cannot be sent a signal."""
+
+
+class DragonUserCodeError(DragonProcessGroupError):
+    """A member failed. The message names the first one: rank, node, exit code or signal, and the end of its stderr."""
+
+
+class State(enum.Enum):
+    """What a group is doing."""
+
+    IDLE = "Idle"
+    RUNNING = "Running"
+    ERROR = "Error"
+    CLOSED = "Closed"
+
+
+class ProcessGroup:
+    """Processes of one or several templates that belong together.
+
+    add_process() as often as needed, then init(), start(), join(), close().
+
+    Args:
+        restart: start members that end again, until stop_restart().
+        ignore_error_on_exit: a member that fails does not make join() raise, and the others go on.
+        pmi: how the members find each other as ranks of an MPI job; `pmi_enabled=True` means that as well.
+        walltime: seconds after which the members are killed, which the log says.
+        policy: placement of the members; a template's own policy lies above it.
+        critical: taken and unused.
+        name: shows in the members' names and labels.
+
+    If a member fails (its exit code is not 0) and that is not ignored, the others are ended a second later and
+    join() raises DragonUserCodeError. A group may be sent to other processes after init().
+    """
+
+    def __init__(
+        self,
+        restart: bool = False,
+        ignore_error_on_exit: bool = False,
+        pmi: PMIBackend | str | None = None,
+        walltime: float | None = None,
+        policy: Policy | None = None,
+        critical: bool = False,
+        name: str | None = None,
+        *,
+        pmi_enabled: bool = False,
+    ) -> None:
+        if pmi is not None:
+            try:
+                pmi = PMIBackend(pmi)
+            except ValueError:
+                raise RuntimeError(f"Unsupported PMI backend requested: {pmi!r}") from None
+        if pmi is not None or pmi_enabled:
+            raise NotSupportedError("MPI jobs (pmi=…) are not part of this release; start the job with mpiexec")
+        if walltime is not None and walltime <= 0:
+            raise ValueError("walltime must be a positive number of seconds")
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(f"policy must be a Policy, not {policy!r}")
+        self._settings = {
+            "restart": restart,
+            "ignore_error_on_exit": ignore_error_on_exit,
+            "walltime": walltime,
+            "name": name or "",
+        }
+        self._policy = policy
+        self._templates: list[tuple[int, ProcessTemplate]] = []
+        self._kept: list[Any] = []
+        self._number: int | None = None
+        self._words: Words | None = None
+        self._closed = False
+        self._started = False
+        self._reported = False
+
+    def __getstate__(self) -> Any:
+        if self._number is None:
+            raise ValueError("a process group can be sent to other processes only after init()")
+        return self._settings, self._number, self._words, self._started
+
+    def __setstate__(self, state: Any) -> None:
+        self._settings, self._number, self._words, self._started = state
+        self._policy, self._templates, self._kept = None, [], []
+        self._closed = self._reported = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # ---- setting up
+
+    def add_process(self, nproc: int, template: ProcessTemplate) -> None:
+        """Have `nproc` members of this description. Raises DragonProcessGroupAlreadyInitialized after init()."""
+        if self._number is not None:
+            raise DragonProcessGroupAlreadyInitialized("processes cannot be added after init()")
+        if not isinstance(nproc, int) or nproc < 1:
+            raise ValueError(f"nproc must be a positive whole number, not {nproc!r}")
+        if not isinstance(template, ProcessTemplate):
+            raise TypeError(f"template must be a ProcessTemplate, not {template!r}")
+        self._templates.append((nproc, template))
+
+    def init(self) -> None:
+        """Prepare the group. What its templates refer to is fixed now."""
+        if self._number is not None:
+            raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
+        if not self._templates:
+            raise DragonProcessGroupStartError("the group has no templates: add_process() first")
+        templates = [(count, self._request(template)) for count, template in self._templates]
+        with open(os.devnull, "r+") as null:
+            streams = [fd if _is_open(fd) else null.fileno() for fd in range(3)]
+            created = ask(
+                "groups.create",
+                streams,
+                settings=self._settings,
+                templates=[(count, msgspec.to_builtins(request)) for count, request in templates],
+            )
+        self._number = created["number"]
+        self._words = Words._attached(tuple(created["words"]))
+
+    def _request(self, template: ProcessTemplate) -> Spawn:
+        request, record = template.request(self._settings["name"], self._policy)  # type: ignore[arg-type]
+        if any(stream.kind == "pipe" for stream in request.streams):
+            raise NotSupportedError("PIPE is for a single Process; let a group's members write to a Queue")
+        self._kept.append(record)
+        # stderr is copied on its way, so that a failure can be reported with the last lines.
+        if request.streams[2].kind == "inherit":
+            request.streams[2].kind = "tee"
+        return request
+
+    # ---- running
+
+    def start(self) -> None:
+        """Start all members. Raises DragonProcessGroupError while they run already."""
+        self._ask("start", DragonProcessGroupStartError)
+        self._started = True
+        self._reported = False
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for all members. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if one failed."""
+        self._check(DragonProcessGroupJoinError)
+        if not self._wait(timeout):
+            live = self._status()["live"]
+            raise TimeoutError(f"{len(live)} members of the group still run after {timeout} s: puids {live}")
+        self._raise_failure()
+
+    def _wait(self, timeout: float | None) -> bool:
+        assert self._words is not None
+        end = None if timeout is None else time.monotonic() + timeout
+        while live := self._words[_LIVE]:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._words.wait(_LIVE, live, left)
+        return True
+
+    def _raise_failure(self) -> None:
+        if self._settings["ignore_error_on_exit"] or not self._started:
+            return
+        status = self._status()
+        if status["failed_codes"]:
+            codes = status["failed_codes"]
+            raise DragonUserCodeError(
+                f"Error(s) in user-provided code resulted in exit codes: {codes}; first, {status['failure']}"
+            )
+
+    def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
+        """Send a signal to every live member."""
+        if not self._started:
+            raise DragonProcessGroupSignalError("the group was not started")
+        self._ask("signal", DragonProcessGroupSignalError, which=int(sig))
+
+    def terminate(self, hide_stderr: bool = False) -> None:
+        """Ask every member to end (SIGTERM)."""
+        self.send_signal(signal.SIGTERM, hide_stderr)
+
+    def kill(self, hide_stderr: bool = False) -> None:
+        """End every member (SIGKILL)."""
+        self.send_signal(signal.SIGKILL, hide_stderr)
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Interrupt, then terminate, then kill the members, with `patience` seconds between, and wait for their end."""
+        if self._started:
+            self._ask("stop", DragonProcessGroupSignalError, patience=patience)
+            self._wait(3 * patience + 5)
+
+    def stop_restart(self) -> None:
+        """Members that end from now on stay ended."""
+        self._ask("stop_restart", DragonProcessGroupError)
+
+    def close(self, patience: float = 5.0) -> None:
+        """Stop what still runs and give the group up. Never raises because of a member."""
+        if self._closed or self._number is None:
+            self._closed = True
+            return
+        try:
+            if self._started and self._words is not None and self._words[_LIVE]:
+                self.stop(patience)
+            ask("groups.close", number=self._number)
+        except (LookupError, _core.DestroyedError):
+            pass  # another process closed it
+        self._closed = True
+        self._kept = []
+
+    # ---- looking
+
+    @property
+    def puids(self) -> list[int]:
+        """The ids of the members that live, in order."""
+        return list(self._status()["live"]) if self._started else []
+
+    @property
+    def inactive_puids(self) -> list[tuple[int, int]]:
+        """(puid, exit code) of the members that have ended."""
+        return [(puid, code) for puid, code in self._status()["ended"]]
+
+    @property
+    def exit_status(self) -> list[tuple[int, int]]:
+        """The same as inactive_puids."""
+        return self.inactive_puids
+
+    @property
+    def in_error_state(self) -> bool:
+        """Whether a member failed."""
+        return self._state == State.ERROR.value
+
+    @property
+    def _state(self) -> str:
+        if self._closed:
+            return State.CLOSED.value
+        if self._number is None:
+            return State.IDLE.value
+        status = self._status()
+        if status["failed_codes"] and not self._settings["ignore_error_on_exit"]:
+            return State.ERROR.value
+        return State.RUNNING.value if status["live"] else State.IDLE.value
+
+    def _check(self, error: type[DragonProcessGroupError]) -> None:
+        if self._closed:
+            raise DragonProcessGroupRunningError("the group was closed")
+        if self._number is None:
+            raise error("the group is not initialised: init() first")
+
+    def _ask(self, operation: str, error: type[DragonProcessGroupError], **arguments: Any) -> Any:
+        self._check(error)
+        try:
+            return ask(f"groups.{operation}", number=self._number, **arguments)
+        except LookupError as gone:
+            raise DragonProcessGroupRunningError(str(gone)) from None
+        except RuntimeError as refused:
+            raise error(str(refused)) from None
+
+    def _status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self._ask("status", DragonProcessGroupError)
+        return status
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True

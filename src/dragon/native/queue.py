@@ -1,0 +1,132 @@
+"""A queue of objects that any process of the run can put into and take from."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, Self
+
+import msgspec
+
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.policy import Policy
+from dragon.runtime.handle import Channel
+
+__all__ = ["Empty", "Full", "Queue", "QueueError"]
+
+Empty, Full = queue.Empty, queue.Full
+
+_DEFAULT_SIZE = 100
+
+
+class QueueError(DragonError):
+    """A queue that was not made for what is asked of it."""
+
+
+class Queue(Channel):
+    """A first-in first-out queue.
+
+    Args:
+        maxsize: objects it holds at most; put() waits for room. 0 or less: as many as there is memory for.
+        joinable: whether task_done() and join() count what was put.
+
+    put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; times are in
+    seconds. After close() every use raises ValueError; after destroy() it does so in every process. `pool`,
+    `block_size`, `buffered`, `num_streams`, `pickler` and the channels are taken as they are given and change nothing:
+    memory is found by itself and every object is one message.
+    """
+
+    def __init__(
+        self,
+        maxsize: int = _DEFAULT_SIZE,
+        *,
+        pool: Any = None,
+        block_size: int = 65536,
+        joinable: bool = False,
+        buffered: bool = True,
+        policy: Policy | None = None,
+        num_streams: int = 0,
+        main_channel: Any = None,
+        mgr_channel: Any = None,
+        sem_channel: Any = None,
+        strm_channels: Any = None,
+        pickler: Any = None,
+    ) -> None:
+        if not isinstance(maxsize, int):
+            raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
+        if buffered and (strm_channels is not None or num_streams > 0 or mgr_channel is not None):
+            raise ValueError("a buffered queue has no stream channels and no manager channel")
+        super().__init__(max(maxsize, 0), False)
+        self._joinable = joinable
+
+    def _state(self) -> Any:
+        return self._joinable
+
+    def _set_state(self, state: Any) -> None:
+        self._joinable = state
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called in this process."""
+        return self._closed
+
+    @property
+    def node(self) -> int:
+        """Index of the node that holds it."""
+        return 0
+
+    def size(self) -> int:
+        """Objects in it now."""
+        return self._size()
+
+    def qsize(self) -> int:
+        """Objects in it now."""
+        return self._size()
+
+    def empty(self) -> bool:
+        """Whether there is none now."""
+        return self._size() == 0
+
+    def full(self) -> bool:
+        """Whether put() would wait now."""
+        return self._full()
+
+    def poll(self, timeout: float | None = 0) -> bool:
+        """Whether there is an object, waiting `timeout` seconds for one (None: for ever)."""
+        return self._wait_readable(timeout)
+
+    def task_done(self, timeout: float | None = None) -> None:
+        """Say that an object that was taken is dealt with. Raises ValueError when called too often."""
+        self._check_joinable()
+        if not self._task_done():
+            raise ValueError("task_done() called too many times")
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until everything that was put is dealt with. Raises TimeoutError after `timeout` seconds."""
+        self._check_joinable()
+        if not self._join(timeout):
+            raise TimeoutError(f"not everything in the queue was dealt with in {timeout} s")
+
+    def _check_joinable(self) -> None:
+        if not self._joinable:
+            raise QueueError("this queue was made without joinable=True")
+
+    def close(self) -> None:
+        """Leave the queue; other processes go on using it."""
+        self._close()
+
+    def destroy(self) -> None:
+        """End the queue for every process; what is in it is dropped."""
+        if not self._closed:
+            self._destroy()
+            self._close()
+
+    def serialize(self) -> bytes:
+        """The queue's name, for Queue.attach() in any process of the run. The caller keeps the queue alive."""
+        return msgspec.json.encode((*self._name(), self._joinable))
+
+    @classmethod
+    def attach(cls, data: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
+        """The queue that serialize() named. Raises DestroyedError where it is gone."""
+        offset, generation, role, joinable = msgspec.json.decode(data, type=tuple[int, int, int, bool])
+        return cls._attached((offset, generation, role), joinable)
+

@@ -1,0 +1,55 @@
+"""Semaphores between processes."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import msgspec
+
+from dragon.runtime.handle import Semaphore as _Semaphore
+
+__all__ = ["BoundedSemaphore", "Semaphore"]
+
+_MOST = 2**31 - 1
+
+
+class Semaphore(_Semaphore):
+    """A counter that acquire(blocking=True, timeout=None) lowers, waiting while it is 0, and release(n=1) raises.
+
+    A bounded one is never raised above its first value: ValueError.
+    """
+
+    def __init__(self, value: int = 1, *, m_uid: Any = None, bounded: bool = False) -> None:
+        if not isinstance(value, int):
+            raise TypeError(f"value must be a whole number, not {value!r}")
+        if value < 0:
+            raise ValueError("a semaphore's value must not be negative")
+        super().__init__(value, value if bounded else _MOST)
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Lower the counter; False if it stayed 0 for `timeout` seconds."""
+        return super().acquire(blocking, timeout)
+
+    def get_value(self) -> int:
+        """The counter now."""
+        return self._value()
+
+    def destroy(self) -> None:
+        """End the semaphore for every process."""
+        self._destroy()
+
+    def serialize(self) -> str:
+        """The semaphore's name, for attach() in any process of the run."""
+        return msgspec.json.encode(self._name()).decode()
+
+    @classmethod
+    def attach(cls, serialized: str) -> Self:
+        """The semaphore that serialize() named."""
+        return cls._attached(msgspec.json.decode(serialized, type=tuple[int, int, int]))
+
+
+class BoundedSemaphore(Semaphore):
+    """A semaphore that is never raised above its first value."""
+
+    def __init__(self, value: int = 1, *, m_uid: Any = None) -> None:
+        super().__init__(value, m_uid=m_uid, bounded=True)

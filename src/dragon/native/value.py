@@ -1,0 +1,103 @@
+"""A value in memory that processes share."""
+
+from __future__ import annotations
+
+import ctypes
+from multiprocessing.sharedctypes import typecode_to_type
+from typing import Any
+
+from dragon.native.lock import RLock
+from dragon.runtime.handle import Words
+
+__all__ = ["Value"]
+
+
+def ctype_of(typecode_or_type: Any) -> Any:
+    """The ctypes type of a code or type. Raises AttributeError for anything else."""
+    kind = typecode_to_type.get(typecode_or_type, typecode_or_type)
+    if not isinstance(kind, type) or not hasattr(kind, "from_buffer"):
+        raise AttributeError(f"{typecode_or_type!r} is no type code and no ctypes type")
+    return kind
+
+
+def lock_of(lock: Any) -> Any:
+    """The lock that an argument `lock` asks for. Raises AttributeError for what is none."""
+    if lock in (True, None):
+        return RLock()
+    if lock is False:
+        return None
+    if not hasattr(lock, "acquire"):
+        raise AttributeError(f"{lock!r} has no method 'acquire'")
+    return lock
+
+
+class Memory:
+    """A ctypes object over shared memory, sent to other processes by name."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self._words = Words(max(1, -(-ctypes.sizeof(kind) // 8)))
+        self.data = kind.from_buffer(self._words)
+
+    def __getstate__(self) -> Any:
+        return self._kind, self._words
+
+    def __setstate__(self, state: Any) -> None:
+        self._kind, self._words = state
+        self.data = self._kind.from_buffer(self._words)
+
+
+class Value:
+    """One ctypes value; `value` reads and writes it, structures have their fields.
+
+    `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it.
+    """
+
+    _SUPPORTED_TYPES = typecode_to_type
+
+    def __init__(self, typecode_or_type: Any, value: Any = None, lock: Any = False, m_uid: Any = None) -> None:
+        kind = ctype_of(typecode_or_type)
+        self._memory = Memory(kind)
+        self._lock = lock_of(lock)
+        if value is not None:
+            if isinstance(value, tuple):
+                self._memory.data.__init__(*value)
+            else:
+                self._memory.data.__init__(value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._memory.data, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._memory.data, name, value)
+
+    def __repr__(self) -> str:
+        return f"<Value {self._memory.data!r}>"
+
+    def get_lock(self) -> Any:
+        """The lock; None if it has none."""
+        return self._lock
+
+    def get_obj(self) -> Any:
+        """The ctypes object itself."""
+        return self._memory.data
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock."""
+        acquired: bool = self._lock.acquire(block, timeout)
+        return acquired
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()

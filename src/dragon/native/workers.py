@@ -1,0 +1,191 @@
+"""The worker processes of a pool: their loop, and the thread that replaces those that end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
+from typing import Any, Protocol
+
+from dragon.infrastructure.errors import DragonError
+from dragon.runtime.handle import Channel, Words
+
+__all__ = ["WorkerLostError", "WorkerProcess", "Workers", "work"]
+
+log = logging.getLogger("dragon.pool")
+
+START_FAILED = -1
+FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
+
+
+class WorkerLostError(DragonError):
+    """A worker died in the middle of a task: killed, out of memory, or it ended itself."""
+
+
+class WorkerProcess(Protocol):
+    """What a pool needs of a process."""
+
+    @property
+    def sentinel(self) -> int: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def exitcode(self) -> int | None: ...
+    def is_alive(self) -> bool: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def join(self, timeout: float | None = None) -> Any: ...
+
+
+def work(
+    index: int,
+    tasks: Channel,
+    results: Channel,
+    doing: Words,
+    initializer: Callable[..., Any] | None,
+    initargs: tuple[Any, ...],
+    most: int | None,
+    wrap_exceptions: bool,
+) -> None:
+    """A worker's loop: take a task, do it, put its result, until None comes (and stays) or `most` tasks are done.
+
+    `doing[index]` holds the number of the task at hand, so that it is known which one a killed worker had.
+    """
+    if initializer is not None:
+        try:
+            initializer(*initargs)
+        except Exception as error:
+            results.put((START_FAILED, 0, False, ExceptionWithTraceback(error, error.__traceback__)))
+            return
+    done = 0
+    while most is None or done < most:
+        task = tasks.get()
+        if task is None:
+            tasks.put(None)
+            doing[index] = FINISHED
+            return
+        ticket, job, part, function, args, kwargs = task
+        doing[index] = ticket
+        try:
+            result = (True, function(*args, **kwargs))
+        except Exception as error:
+            result = (False, ExceptionWithTraceback(error, error.__traceback__) if wrap_exceptions else error)
+        try:
+            results.put((job, part, *result))
+        except Exception as error:
+            wrapped = MaybeEncodingError(error, result[1])
+            results.put((job, part, False, wrapped))
+        doing[index] = 0
+        done += 1
+        task = function = args = kwargs = result = None  # type: ignore[assignment]
+
+
+class Workers:
+    """The workers of one pool. `start(index)` starts one; `lost(ticket or None, error)` is told of tasks that died."""
+
+    def __init__(
+        self,
+        count: int,
+        start: Callable[[int], WorkerProcess],
+        lost: Callable[[int, BaseException], None],
+        unaccounted: Callable[[BaseException], None],
+        doing: Words,
+    ) -> None:
+        self._start = start
+        self._lost = lost
+        self._unaccounted = unaccounted
+        self._doing = doing
+        self._lock = threading.Lock()
+        self._wake = os.eventfd(0)
+        self._replacing = True
+        self.ended = threading.Event()
+        self.processes: list[WorkerProcess] = []
+        try:
+            for index in range(count):
+                self.processes.append(start(index))
+        except BaseException:
+            self.stop_replacing()
+            self._kill_all()
+            raise
+        self._thread = threading.Thread(target=self._watch, name="dragon-pool-watch", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        """Replace workers that end, until they have seen the end of the tasks or no more are wanted."""
+        while waiting := {p.sentinel: i for i, p in enumerate(self.processes) if self._is_awaited(i)}:
+            events = select.poll()
+            for fd in [*waiting, self._wake]:
+                events.register(fd, select.POLLIN)
+            for fd, _ in events.poll():
+                if fd == self._wake:
+                    os.eventfd_read(fd)
+                else:
+                    self._ended(waiting[fd])
+        with self._lock:
+            os.close(self._wake)
+            self._wake = -1
+        self.ended.set()
+
+    def _is_awaited(self, index: int) -> bool:
+        if self.processes[index].is_alive():
+            return True
+        return self._replacing and self._doing[index] != FINISHED
+
+    def _ended(self, index: int) -> None:
+        process = self.processes[index]
+        process.join()
+        ticket = self._doing[index]
+        if ticket == FINISHED:
+            return
+        self._doing[index] = 0
+        error = WorkerLostError(f"the worker (pid {process.pid}) died in this task, {_how(process.exitcode or 0)}")
+        if ticket:
+            self._lost(ticket, error)
+        self.replace(index)
+        if process.exitcode != 0:
+            self._unaccounted(error)
+
+    def replace(self, index: int) -> None:
+        """Start a new worker in the place of one that ended."""
+        with self._lock:
+            if self._replacing and not self.processes[index].is_alive():
+                try:
+                    self.processes[index] = self._start(index)
+                except Exception as error:
+                    log.error("a worker cannot be replaced: %s", error)
+                    self._replacing = False
+
+    def stop_replacing(self) -> None:
+        """Workers that end from now on are not replaced."""
+        with self._lock:
+            self._replacing = False
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def terminate(self, patience: float = 5.0) -> None:
+        """End all workers: asked first, killed after `patience` seconds."""
+        self.stop_replacing()
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        deadline = time.monotonic() + patience
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for all workers to end."""
+        return self.ended.wait(timeout)
+
+
+def _how(code: int) -> str:
+    return f"with signal {-code}" if code < 0 else f"with exit code {code}"

@@ -1,0 +1,58 @@
+"""Requests to this node's agent, one connection per thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Any
+
+from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.messages import Request, decode_reply, encode
+from dragon.runtime.run import this_run
+
+__all__ = ["ask"]
+
+_local = threading.local()
+_ERRORS: dict[str, type[Exception]] = {"LookupError": LookupError, "RuntimeError": RuntimeError, "ValueError": ValueError}
+
+
+def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: Any) -> Any:
+    """The agent's answer. Raises what the agent raised, RunEndedError where there is none."""
+    run = this_run()
+    try:
+        connection = _connection(run.agent_address)
+        body = encode(Request(operation, arguments))
+        data = len(body).to_bytes(4, "little") + body
+        sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
+        connection.sendall(data[sent:])
+        reply = decode_reply(_receive(connection, int.from_bytes(_receive(connection, 4), "little")))
+    except (OSError, EOFError) as error:
+        _local.connection = None
+        run.check()
+        raise RunEndedError(f"the agent of the run in {run.folder} does not answer: {error}") from error
+    if reply.error is not None:
+        kind, text = reply.error
+        raise _ERRORS.get(kind, RuntimeError)(text)
+    return reply.value
+
+
+def _connection(address: str) -> socket.socket:
+    known = getattr(_local, "connection", None)
+    if known is not None and known[:2] == (os.getpid(), address):
+        found: socket.socket = known[2]
+        return found
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(address)
+    _local.connection = (os.getpid(), address, connection)
+    return connection
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError("the connection was closed")
+        data += part
+    return bytes(data)

@@ -1,0 +1,146 @@
+"""What a process does between its fork and the user's function."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing import process as mp_process
+from multiprocessing import spawn as mp_spawn
+from multiprocessing import util as mp_util
+
+from dragon import _core
+from dragon.infrastructure.messages import Spawn
+from dragon.runtime.handle import Words
+from dragon.runtime.run import Identity, become
+
+__all__ = ["apply_environment", "finish", "import_main", "payload_of", "run_forked"]
+
+
+def apply_environment(changes: dict[str, str | None]) -> None:
+    """Change os.environ; None removes a variable. An empty name means: remove all others first."""
+    if "" in changes:
+        os.environ.clear()
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def import_main(main: tuple[str, str]) -> None:
+    """Import the main program as `__mp_main__`, as multiprocessing's spawn does. Raises what it raises."""
+    current = mp_process.current_process()
+    current._inheriting = True  # type: ignore[attr-defined]
+    try:
+        getattr(mp_spawn, f"_fixup_main_from_{main[0]}")(main[1])
+    finally:
+        del current._inheriting  # type: ignore[attr-defined]
+
+
+def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
+    """Become the process that was asked for. `descriptors` are in place already; never returns."""
+    code = 1
+    try:
+        _core.take_slot(slot)
+        become(Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group))
+        apply_environment(request.environment)
+        if request.cpus:
+            os.sched_setaffinity(0, request.cpus)
+        if request.folder:
+            os.chdir(request.folder)
+        code = run_entry(request, descriptors)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        finish(code)
+
+
+def run_entry(request: Spawn, descriptors: list[int]) -> int:
+    """Call the entry that the request names with its payload; returns the exit code."""
+    _open_streams()
+    if request.sys_path is not None:
+        sys.path[:] = request.sys_path
+    if request.main is not None:
+        import_main(request.main)
+    module, _, function = request.entry.partition(":")
+    if not module.startswith("dragon."):
+        raise ValueError(f"{request.entry} is no entry of the runtime")
+    entry = getattr(importlib.import_module(module), function)
+    return int(entry(payload_of(request), descriptors))
+
+
+def payload_of(request: Spawn) -> bytes | memoryview:
+    """What the starter wrote for the entry."""
+    if request.payload_in is None:
+        return request.payload
+    return memoryview(Words._attached(request.payload_in)).cast("B")[: request.payload_size]  # type: ignore[arg-type]
+
+
+def _open_streams() -> None:
+    """Python's streams over the descriptors that this process was given."""
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED")) or bool(sys.flags.unbuffered)
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        old = getattr(sys, name)
+        line_buffered = name == "stderr" or (os.isatty(fd) and mode == "w")
+        stream = open(
+            fd,
+            mode,
+            encoding=getattr(old, "encoding", None) or "utf-8",
+            errors="backslashreplace" if name == "stderr" else getattr(old, "errors", None),
+            buffering=1 if line_buffered else -1,
+            closefd=False,
+        )
+        if unbuffered and mode == "w":
+            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def finish(code: int) -> None:
+    """End this process in order: exit handlers, streams, its place in the arena."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        mp_util._exit_function()
+        import atexit
+
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+        code = code or 1
+    mp_util._flush_std_streams()  # type: ignore[attr-defined]
+    gc.collect(0)
+    if _core.has_arena():
+        _core.leave_arena()
+    os._exit(code)
+
+
+def reset_signals() -> None:
+    """What the zygote had changed goes back to Python's defaults."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def main_fresh(request_fd: int) -> None:
+    """The entry of a fresh interpreter, where a fork of the zygote would not be safe. Never returns."""
+    from dragon.infrastructure.messages import decode_spawn
+    from dragon.runtime.run import this_run
+
+    with open(request_fd, "rb") as file:
+        request = decode_spawn(file.read())
+    this_run()
+    extra = [request_fd + 1 + i for i in range(int(os.environ.pop("DRAGON_DESCRIPTORS", "0")))]
+    code = 1
+    try:
+        code = run_entry(request, extra)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        finish(code)

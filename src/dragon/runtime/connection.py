@@ -1,0 +1,155 @@
+"""Connections: the two ends of a pipe, which can be sent to any process of the run."""
+
+from __future__ import annotations
+
+from multiprocessing import BufferTooShort
+from typing import Any, Self
+
+from dragon.runtime.handle import Channel
+
+__all__ = ["Connection", "Pipe"]
+
+READER, WRITER = 1, 2
+
+
+class Connection:
+    """One end of a pipe. Has what `multiprocessing.connection.Connection` has.
+
+    Raises EOFError once the other end is closed everywhere and everything was received, BrokenPipeError when sending
+    to an end that is closed everywhere, OSError when this end is closed or of the wrong direction.
+    """
+
+    def __init__(self, reader: Channel | None, writer: Channel | None) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._open = True
+
+    def __reduce__(self) -> Any:
+        self._check()
+        return Connection, (self._reader, self._writer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else ("r" if self.readable else "") + ("w" if self.writable else "")
+        return f"<Connection {state}>"
+
+    def _check(self) -> None:
+        if not self._open:
+            raise OSError("handle is closed")
+
+    def _in(self) -> Channel:
+        self._check()
+        if self._reader is None:
+            raise OSError("connection is write-only")
+        return self._reader
+
+    def _out(self) -> Channel:
+        self._check()
+        if self._writer is None:
+            raise OSError("connection is read-only")
+        return self._writer
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end was closed here."""
+        return not self._open
+
+    @property
+    def readable(self) -> bool:
+        """Whether this end receives."""
+        return self._reader is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether this end sends."""
+        return self._writer is not None
+
+    def send(self, obj: Any) -> None:
+        """Send a picklable object."""
+        self._out().put(obj)
+
+    def recv(self) -> Any:
+        """The next object, waiting for it if need be."""
+        return self._in().get()
+
+    def send_bytes(self, buffer: Any, offset: int = 0, size: int | None = None) -> None:
+        """Send bytes of a buffer as one message."""
+        view = memoryview(buffer).cast("B")
+        if offset < 0:
+            raise ValueError("offset is negative")
+        if len(view) < offset:
+            raise ValueError("buffer length < offset")
+        if size is None:
+            size = len(view) - offset
+        elif size < 0:
+            raise ValueError("size is negative")
+        elif offset + size > len(view):
+            raise ValueError("buffer length < offset + size")
+        self._out()._put_bytes(view, offset, size)
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        """The next message as bytes. Raises OSError, and closes this end, if it is longer than `maxlength`."""
+        if maxlength is not None and maxlength < 0:
+            raise ValueError("negative maxlength")
+        data = self._in()._get_bytes(None)
+        if maxlength is not None and len(data) > maxlength:
+            self.close()
+            raise OSError(f"the message has {len(data)} bytes, the limit is {maxlength}")
+        return data
+
+    def recv_bytes_into(self, buffer: Any, offset: int = 0) -> int:
+        """Receive the next message into a writable buffer; returns its size. BufferTooShort holds what did not fit."""
+        view = memoryview(buffer).cast("B")
+        if offset < 0:
+            raise ValueError("negative offset")
+        if offset > len(view):
+            raise ValueError("offset too large")
+        data = self._in()._get_bytes(None)
+        if len(data) > len(view) - offset:
+            raise BufferTooShort(data)
+        view[offset : offset + len(data)] = data
+        return len(data)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether recv() would return or raise at once; waits `timeout` seconds for that (None: for ever)."""
+        return self._in()._wait_readable(timeout)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable whenever this end is, for select() and the like."""
+        return self._in()._fileno()
+
+    def close(self) -> None:
+        """Close this end in this process."""
+        self._open = False
+        for channel in (self._reader, self._writer):
+            if channel is not None:
+                channel._close()
+
+
+def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> tuple[Connection, Connection]:
+    """Two connected ends: (both ways, both ways), or (receiving, sending) if not `duplex`."""
+    first_in, second_out = _one_way()
+    if not duplex:
+        return Connection(first_in, None), Connection(None, second_out)
+    second_in, first_out = _one_way()
+    return Connection(first_in, first_out), Connection(second_in, second_out)
+
+
+def _one_way() -> tuple[Channel, Channel]:
+    reader = Channel(0, True, READER)
+    offset, generation, _ = reader._name()
+    # For a moment the channel has no writer; nobody else knows of it yet.
+    writer = Channel._attached((offset, generation, WRITER))
+    return reader, writer
+
+
+def receiving_end(name: tuple[int, int, int]) -> Connection:
+    """The end of a stream that another process writes."""
+    return Connection(Channel._attached(name), None)
+
+

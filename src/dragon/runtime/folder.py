@@ -1,0 +1,125 @@
+"""The private folder of a run: its sockets and its description. Swept at the next start if nobody is left to do it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from dragon.infrastructure.errors import RunEndedError
+
+__all__ = ["Owner", "RunInfo", "find_runs", "is_alive", "make_folder", "process_start_time", "sweep"]
+
+_INFO = "run.json"
+# A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
+_LONGEST_BASE = 50
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A process, by id and start time, so that a later process with the same id is not taken for it."""
+
+    pid: int
+    start_time: int
+
+
+class RunInfo(msgspec.Struct):
+    """What a process needs in order to join a run of this node."""
+
+    owner: Owner
+    agent: Owner
+    arena_fd: int
+    command: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Put it in the folder, whole or not at all."""
+        temporary = folder / f".{_INFO}.{os.getpid()}"
+        temporary.write_bytes(msgspec.json.encode(self))
+        temporary.chmod(0o600)
+        temporary.rename(folder / _INFO)
+
+    @classmethod
+    def read(cls, folder: Path) -> RunInfo:
+        """Raises RunEndedError where there is no run."""
+        try:
+            return msgspec.json.decode((folder / _INFO).read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RunEndedError(f"there is no run in {folder} (any more): {error}") from error
+
+
+def process_start_time(pid: int) -> int | None:
+    """Clock ticks after boot at which a process started; None if it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def this_process() -> Owner:
+    """The calling process."""
+    return Owner(os.getpid(), process_start_time(os.getpid()) or 0)
+
+
+def is_alive(owner: Owner) -> bool:
+    """Whether exactly that process lives."""
+    return process_start_time(owner.pid) == owner.start_time
+
+
+def base_folder() -> Path:
+    """The folder of all runs of this user. Raises RunEndedError where it is somebody else's."""
+    candidates = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
+    parent = next(c for c in candidates if c and len(c) <= _LONGEST_BASE and os.access(c, os.W_OK))
+    base = Path(parent) / f"dragon-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    status = base.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise RunEndedError(f"{base} is not a private folder of yours; remove it, or set TMPDIR to a folder of your own")
+    return base
+
+
+def make_folder() -> Path:
+    """A new private folder, named after its owner."""
+    owner = this_process()
+    while True:
+        folder = base_folder() / f"{owner.pid}-{owner.start_time}-{secrets.token_hex(3)}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError:  # somebody's sweep took the empty base between the two steps
+            continue
+        return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a run's folder, and the base if it was the last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.parent.rmdir()
+    except OSError:
+        return  # other runs are in it
+
+
+def find_runs() -> list[Path]:
+    """Folders of this user's runs on this machine, live or left behind."""
+    return sorted(f for f in base_folder().iterdir() if f.is_dir())
+
+
+def sweep() -> list[Path]:
+    """Remove the folders of runs of which no process is left; others' are never touched."""
+    removed = []
+    for folder in find_runs():
+        pid, _, rest = folder.name.partition("-")
+        start_time = rest.partition("-")[0]
+        if not (pid.isdigit() and start_time.isdigit()):
+            continue
+        owners = [Owner(int(pid), int(start_time))]
+        if (folder / _INFO).exists():
+            owners.append(RunInfo.read(folder).agent)
+        if not any(is_alive(owner) for owner in owners):
+            remove_folder(folder)
+            removed.append(folder)
+    return removed

@@ -1,0 +1,73 @@
+"""Handles: Python objects that name something shared, and can be sent to any process of the run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from dragon import _core
+from dragon.runtime.run import this_run
+from dragon.runtime.serialization import mention
+
+__all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Words"]
+
+
+class Handle:
+    """What all handles have in common. A subclass comes before its `_core` class among the bases.
+
+    An object lives while a process is attached to it, or a message carries a handle of it.
+    """
+
+    _core_class: ClassVar[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        this_run()
+        self._core_class.__init__(self, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        name = self._name()  # type: ignore[attr-defined]
+        mention(name, self._send)  # type: ignore[attr-defined]
+        return _restore, (type(self), name, self._state())
+
+    def _state(self) -> Any:
+        """What a copy in another process needs besides the name."""
+        return None
+
+    def _set_state(self, state: Any) -> None:
+        """Called in the copy with what _state() gave."""
+
+    @classmethod
+    def _attached(cls, name: tuple[int, int, int], state: Any = None) -> Self:
+        """A handle of an object that exists. Raises DestroyedError where it is gone."""
+        this_run()
+        handle = cls.__new__(cls)
+        cls._core_class.__init__(handle, name)
+        handle._set_state(state)
+        return handle
+
+
+def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handle:
+    return cls._attached(name, state)
+
+
+class Channel(Handle, _core.Channel):
+    _core_class = _core.Channel
+
+
+class Lock(Handle, _core.Lock):
+    _core_class = _core.Lock
+
+
+class Semaphore(Handle, _core.Semaphore):
+    _core_class = _core.Semaphore
+
+
+class Event(Handle, _core.Event):
+    _core_class = _core.Event
+
+
+class Condition(Handle, _core.Condition):
+    _core_class = _core.Condition
+
+
+class Words(Handle, _core.Words):
+    _core_class = _core.Words

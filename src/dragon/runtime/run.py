@@ -1,0 +1,249 @@
+"""The run that this process belongs to: found, or started at the first use.
+
+A process started by a run belongs to it. Any other gets a run of its own, which ends with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from multiprocessing import util as mp_util
+from pathlib import Path
+
+import msgspec
+
+from dragon import _core
+from dragon.infrastructure import parameters
+from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.facts import FIRST_PUID
+from dragon.runtime import folder as run_folder
+
+__all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "start_run", "this_run"]
+
+_END_TIMEOUT = 20.0
+
+
+class Identity(msgspec.Struct):
+    """This process within its run."""
+
+    puid: int = 0
+    name: str = ""
+    parent: int = 0
+    group: int = 0
+
+
+class Run:
+    """A run as one of its processes sees it. `owner_pid` is set in the process whose end is the run's end."""
+
+    def __init__(self, folder: Path, agent: run_folder.Owner, owner_pid: int = 0, label: str = "") -> None:
+        self.folder = folder
+        self.agent = agent
+        self.owner_pid = owner_pid
+        self.label = label
+        self.base_environment = dict(os.environ)
+        self._zygote: socket.socket | None = None
+        self._zygote_pid = 0
+
+    @property
+    def agent_address(self) -> str:
+        return str(self.folder / "agent")
+
+    def zygote_socket(self) -> socket.socket:
+        """A socket on which start requests are sent, one datagram each."""
+        if self._zygote is None or self._zygote_pid != os.getpid():
+            self._zygote = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._zygote.connect(str(self.folder / "zygote"))
+            self._zygote_pid = os.getpid()
+        return self._zygote
+
+    def is_alive(self) -> bool:
+        """Whether the agent lives."""
+        return run_folder.is_alive(self.agent)
+
+    def check(self) -> None:
+        """Raises RunEndedError unless the agent lives."""
+        if not self.is_alive():
+            raise RunEndedError(f"the run in {self.folder} has ended: its agent (pid {self.agent.pid}) is gone")
+
+
+_lock = threading.RLock()
+_run: Run | None = None
+_identity = Identity()
+
+
+def in_run() -> bool:
+    """Whether this process belongs to a run already (and not only would start one)."""
+    return _run is not None or parameters.RUN in os.environ
+
+
+def current_run() -> Run | None:
+    """The run this process belongs to, if any; nothing is started."""
+    return _run
+
+
+def identity() -> Identity:
+    """This process within its run, which is started if there is none."""
+    this_run()
+    return _identity
+
+
+def this_run() -> Run:
+    """The run of this process. Raises RunEndedError where none can be had."""
+    run = _run
+    if run is not None:
+        return run
+    with _lock:
+        if _run is not None:
+            return _run
+        place = os.environ.get(parameters.RUN)
+        return join_run(Path(place)) if place else start_run()
+
+
+def start_run(label: str = "", command: str = "") -> Run:
+    """Start a run on this machine that ends when this process does.
+
+    The arena is made here, so that its objects can be used at once; the agent comes up meanwhile.
+    """
+    if not sys.platform.startswith("linux"):
+        raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
+    run_folder.sweep()
+    folder = run_folder.make_folder()
+    _core.create_arena(parameters.arena_limit())
+    agent_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    zygote_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    agent_socket.bind(str(folder / "agent"))
+    agent_socket.listen(128)
+    zygote_socket.bind(str(folder / "zygote"))
+    owner = run_folder.this_process()
+    settings = {
+        "folder": str(folder),
+        "owner": [owner.pid, owner.start_time],
+        "label": label,
+        "command": command or " ".join(sys.argv),
+        "path": str(Path(__file__).parents[2]),
+    }
+    with open(os.devnull) as null:
+        descriptors = [null.fileno(), 1, 2, _core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
+        pid = _start_agent(descriptors, settings)
+    agent_socket.close()
+    zygote_socket.close()
+    started = Run(folder, run_folder.Owner(pid, run_folder.process_start_time(pid) or 0), os.getpid(), label)
+    _enter(started, Identity(puid=FIRST_PUID + _core.next_number(), name="head"))
+    _end_at_exit()
+    return started
+
+
+def _start_agent(descriptors: list[int], settings: dict[str, object]) -> int:
+    code = (
+        "import sys, json; settings = json.loads(sys.argv[1]); "
+        "settings['path'] in sys.path or sys.path.append(settings['path']); "
+        "from dragon.agent.main import main; main(settings)"
+    )
+    return _core.start_executable(
+        executable=sys.executable,
+        arguments=[sys.executable, "-P", "-c", code, json.dumps(settings)],
+        environment=[f"{key}={value}" for key, value in os.environ.items()],
+        folder="",
+        descriptors=_valid(descriptors),
+        cpus=[],
+        death_signal=0,
+        detached=True,
+    )
+
+
+def _valid(descriptors: list[int]) -> list[int]:
+    """The same with closed standard streams replaced by the null device, which comes first."""
+    result = []
+    for fd in descriptors:
+        try:
+            os.fstat(fd)
+        except OSError:
+            fd = descriptors[0]
+        result.append(fd)
+    return result
+
+
+def join_run(folder: Path) -> Run:
+    """Make this process a member of a run of this machine."""
+    info = run_folder.RunInfo.read(folder)
+    if not run_folder.is_alive(info.agent):
+        raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
+    _core.open_arena(os.open(f"/proc/{info.agent.pid}/fd/{info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
+    me = os.environ.get(parameters.PROCESS)
+    if me:
+        identity, slot, pid = json.loads(me)
+        known = msgspec.convert(identity, Identity)
+        # The variable is inherited by every process below; the place in the arena is for one of them.
+        if pid in (0, os.getpid()) and slot:
+            _core.take_slot(slot)
+        _enter(Run(folder, info.agent), known)
+    else:
+        _enter(Run(folder, info.agent), Identity(puid=FIRST_PUID + _core.next_number(), name="guest"))
+    atexit.register(_core.leave_arena)
+    return this_run()
+
+
+def _enter(run: Run, me: Identity) -> None:
+    global _run, _identity
+    _core.set_bell_folder(str(run.folder))
+    _run, _identity = run, me
+
+
+def become(me: Identity) -> None:
+    """This process, just forked from the zygote, is that member of the run."""
+    global _identity
+    _identity = me
+
+
+def _end_at_exit() -> None:
+    """End the run when this process ends, after `multiprocessing` has joined its children."""
+    # Finalizers with a negative priority run after the children are joined; atexit alone would come too early or
+    # too late, depending on what was imported first.
+    mp_util.Finalize(None, end, exitpriority=-1000)
+    atexit.register(end)
+
+
+def end() -> None:
+    """End this process's run if this process owns it: its processes are stopped and nothing is left behind."""
+    global _run
+    run = _run
+    if run is None or run.owner_pid != os.getpid():
+        return
+    with _lock:
+        _core.close_arena()
+        _run = None
+        try:
+            agent = os.pidfd_open(run.agent.pid)
+        except ProcessLookupError:
+            agent = -1
+        if agent >= 0:
+            _stop_agent(run, agent)
+        run_folder.remove_folder(run.folder)
+
+
+def _stop_agent(run: Run, agent: int) -> None:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            channel.connect(run.agent_address)
+            body = msgspec.msgpack.encode({"operation": "end"})
+            channel.sendall(len(body).to_bytes(4, "little") + body)
+            gone = select.poll()
+            gone.register(agent, select.POLLIN)
+            if not gone.poll(_END_TIMEOUT * 1000):
+                signal.pidfd_send_signal(agent, signal.SIGKILL)
+                gone.poll(1000)
+    except OSError:
+        pass  # it ended by itself between the two steps
+    finally:
+        os.close(agent)
+
+
+def serve(run: Run) -> None:
+    """This process is the run's agent, or is about to become its zygote."""
+    _enter(run, Identity(name="agent"))

@@ -1,0 +1,222 @@
+"""Objects to bytes and back.
+
+Pickle protocol 5 with large buffers beside the pickle. What pickle cannot do by reference (lambdas, functions of a
+notebook or of a main program that other processes cannot import) goes by value, through cloudpickle.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+import threading
+import types
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import spawn as mp_spawn
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from dragon import _core
+
+__all__ = ["attachments", "dumps", "dumps_call", "loads", "main_is_importable", "main_module"]
+
+_state = threading.local()
+
+
+_table: tuple[int, dict[type, Any]] = (-1, {})
+
+
+def _reducers() -> dict[type, Any]:
+    """What multiprocessing's users registered, over what copyreg knows."""
+    global _table
+    extra: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    size = len(copyreg.dispatch_table) + len(extra)
+    if _table[0] != size:
+        _table = size, copyreg.dispatch_table | extra
+    return _table[1]
+
+
+def _reduce_special(obj: Any) -> Any:
+    return _reduce_tensor(obj) if type(obj).__module__ == "torch" and hasattr(obj, "is_shared") else NotImplemented
+
+
+class _Pickler(pickle.Pickler):
+    """By reference: quick, and the same classes on both sides."""
+
+    @property
+    def dispatch_table(self) -> Mapping[type, Any]:  # type: ignore[override]
+        return _reducers()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (types.FunctionType, type)):
+            # Pickle would find these by name here, and the reader would not find them there.
+            if obj.__module__ in _MAIN and not main_is_importable():
+                raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")
+            return NotImplemented
+        return _reduce_special(obj)
+
+
+class _ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """By value where other processes could not import the thing."""
+
+    @property
+    def dispatch_table(self) -> Mapping[type, Any]:
+        return ChainMap(_reducers(), cloudpickle.Pickler.dispatch_table)
+
+    def reducer_override(self, obj: Any) -> Any:
+        special = _reduce_special(obj)
+        return super().reducer_override(obj) if special is NotImplemented else special
+
+
+_MAIN = ("__main__", "__mp_main__")
+
+
+def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """The object as bytes; large buffers go to `buffers` if that is given. Raises what the object's pickling raises."""
+    try:
+        return _dump(_Pickler, obj, buffers)
+    except (pickle.PicklingError, AttributeError, TypeError) as by_reference:
+        try:
+            return _dump(_ValuePickler, obj, buffers)
+        except Exception as by_value:
+            raise by_value from by_reference
+
+
+def _dump(pickler: Callable[..., Any], obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
+    file = io.BytesIO()
+    kept: list[pickle.PickleBuffer] = []
+    with _collected() as names:
+        pickler(file, protocol=5, buffer_callback=kept.append if buffers else None).dump(obj)
+    for name in names:
+        _announce(*name)
+    if buffers:
+        for buffer in kept:
+            buffers(buffer)
+    return file.getvalue()
+
+
+def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
+    """The object that dumps() wrote."""
+    return pickle.loads(data, buffers=buffers)
+
+
+def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    buffers: list[pickle.PickleBuffer] = []
+    return dumps(obj, buffers.append), buffers
+
+
+_core.set_serializer(_serialize)
+
+
+# Pickling a handle announces it, so that the object lives until the reader is attached. To a new process, which is
+# attached before it runs, the names are given instead.
+
+
+@contextmanager
+def _collected() -> Iterator[list[tuple[Any, Callable[[], None]]]]:
+    """Names of the handles that are pickled in the block; a failed attempt leaves none."""
+    outer = getattr(_state, "names", None)
+    _state.names = names = []
+    try:
+        yield names
+    finally:
+        _state.names = outer
+
+
+def _announce(name: Any, send: Callable[[], None]) -> None:
+    targets = getattr(_state, "attachments", None)
+    if targets is None:
+        send()
+    else:
+        targets.append(name)
+
+
+def mention(name: tuple[int, int, int], send: Callable[[], None]) -> None:
+    """A handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
+    names = getattr(_state, "names", None)
+    if names is None:
+        _announce(name, send)
+    else:
+        names.append((name, send))
+
+
+@contextmanager
+def attachments() -> Iterator[list[tuple[int, int, int]]]:
+    """What is pickled in the block is for one new process: the objects that it must be attached to."""
+    outer = getattr(_state, "attachments", None)
+    _state.attachments = targets = []
+    try:
+        yield targets
+    finally:
+        _state.attachments = outer
+
+
+# The main program: other processes import it once, under another name, as multiprocessing's spawn does.
+
+
+def main_module() -> tuple[str, str] | None:
+    """How to import the main program: ("name", module) or ("path", file); None where that is not possible."""
+    data: dict[str, Any] = mp_spawn.get_preparation_data("")
+    for kind in ("name", "path"):
+        if f"init_main_from_{kind}" in data:
+            return kind, data[f"init_main_from_{kind}"]
+    return None
+
+
+_importable: tuple[Any, bool] = (None, False)
+
+
+def main_is_importable() -> bool:
+    """Whether another process may import the main program: it is a file that looks where it runs (`__name__`)."""
+    global _importable
+    main = sys.modules["__main__"]
+    if _importable[0] is main:
+        return _importable[1]
+    answer = False
+    if main_module() is not None and not getattr(sys, "ps1", None):
+        try:
+            answer = "__name__" in Path(str(main.__file__)).read_text(encoding="utf-8", errors="replace")
+        except (OSError, AttributeError):
+            answer = False
+    _importable = (main, answer)
+    return answer
+
+
+def dumps_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """A call to be made in another process."""
+    return dumps((target, args, kwargs))
+
+
+# Tensors: one copy into the message, none out of it. Those in shared memory stay shared, as torch itself does it.
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    import torch
+
+    if type(tensor) is not torch.Tensor or tensor.is_shared() or tensor.device.type != "cpu":
+        return NotImplemented
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.requires_grad and not tensor.is_leaf:
+        return NotImplemented
+    if tensor.is_conj() or tensor.is_neg():
+        return NotImplemented
+    whole = tensor.detach().contiguous()
+    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
+    return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
+
+
+def _rebuild_tensor(data: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    if len(memoryview(data)) == 0:
+        return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
+    if memoryview(data).readonly:
+        data = bytearray(data)
+    flat = torch.frombuffer(data, dtype=kind)
+    return flat.reshape(shape).requires_grad_(requires_grad)

@@ -1,0 +1,176 @@
+"""Starting processes: a request to the node's zygote, and a record in shared memory through which it is followed."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dragon import _core
+from dragon.infrastructure import messages
+from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.messages import Output, Spawn
+from dragon.runtime import serialization
+from dragon.runtime.handle import Words
+from dragon.runtime.run import Run, identity, this_run
+
+__all__ = ["ASKED", "EXITED", "FAILED", "RUNNING", "Started", "environment_changes", "new_puid", "prepare_call", "start"]
+
+# The words of a process's record.
+STATUS, PID, CODE, ERROR = range(4)
+ASKED, RUNNING, EXITED, FAILED = range(4)
+RECORD_WORDS = 4
+
+# A request is one datagram; what is larger goes through the arena.
+_LARGEST_PAYLOAD = 48 * 1024
+
+
+class Started:
+    """A process that was started, as the process that started it sees it."""
+
+    def __init__(self, puid: int, record: Words, name: str) -> None:
+        self.puid = puid
+        self.record = record
+        self.name = name
+        self.pid = record[PID]
+        self._pidfd: int | None = None
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            pass  # it has ended already
+
+    def __del__(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable when the process ends."""
+        if self._pidfd is None:
+            self._pidfd = os.eventfd(1)  # ended before it was looked at
+        return self._pidfd
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Its exit code, negative for a signal; None after `timeout` seconds."""
+        try:
+            if not self.record.wait(STATUS, RUNNING, timeout):
+                return None
+        except _core.DestroyedError:
+            # The run ended before the process's end was recorded.
+            return self._code_without_record()
+        return exit_code(self.record)
+
+    def _code_without_record(self) -> int | None:
+        ended = select.poll()
+        ended.register(self.sentinel, select.POLLIN)
+        return -9 if ended.poll(0) else None
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        if self._pidfd is None or self.record[STATUS] != RUNNING:
+            return
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            pass
+
+
+def exit_code(record: Words) -> int:
+    """The exit code in the record of a process that has ended."""
+    code = record[CODE]
+    return code - 2**64 if code >= 2**63 else code
+
+
+def new_puid() -> int:
+    """An id that no other process of the run has."""
+    this_run()
+    return FIRST_PUID + _core.next_number()
+
+
+def environment_changes(run: Run, changes: dict[str, str] | None = None) -> dict[str, str | None]:
+    """What the zygote must change in its environment to give a child ours, with `changes` on top."""
+    wanted = {**os.environ, **(changes or {})}
+    base = run.base_environment
+    result: dict[str, str | None] = {k: v for k, v in wanted.items() if base.get(k) != v}
+    result.update(dict.fromkeys(base.keys() - wanted.keys()))
+    return result
+
+
+def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None:
+    """Make a request one to run Python. `write` gives what `entry`, a function of ours, reads in the child."""
+    with serialization.attachments() as names:
+        payload = write()
+    request.entry = entry
+    if serialization.main_is_importable():
+        request.main = serialization.main_module()
+    request.sys_path = sys.path
+    request.attached += names
+    if len(payload) <= _LARGEST_PAYLOAD:
+        request.payload = payload
+    else:
+        memory = Words(-(-len(payload) // 8))
+        memoryview(memory)[: len(payload)] = payload  # type: ignore[arg-type]
+        request.payload_in, request.payload_size = memory._name(), len(payload)
+        _keep[memory._name()] = memory
+
+
+# Large payloads of requests that are under way.
+_keep: dict[tuple[int, int, int], Words] = {}
+
+
+def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
+    """Ask for a process and wait until it runs. Raises OSError where it cannot be started, RunEndedError without a run."""
+    run = this_run()
+    record = Words._attached(request.record)
+    request.parent = identity().puid
+    try:
+        with open(os.devnull, "r+") as null:
+            _send(run, request, [*_standard_streams(request.streams, null.fileno()), *extra_descriptors])
+        _await_start(run, record, request)
+    finally:
+        if request.payload_in is not None:
+            _keep.pop(request.payload_in)
+    return Started(request.puid, record, request.name)
+
+
+def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
+    try:
+        socket.send_fds(run.zygote_socket(), [messages.encode(request)], descriptors)
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        run.check()
+        raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error
+
+
+def _standard_streams(streams: list[Output], null: int) -> list[int]:
+    """What the child gets as descriptors 0, 1 and 2, where nothing else is made of them."""
+    kinds = [s.kind for s in streams] or ["inherit"] * 3
+    return [fd if kind == "inherit" and _is_open(fd) else null for fd, kind in enumerate(kinds)]
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _await_start(run: Run, record: Words, request: Spawn) -> None:
+    while not record.wait(STATUS, ASKED, 1.0):
+        run.check()
+    if record[STATUS] == FAILED:
+        error = record[ERROR]
+        what = request.executable or request.name
+        raise OSError(error, f"cannot start {request.name}: {os.strerror(error)}", what)
+
+
+def new_request(name: str, **fields: Any) -> tuple[Spawn, Words]:
+    """A request with a new process id and record."""
+    puid = new_puid()
+    record = Words(RECORD_WORDS)
+    return Spawn(puid=puid, record=record._name(), name=name or f"dragon_process_{puid}", **fields), record
