@@ -1,7 +1,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 
 #include "../core/process.hpp"
 #include "messages.hpp"
@@ -42,6 +45,49 @@ int start_executable(const std::string& executable, std::vector<std::string> arg
                      std::vector<int> cpus, int death_signal, bool detached) {
     return launch({executable, std::move(arguments), std::move(environment), folder, std::move(descriptors),
                    std::move(cpus), death_signal, detached});
+}
+
+sigset_t signal_set(const std::vector<int>& numbers) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int number : numbers) sigaddset(&set, number);
+    return set;
+}
+
+int signal_descriptor(const std::vector<int>& read, const std::vector<int>& ignored) {
+    sigset_t set = signal_set(read);
+    int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (fd < 0) throw SystemFailure(errno, "signalfd");
+    for (int number : ignored) sigaddset(&set, number);
+    sigprocmask(SIG_SETMASK, &set, nullptr);
+    return fd;
+}
+
+// What a child does first: one call instead of many, as every Python object touched costs a page fault after a fork.
+void enter_child(int parent, const std::vector<int>& streams, const std::vector<int>& unwanted,
+                 const std::vector<int>& cpus, const std::string& folder) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    for (int fd : unwanted) close(fd);
+    for (int i = 0; i < static_cast<int>(streams.size()); ++i) dup2(streams[static_cast<size_t>(i)], i);
+    for (int fd : streams)
+        if (fd > 2) close(fd);  // the same one twice does no harm
+    sigset_t none = signal_set({});
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (!cpus.empty()) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int cpu : cpus) CPU_SET(cpu, &set);
+        if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
+    }
+    if (!folder.empty() && chdir(folder.c_str()) != 0) throw SystemFailure(errno, folder);
+}
+
+// fork() without what Python does after it for the sake of other threads and of hooks: the caller has none.
+int plain_fork() {
+    pid_t pid = fork();
+    if (pid < 0) throw SystemFailure(errno, "no new process (ulimit -u)");
+    return pid;
 }
 
 nb::dict usage() {
@@ -97,6 +143,7 @@ NB_MODULE(_core, m) {
     m.def("set_bell_folder", [](const std::string& path) { set_bell_folder(path.c_str()); });
     m.def("reserve_slot", [] { return arena().reserve_slot(); }, "A place for a process to be forked.");
     m.def("fill_slot", [](OwnerId owner, int pid) { arena().fill_slot(owner, pid); });
+    m.def("promise_slot", [](OwnerId owner, int pid) { arena().promise_slot(owner, pid); });
     m.def("take_slot", [](OwnerId owner) { arena().take_slot(owner); }, "This process is the one of that place.");
     m.def(
         "attach_for",
@@ -109,6 +156,11 @@ NB_MODULE(_core, m) {
     m.def("reap_dead", [] { return arena().reap_dead(); }, "Free what all dead processes left; returns their number.");
     m.def("processes", &processes, "(pid, blocks it owns, object it waits on) of every process.");
     m.def("set_keeper", [] { arena().set_keeper(arena().self()); }, "This process keeps the run; waits end with it.");
+    m.def("signal_descriptor", &signal_descriptor, nb::arg("read"), nb::arg("ignored"),
+          "Block these signals; a descriptor from which the first ones are read.");
+    m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
+          nb::arg("cpus"), nb::arg("folder"));
+    m.def("plain_fork", &plain_fork);
     m.def("prctl", [](int option, unsigned long value) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });

@@ -476,6 +476,11 @@ void Arena::fill_slot(OwnerId owner, pid_t pid) {
     slot(owner).pid = pid;
 }
 
+void Arena::promise_slot(OwnerId owner, pid_t pid) {
+    pid_t none = 0;
+    slot(owner).pid.compare_exchange_strong(none, pid);
+}
+
 void Arena::take_slot(OwnerId owner) {
     Slot& s = slot(owner);
     fill_slot(owner, getpid());

@@ -165,6 +165,8 @@ class Arena {
     OwnerId self();                       // this process's id; claims a slot the first time
     OwnerId reserve_slot();               // for a process to be forked
     void fill_slot(OwnerId owner, pid_t pid);
+    // The same, where the process itself will take the slot and tell when it started.
+    void promise_slot(OwnerId owner, pid_t pid);
     void take_slot(OwnerId owner);        // this process is the one the slot was reserved for
     void leave();                         // this process ends in order
     bool alive(OwnerId owner) const;

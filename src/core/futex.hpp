@@ -66,6 +66,9 @@ class Slices {
 // spinning reader sees a write in 0.3 us; but spinning through long waits starves the process waited for.
 class Spin {
   public:
+    // Waits are expected to be short, or else long, until something is learned.
+    explicit Spin(bool short_waits = true) : score_(short_waits ? 8 : 0) {}
+
     template <class Ready>
     bool until(Ready ready, Nanoseconds budget = 50'000) {
         int32_t score = score_.load(std::memory_order_relaxed);
@@ -86,7 +89,7 @@ class Spin {
     }
 
   private:
-    std::atomic<int32_t> score_{8};
+    std::atomic<int32_t> score_;
     std::atomic<uint32_t> skipped_{0};
 };
 

@@ -100,7 +100,7 @@ class Words : public Object {
   private:
     uint32_t count_;
     Sleepers sleepers_;
-    Spin spin_;
+    Spin spin_{false};  // mostly for the end of a process
 };
 
 }  // namespace dragon

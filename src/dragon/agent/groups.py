@@ -7,7 +7,6 @@ failure is the one that is reported; unless failures are to be ignored, the othe
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -21,11 +20,12 @@ from dragon.agent.registry import Registry
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime.handle import Words
+from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import RECORD_WORDS
 
 __all__ = ["CHANGES", "GROUP_WORDS", "LIVE", "Groups"]
 
-log = logging.getLogger("dragon.groups")
+log = runtime_log("groups")
 
 # The words of a group: LIVE counts members that have not ended, CHANGES everything that happens.
 LIVE, CHANGES, GROUP_WORDS = 0, 1, 2

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 from dragon import _core
-from dragon.infrastructure import parameters
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, RunInfo
@@ -24,11 +21,6 @@ _ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET = 3, 4, 5
 def main(settings: dict[str, Any]) -> None:
     """Serve the run that `settings` describes, until its owner ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(
-        level=os.environ.get(parameters.LOG_LEVEL, "WARNING"),
-        format="dragon %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
     folder = Path(settings["folder"])
     owner = Owner(*settings["owner"])
     for fd in (_ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET):
@@ -48,7 +40,7 @@ def main(settings: dict[str, Any]) -> None:
         os.close(_AGENT_SOCKET)
         from dragon.agent.zygote import Zygote
 
-        Zygote(requests, there, run, []).serve_for_ever()
+        Zygote(requests, there, run).serve_for_ever()
     there.close()
     requests.close()
     from dragon.agent.server import Agent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import select
 import signal
@@ -22,11 +21,12 @@ from dragon.agent.streams import Streams
 from dragon.agent.zygote import PR_SET_CHILD_SUBREAPER, children_of
 from dragon.infrastructure.messages import Reply, Spawn, decode_request, encode
 from dragon.runtime.folder import Owner, is_alive, remove_folder
+from dragon.runtime.log import runtime_log
 from dragon.runtime.run import Run
 
 __all__ = ["Agent"]
 
-log = logging.getLogger("dragon.agent")
+log = runtime_log("agent")
 
 _LARGEST_FRAME = 256 * 2**20
 _LARGEST_EVENT = 64 * 1024
@@ -117,14 +117,16 @@ class Agent:
                 log.error("the zygote (pid %d) is gone; the run ends", self.zygote)
                 self.end()
                 return
-            event = msgspec.msgpack.decode(data)
-            kind = event.pop("event")
-            if kind == "stream":
-                self.streams.add(**event, descriptors=descriptors)
-            else:
-                getattr(self.registry, kind)(**event)
-                if event["group"]:
-                    getattr(self.groups, kind)(**event)
+            for event in msgspec.msgpack.decode(data):
+                self._on_event(event.pop("event"), event, descriptors)
+
+    def _on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
+        if kind == "stream":
+            self.streams.add(**event, descriptors=descriptors)
+            return
+        getattr(self.registry, kind)(**event)
+        if event["group"]:
+            getattr(self.groups, kind)(**event)
 
     # ---- requests
 

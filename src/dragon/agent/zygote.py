@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
-import logging
 import os
+import random
 import select
 import signal
 import socket
@@ -24,81 +24,88 @@ from dragon.runtime import child
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run
+from dragon.runtime.surroundings import take_over
 from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
 
 __all__ = ["Zygote", "children_of"]
-
-log = logging.getLogger("dragon.zygote")
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _GRACE = 3.0
 _LARGEST_REQUEST = 256 * 1024
 _MOST_DESCRIPTORS = 250
+_MOST_UNTOLD = 32
 _PRELOADED = (
-    "dragon.mpbridge.popen",
+    "dragon.mpbridge.bootstrap",
     "dragon.mpbridge.queues",
     "dragon.mpbridge.synchronize",
     "dragon.native.bootstrap",
-    "dragon.native.pool",
     "dragon.native.queue",
+    "dragon.native.workers",
 )
 
 
 class Zygote:
     """Serves start requests, reaps what ends, and ends everything when the agent is gone."""
 
-    def __init__(self, requests: socket.socket, agent: socket.socket, run: Run, others: list[int]) -> None:
+    def __init__(self, requests: socket.socket, agent: socket.socket, run: Run) -> None:
         self.requests = requests
         self.agent = agent
         self.run_info = run
-        self.others = others  # descriptors of the agent that no child may keep
+        self.untold: list[dict[str, Any]] = []
         self.records: dict[int, tuple[Spawn, Words]] = {}
         self.main: tuple[str, str] | None = None
+        self.surroundings = b""
         self.fork_is_safe = True
+        self.hooks = _ForkHooks()
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
         _core.prctl(PR_SET_CHILD_SUBREAPER, 1)
         _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        woken, wake = socket.socketpair()
-        for end in (woken, wake):
-            end.setblocking(False)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        stop = []
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self.own = [self.requests, self.agent, woken, wake]
+        # Blocked, not handled: a child has them back with one call, and no handler of ours.
+        signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [signal.SIGINT, signal.SIGHUP])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for module in _PRELOADED:
             importlib.import_module(module)
+        self.hooks.watch()
+        self.unwanted = [self.requests.fileno(), self.agent.fileno(), signals]
+        gc.collect()
         gc.freeze()
         events = select.poll()
-        for source in (self.requests, self.agent, woken):
+        for source in self.unwanted:
             events.register(source, select.POLLIN)
-        while not stop:
-            ready = {fd for fd, _ in events.poll()}
-            if woken.fileno() in ready:
-                self._drain(woken)
-                self.reap()
-            if self.requests.fileno() in ready:
-                self.serve()
-            if self.agent.fileno() in ready and not self.agent.recv(1024):
-                break
+        requests, agent, _ = self.unwanted
+        ending = False
+        while not ending:
+            ready = events.poll(0 if self.untold else None)
+            if not ready:
+                self._tell_all()
+            for fd, _ in ready:
+                if fd == requests:
+                    self.serve()
+                elif fd == agent:
+                    ending |= not self.agent.recv(1024)
+                else:
+                    ending |= self._terminated(signals)
+                    self.reap()
         self.end()
 
     @staticmethod
-    def _drain(woken: socket.socket) -> None:
-        try:
-            while woken.recv(4096):
-                pass
-        except BlockingIOError:
-            return
+    def _terminated(signals: int) -> bool:
+        """Read the signals that came; whether one of them ends the zygote."""
+        data = os.read(signals, 128 * 64)
+        return any(data[i] == signal.SIGTERM for i in range(0, len(data), 128))
 
     def tell(self, event: str, descriptors: list[int] | None = None, **values: Any) -> None:
-        """Report to the agent."""
+        """Report to the agent; several events together when there are many, those with descriptors at once."""
+        self.untold.append({"event": event, **values})
+        if descriptors or len(self.untold) >= _MOST_UNTOLD:
+            self._tell_all(descriptors)
+
+    def _tell_all(self, descriptors: list[int] | None = None) -> None:
+        events, self.untold = self.untold, []
         try:
-            socket.send_fds(self.agent, [encode({"event": event, **values})], descriptors or [])
+            socket.send_fds(self.agent, [encode(events)], descriptors or [])
         except (BrokenPipeError, ConnectionResetError):
             return  # the agent is gone; the loop sees that next
 
@@ -111,7 +118,7 @@ class Zygote:
             request = decode_spawn(data)
             record = Words._attached(request.record)
         except (msgspec.MsgspecError, _core.DestroyedError) as error:
-            log.warning("a start request was dropped: %s", error)
+            _log().warning("a start request was dropped: %s", error)
         else:
             self.start(request, record, descriptors)
         finally:
@@ -140,7 +147,7 @@ class Zygote:
         finally:
             for fd in opened:
                 os.close(fd)
-        _core.fill_slot(slot, pid)
+        (_core.fill_slot if request.executable else _core.promise_slot)(slot, pid)
         self.records[pid] = (request, record)
         record[PID] = pid
         record[STATUS] = RUNNING
@@ -218,25 +225,18 @@ class Zygote:
             self._load_main(request)
         if not self.fork_is_safe or request.main != self.main:
             return self._start_fresh(request, slot, descriptors)
+        if request.surroundings != self.surroundings:
+            take_over(request.surroundings)
+            self.surroundings = request.surroundings
         zygote = os.getpid()
-        pid = os.fork()
+        pid = os.fork() if self.hooks.foreign else _core.plain_fork()
         if pid:
             return pid
         # Nothing may return into the zygote's loop from here.
         try:
-            _core.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != zygote:
-                os._exit(1)
-            child.reset_signals()
-            for source in self.own:
-                source.close()
-            for fd in self.others:
-                os.close(fd)
-            for number, fd in enumerate(descriptors[:3]):
-                os.dup2(fd, number)
-            for fd in set(descriptors[:3]):
-                if fd > 2:
-                    os.close(fd)
+            _core.enter_child(zygote, descriptors[:3], self.unwanted, request.cpus, request.folder)
+            if not self.hooks.foreign:
+                random.seed()
             child.run_forked(request, slot, descriptors[3:])
         except BaseException:
             traceback.print_exc()
@@ -248,17 +248,19 @@ class Zygote:
         if self.main is not None or request.main is None:
             return
         self.main = request.main
-        if request.sys_path is not None:
-            sys.path[:] = request.sys_path
+        take_over(request.surroundings)
+        self.surroundings = request.surroundings
         try:
             child.import_main(request.main)
         except BaseException as error:
             # The children meet the same error, where the user sees it.
-            log.info("the main program cannot be imported ahead: %r", error)
+            _log().info("the main program cannot be imported ahead: %r", error)
         reason = _unsafe_to_fork()
         if reason:
             self.fork_is_safe = False
-            log.warning("processes start as fresh interpreters, which takes longer: importing the main program %s", reason)
+            _log().warning(
+                "processes start as fresh interpreters, which takes longer: importing the main program %s", reason
+            )
         gc.freeze()
 
     def _start_fresh(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
@@ -267,10 +269,7 @@ class Zygote:
             os.write(memory, encode(request))
             os.lseek(memory, 0, os.SEEK_SET)
             path = str(Path(child.__file__).parents[2])
-            code = (
-                f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; "
-                "main_fresh(3)"
-            )
+            code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
             environment = self._environment(request, slot)
             environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
             return _core.start_executable(
@@ -327,7 +326,31 @@ class Zygote:
         os._exit(0)
 
 
+class _ForkHooks:
+    """Whether others than the standard library want something done after a fork (os.register_at_fork)."""
+
+    def __init__(self) -> None:
+        self.foreign = False
+
+    def watch(self) -> None:
+        """Note every registration from now on."""
+        register = os.register_at_fork
+
+        def register_at_fork(**hooks: Any) -> None:
+            self.foreign = True
+            register(**hooks)
+
+        os.register_at_fork = register_at_fork
+
+
 _NO_PROCESS = 2**22 + 1  # above the largest process id there can be
+
+
+def _log() -> Any:
+    """The runtime's log; made when it is needed, since every module loaded here makes every fork dearer."""
+    from dragon.runtime.log import runtime_log
+
+    return runtime_log("zygote")
 
 
 def _signal(pid: int, number: int) -> None:

@@ -37,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     result.add_argument("--version", action="version", version=f"dragon {dragon.__version__}")
-    result.add_argument("-s", "--single-node-override", action="store_true", help="run on this node only (the default here)")
+    result.add_argument(
+        "-s", "--single-node-override", action="store_true", help="run on this node only (the default here)"
+    )
     result.add_argument(
         "-l",
         "--log-level",

@@ -6,7 +6,17 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Name", "Output", "Reply", "Request", "Spawn", "decode_spawn", "encode"]
+__all__ = [
+    "Name",
+    "Output",
+    "Reply",
+    "Request",
+    "Spawn",
+    "Surroundings",
+    "decode_spawn",
+    "decode_surroundings",
+    "encode",
+]
 
 # How a shared object is named: offset, generation, role. See dragon._core.
 Name = tuple[int, int, int]
@@ -36,7 +46,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     payload_in: Name | None = None
     payload_size: int = 0
     main: tuple[str, str] | None = None
-    sys_path: list[str] | None = None
+    surroundings: bytes = b""
     arguments: list[str] = []
     executable: str = ""
     folder: str = ""
@@ -45,6 +55,18 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     attached: list[Name] = []
     streams: list[Output] = []
     group: int = 0
+
+
+class Surroundings(msgspec.Struct, omit_defaults=True):
+    """What a Python process shares with its creator. The same for many, so the zygote takes it over for all."""
+
+    path: list[str]
+    arguments: list[str]
+    authkey: bytes
+    original_folder: str
+    start_method: str | None
+    log_level: int | None = None
+    log_to_stderr: bool = False
 
 
 class Request(msgspec.Struct):
@@ -63,5 +85,6 @@ class Reply(msgspec.Struct):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
+decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import math
 import os
 import socket
@@ -60,6 +59,8 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
 
 def describe_this_node() -> NodeDescriptor:
     """The machine this process runs on."""
+    import hashlib  # costs every process a few milliseconds, and few ask for this
+
     vendor, gpus = find_gpus()
     name = socket.gethostname()
     machine = name + Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -80,7 +80,9 @@ class Policy:
         """One policy in which every field that `high_policy` sets wins over `low_policy`'s."""
         low, high = low_policy or cls(), high_policy or cls()
         default = cls()
-        chosen = {f.name: getattr(high, f.name) for f in fields(cls) if getattr(high, f.name) != getattr(default, f.name)}
+        chosen = {
+            f.name: getattr(high, f.name) for f in fields(cls) if getattr(high, f.name) != getattr(default, f.name)
+        }
         return replace(low, **chosen)
 
     @classmethod

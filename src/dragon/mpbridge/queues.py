@@ -92,4 +92,3 @@ class SimpleQueue(Channel):
     @property
     def _writer(self) -> Connection:
         return Connection(None, self)
-

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dragon.native.array import Array
-from dragon.native.barrier import Barrier
-from dragon.native.condition import Condition
-from dragon.native.event import Event
-from dragon.native.lock import Lock, RLock
-from dragon.native.machine import cpu_count
-from dragon.native.pool import Pool
-from dragon.native.process import Popen, Process
-from dragon.native.queue import Queue
-from dragon.native.semaphore import BoundedSemaphore, Semaphore
-from dragon.native.value import Value
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragon.native.array import Array
+    from dragon.native.barrier import Barrier
+    from dragon.native.condition import Condition
+    from dragon.native.event import Event
+    from dragon.native.lock import Lock, RLock
+    from dragon.native.machine import cpu_count
+    from dragon.native.pool import Pool
+    from dragon.native.process import Popen, Process
+    from dragon.native.queue import Queue
+    from dragon.native.semaphore import BoundedSemaphore, Semaphore
+    from dragon.native.value import Value
 
 __all__ = [
     "Array",
@@ -30,3 +34,16 @@ __all__ = [
     "Value",
     "cpu_count",
 ]
+
+_MODULES = {
+    "Popen": "process",
+    "RLock": "lock",
+    "BoundedSemaphore": "semaphore",
+    "cpu_count": "machine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'dragon.native' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"dragon.native.{_MODULES.get(name, name.lower())}"), name)

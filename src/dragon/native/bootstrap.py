@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing import process as mp_process
+from multiprocessing import util as mp_util
 from typing import Any
 
 from dragon.runtime import serialization
+from dragon.runtime.child import run_exit_handlers
 
 __all__ = ["run", "write_call"]
 
 
 def write_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """What run() reads: the call, and what the process shares with its creator."""
-    surroundings = {
-        "argv": list(sys.argv),
-        "authkey": bytes(mp_process.current_process().authkey),
-        "start_method": multiprocessing.get_start_method(allow_none=True),
-    }
-    return serialization.dumps((surroundings, target, args, kwargs))
+    """What run() reads."""
+    return serialization.dumps((target, args, kwargs))
 
 
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Call what write_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback."""
+    code = _call(payload)
+    return code if run_exit_handlers() else code or 1
+
+
+def _call(payload: bytes | memoryview) -> int:
+    mp_util._finalizer_registry.clear()  # type: ignore[attr-defined]
     try:
-        surroundings, target, args, kwargs = serialization.loads(payload)
-        sys.argv = surroundings["argv"]
-        mp_process.current_process().authkey = surroundings["authkey"]
-        if surroundings["start_method"] is not None:
-            multiprocessing.set_start_method(surroundings["start_method"], force=True)
+        target, args, kwargs = serialization.loads(payload)
         target(*args, **kwargs)
     except SystemExit as end:
         return _exit_code(end.code)

@@ -66,7 +66,7 @@ class Node:
 
     @property
     def gpu_vendor(self) -> str | None:
-        """"nvidia", "amd" or "intel"; None where there are none."""
+        """ "nvidia", "amd" or "intel"; None where there are none."""
         return self._node.gpu_vendor or None
 
     @property

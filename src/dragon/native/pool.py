@@ -383,7 +383,9 @@ class Pool:
             warnings.warn(f"unclosed running multiprocessing pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__module__}.{type(self).__qualname__} state={self._state} pool_size={len(self._policies)}>"
+        return (
+            f"<{type(self).__module__}.{type(self).__qualname__} state={self._state} pool_size={len(self._policies)}>"
+        )
 
     @property
     def _pool(self) -> list[Any]:

@@ -395,9 +395,7 @@ class Popen:
             executable, args = "/bin/sh", ["-c", " ".join(args) if executable is None else executable, *args]
         elif executable is None:
             executable, args = args[0], args[1:]
-        self._process = Process(
-            executable, args, None, cwd or ".", env, proc_name, None, stdin, stdout, stderr, policy
-        )
+        self._process = Process(executable, args, None, cwd or ".", env, proc_name, None, stdin, stdout, stderr, policy)
         self._process.start()
         self.args = args
         self.returncode: int | None = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.policy import Policy
 from dragon.runtime.handle import Channel
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.policy import Policy
 
 __all__ = ["Empty", "Full", "Queue", "QueueError"]
 
@@ -129,4 +131,3 @@ class Queue(Channel):
         """The queue that serialize() named. Raises DestroyedError where it is gone."""
         offset, generation, role, joinable = msgspec.json.decode(data, type=tuple[int, int, int, bool])
         return cls._attached((offset, generation, role), joinable)
-

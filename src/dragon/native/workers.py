@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
@@ -15,8 +14,6 @@ from dragon.infrastructure.errors import DragonError
 from dragon.runtime.handle import Channel, Words
 
 __all__ = ["WorkerLostError", "WorkerProcess", "Workers", "work"]
-
-log = logging.getLogger("dragon.pool")
 
 START_FAILED = -1
 FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
@@ -156,8 +153,8 @@ class Workers:
                 try:
                     self.processes[index] = self._start(index)
                 except Exception as error:
-                    log.error("a worker cannot be replaced: %s", error)
                     self._replacing = False
+                    self._unaccounted(error)
 
     def stop_replacing(self) -> None:
         """Workers that end from now on are not replaced."""

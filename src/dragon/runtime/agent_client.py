@@ -14,7 +14,11 @@ from dragon.runtime.run import this_run
 __all__ = ["ask"]
 
 _local = threading.local()
-_ERRORS: dict[str, type[Exception]] = {"LookupError": LookupError, "RuntimeError": RuntimeError, "ValueError": ValueError}
+_ERRORS: dict[str, type[Exception]] = {
+    "LookupError": LookupError,
+    "RuntimeError": RuntimeError,
+    "ValueError": ValueError,
+}
 
 
 def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: Any) -> Any:

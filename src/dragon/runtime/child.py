@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
+import atexit
 import importlib
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -17,8 +16,12 @@ from dragon import _core
 from dragon.infrastructure.messages import Spawn
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, become
+from dragon.runtime.surroundings import take_over
 
-__all__ = ["apply_environment", "finish", "import_main", "payload_of", "run_forked"]
+# What Python made of stdout when this interpreter started.
+_TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
+
+__all__ = ["apply_environment", "import_main", "payload_of", "run_exit_handlers", "run_forked"]
 
 
 def apply_environment(changes: dict[str, str | None]) -> None:
@@ -48,25 +51,19 @@ def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
     try:
         _core.take_slot(slot)
         become(Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group))
-        apply_environment(request.environment)
-        if request.cpus:
-            os.sched_setaffinity(0, request.cpus)
-        if request.folder:
-            os.chdir(request.folder)
+        if request.environment:
+            apply_environment(request.environment)
         code = run_entry(request, descriptors)
     except BaseException:
         traceback.print_exc()
     finally:
-        finish(code)
+        _core.leave_arena()
+        os._exit(code)
 
 
 def run_entry(request: Spawn, descriptors: list[int]) -> int:
     """Call the entry that the request names with its payload; returns the exit code."""
     _open_streams()
-    if request.sys_path is not None:
-        sys.path[:] = request.sys_path
-    if request.main is not None:
-        import_main(request.main)
     module, _, function = request.entry.partition(":")
     if not module.startswith("dragon."):
         raise ValueError(f"{request.entry} is no entry of the runtime")
@@ -82,50 +79,23 @@ def payload_of(request: Spawn) -> bytes | memoryview:
 
 
 def _open_streams() -> None:
-    """Python's streams over the descriptors that this process was given."""
-    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED")) or bool(sys.flags.unbuffered)
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        old = getattr(sys, name)
-        line_buffered = name == "stderr" or (os.isatty(fd) and mode == "w")
-        stream = open(
-            fd,
-            mode,
-            encoding=getattr(old, "encoding", None) or "utf-8",
-            errors="backslashreplace" if name == "stderr" else getattr(old, "errors", None),
-            buffering=1 if line_buffered else -1,
-            closefd=False,
-        )
-        if unbuffered and mode == "w":
-            stream.reconfigure(write_through=True)  # type: ignore[union-attr]
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+    """Python's streams fit the descriptors that this process was given: a terminal is written line by line."""
+    if os.isatty(1) != _TERMINAL:
+        sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
 
 
-def finish(code: int) -> None:
-    """End this process in order: exit handlers, streams, its place in the arena."""
+def run_exit_handlers() -> bool:
+    """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         mp_util._exit_function()
-        import atexit
-
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
-        code = code or 1
-    mp_util._flush_std_streams()  # type: ignore[attr-defined]
-    gc.collect(0)
-    if _core.has_arena():
-        _core.leave_arena()
-    os._exit(code)
-
-
-def reset_signals() -> None:
-    """What the zygote had changed goes back to Python's defaults."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        return False
+    finally:
+        mp_util._flush_std_streams()  # type: ignore[attr-defined]
+    return True
 
 
 def main_fresh(request_fd: int) -> None:
@@ -139,8 +109,12 @@ def main_fresh(request_fd: int) -> None:
     extra = [request_fd + 1 + i for i in range(int(os.environ.pop("DRAGON_DESCRIPTORS", "0")))]
     code = 1
     try:
+        take_over(request.surroundings)
+        if request.main is not None:
+            import_main(request.main)
         code = run_entry(request, extra)
     except BaseException:
         traceback.print_exc()
     finally:
-        finish(code)
+        _core.leave_arena()
+        os._exit(code)

@@ -151,5 +151,3 @@ def _one_way() -> tuple[Channel, Channel]:
 def receiving_end(name: tuple[int, int, int]) -> Connection:
     """The end of a stream that another process writes."""
     return Connection(Channel._attached(name), None)
-
-

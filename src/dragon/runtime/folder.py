@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -78,7 +77,9 @@ def base_folder() -> Path:
     base.mkdir(mode=0o700, exist_ok=True)
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise RunEndedError(f"{base} is not a private folder of yours; remove it, or set TMPDIR to a folder of your own")
+        raise RunEndedError(
+            f"{base} is not a private folder of yours; remove it, or set TMPDIR to a folder of your own"
+        )
     return base
 
 
@@ -86,7 +87,7 @@ def make_folder() -> Path:
     """A new private folder, named after its owner."""
     owner = this_process()
     while True:
-        folder = base_folder() / f"{owner.pid}-{owner.start_time}-{secrets.token_hex(3)}"
+        folder = base_folder() / f"{owner.pid}-{owner.start_time}-{os.urandom(3).hex()}"
         try:
             folder.mkdir(mode=0o700)
         except FileNotFoundError:  # somebody's sweep took the empty base between the two steps

@@ -47,6 +47,8 @@ class Run:
         self.owner_pid = owner_pid
         self.label = label
         self.base_environment = dict(os.environ)
+        # The environment when it was last compared with the base, and the difference.
+        self.environment_seen: tuple[dict[bytes, bytes], dict[str, str | None]] = ({}, {})
         self._zygote: socket.socket | None = None
         self._zygote_pid = 0
 

@@ -7,6 +7,7 @@ notebook or of a main program that other processes cannot import) goes by value,
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import pickle
 import sys
@@ -19,8 +20,6 @@ from multiprocessing import spawn as mp_spawn
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
-
-import cloudpickle
 
 from dragon import _core
 
@@ -62,16 +61,21 @@ class _Pickler(pickle.Pickler):
         return _reduce_special(obj)
 
 
-class _ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """By value where other processes could not import the thing."""
+@functools.cache
+def _value_pickler() -> Callable[..., Any]:
+    """By value where other processes could not import the thing. Made when it is needed: cloudpickle takes a while."""
+    import cloudpickle
 
-    @property
-    def dispatch_table(self) -> Mapping[type, Any]:
-        return ChainMap(_reducers(), cloudpickle.Pickler.dispatch_table)
+    class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
+        @property
+        def dispatch_table(self) -> Mapping[type, Any]:
+            return ChainMap(_reducers(), cloudpickle.Pickler.dispatch_table)
 
-    def reducer_override(self, obj: Any) -> Any:
-        special = _reduce_special(obj)
-        return super().reducer_override(obj) if special is NotImplemented else special
+        def reducer_override(self, obj: Any) -> Any:
+            special = _reduce_special(obj)
+            return super().reducer_override(obj) if special is NotImplemented else special
+
+    return ValuePickler
 
 
 _MAIN = ("__main__", "__mp_main__")
@@ -83,7 +87,7 @@ def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None)
         return _dump(_Pickler, obj, buffers)
     except (pickle.PicklingError, AttributeError, TypeError) as by_reference:
         try:
-            return _dump(_ValuePickler, obj, buffers)
+            return _dump(_value_pickler(), obj, buffers)
         except Exception as by_value:
             raise by_value from by_reference
 

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +16,20 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import serialization
 from dragon.runtime.handle import Words
+from dragon.runtime.surroundings import describe
 from dragon.runtime.run import Run, identity, this_run
 
-__all__ = ["ASKED", "EXITED", "FAILED", "RUNNING", "Started", "environment_changes", "new_puid", "prepare_call", "start"]
+__all__ = [
+    "ASKED",
+    "EXITED",
+    "FAILED",
+    "RUNNING",
+    "Started",
+    "environment_changes",
+    "new_puid",
+    "prepare_call",
+    "start",
+]
 
 # The words of a process's record.
 STATUS, PID, CODE, ERROR = range(4)
@@ -94,11 +104,13 @@ def new_puid() -> int:
 
 def environment_changes(run: Run, changes: dict[str, str] | None = None) -> dict[str, str | None]:
     """What the zygote must change in its environment to give a child ours, with `changes` on top."""
-    wanted = {**os.environ, **(changes or {})}
-    base = run.base_environment
-    result: dict[str, str | None] = {k: v for k, v in wanted.items() if base.get(k) != v}
-    result.update(dict.fromkeys(base.keys() - wanted.keys()))
-    return result
+    raw = os.environ._data  # type: ignore[attr-defined]
+    if run.environment_seen[0] != raw:
+        ours, base = dict(os.environ), run.base_environment
+        difference: dict[str, str | None] = {k: v for k, v in ours.items() if base.get(k) != v}
+        difference.update(dict.fromkeys(base.keys() - ours.keys()))
+        run.environment_seen = (dict(raw), difference)
+    return {**run.environment_seen[1], **(changes or {})}
 
 
 def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None:
@@ -108,7 +120,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
     request.entry = entry
     if serialization.main_is_importable():
         request.main = serialization.main_module()
-    request.sys_path = sys.path
+    request.surroundings = describe()
     request.attached += names
     if len(payload) <= _LARGEST_PAYLOAD:
         request.payload = payload

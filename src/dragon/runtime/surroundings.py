@@ -1,0 +1,43 @@
+"""What a Python process has from its creator besides memory: paths, arguments, keys, the start method, logging."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from multiprocessing import process as mp_process
+from multiprocessing import util as mp_util
+
+from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
+
+__all__ = ["describe", "take_over"]
+
+
+def describe() -> bytes:
+    """The surroundings of this process."""
+    logger = mp_util._logger  # type: ignore[attr-defined]
+    return encode(
+        Surroundings(
+            path=sys.path,
+            arguments=sys.argv,
+            authkey=bytes(mp_process.current_process().authkey),
+            original_folder=str(mp_process.ORIGINAL_DIR),  # type: ignore[attr-defined]
+            start_method=multiprocessing.get_start_method(allow_none=True),
+            log_level=None if logger is None else logger.getEffectiveLevel(),
+            log_to_stderr=bool(mp_util._log_to_stderr),  # type: ignore[attr-defined]
+        )
+    )
+
+
+def take_over(description: bytes) -> None:
+    """Make them this process's."""
+    theirs = decode_surroundings(description)
+    sys.path[:] = theirs.path
+    sys.argv = theirs.arguments
+    mp_process.current_process().authkey = theirs.authkey
+    mp_process.ORIGINAL_DIR = theirs.original_folder  # type: ignore[attr-defined]
+    if theirs.start_method is not None:
+        multiprocessing.set_start_method(theirs.start_method, force=True)
+    if theirs.log_level is not None:
+        mp_util.get_logger().setLevel(theirs.log_level)
+        if theirs.log_to_stderr and not mp_util._log_to_stderr:  # type: ignore[attr-defined]
+            mp_util.log_to_stderr()
