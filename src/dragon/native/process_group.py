@@ -18,6 +18,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
+from dragon.runtime.placement import one_warning
 
 __all__ = [
     "DragonProcessGroupAlreadyInitialized",
@@ -170,7 +171,8 @@ class ProcessGroup:
             raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
         if not self._templates:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
-        templates = [(count, self._request(template)) for count, template in self._templates]
+        with one_warning():
+            templates = [(count, self._request(template)) for count, template in self._templates]
         with open(os.devnull, "r+") as null:
             streams = [fd if _is_open(fd) else null.fileno() for fd in range(3)]
             created = ask(
