@@ -72,11 +72,11 @@ Status wait(Arena& a, Offset object, Nanoseconds deadline, F f) {
         ~Waiting() { a.set_waiting(0); }
     } waiting(a, object);
     for (;;) {
-        Nanoseconds until = std::min(deadline, now() + 1'000'000'000);
+        Nanoseconds start = now(), until = std::min(deadline, start + 1'000'000'000);
         {
             nb::gil_scoped_release release;
             status = f(until);
-            if (status == Status::Timeout && until != deadline && !a.kept())
+            if (status == Status::Timeout && now() - start > 200'000'000 && !a.kept())
                 throw ObjectDestroyed("the run has ended: its agent is gone");
         }
         if (status == Status::Interrupted) {

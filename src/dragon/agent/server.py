@@ -115,6 +115,7 @@ class Agent:
                 data = b""
             if not data:
                 log.error("the zygote (pid %d) is gone; the run ends", self.zygote)
+                self.loop.remove_reader(self.events)
                 self.end()
                 return
             for event in msgspec.msgpack.decode(data):

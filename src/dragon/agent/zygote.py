@@ -54,6 +54,7 @@ class Zygote:
         self.untold: list[dict[str, Any]] = []
         self.records: dict[int, tuple[Spawn, Words]] = {}
         self.main: tuple[str, str] | None = None
+        self.labelled: set[int] = set()  # pipes whose lines get labels
         self.surroundings = b""
         self.fork_is_safe = True
         self.hooks = _ForkHooks()
@@ -182,6 +183,12 @@ class Zygote:
     def _pipe(self, request: Spawn, number: int, output: Output, given: int, opened: list[int]) -> int:
         reading, writing = os.pipe()
         opened += [reading, writing]
+        if output.kind != "pipe":
+            # What a labelled process passes on to its children is a pipe of ours: they go past it.
+            if _inode(given) in self.labelled:
+                given = number
+            if self.run_info.label:
+                self.labelled.add(_inode(reading))
         theirs, ours = (reading, writing) if number == 0 else (writing, reading)
         self.tell(
             "stream",
@@ -344,6 +351,10 @@ class _ForkHooks:
 
 
 _NO_PROCESS = 2**22 + 1  # above the largest process id there can be
+
+
+def _inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
 
 
 def _log() -> Any:
