@@ -202,7 +202,6 @@ def test_a_template_starts_any_number_of_processes() -> None:
     ("arguments", "error", "text"),
     [
         ({"target": "no_such_program_anywhere"}, AttributeError, "no_such_program_anywhere"),
-        ({"target": "/etc/hostname"}, PermissionError, "/etc/hostname"),
         ({"target": "true", "cwd": "/no/such/folder"}, FileNotFoundError, "/no/such/folder"),
         ({"target": 3}, TypeError, "3"),
         ({"target": "true", "env": {"A": 1}}, TypeError, "'A'"),
@@ -214,6 +213,16 @@ def test_a_template_starts_any_number_of_processes() -> None:
 def test_bad_input_is_refused_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Process(**arguments)
+
+
+def test_a_file_that_may_not_be_executed_is_refused_at_the_call(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a program")
+    with pytest.raises(PermissionError, match=r"notes\.txt"):
+        Process(str(file))
+    file.chmod(0o755)
+    with pytest.raises(OSError, match="Exec format error"):
+        Process(str(file)).start()
 
 
 def test_a_target_that_cannot_be_pickled_is_refused_at_the_call() -> None:

@@ -150,6 +150,7 @@ class Agent:
             self._ending.append(client)
             self.end()
             return None
+        self._on_events()  # what the zygote told before the client asked counts
         part, _, name = operation.partition(".")
         served = {"registry": self.registry, "groups": self.groups}.get(part)
         if served is None or name not in served.OPERATIONS:

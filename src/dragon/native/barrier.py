@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -52,11 +53,11 @@ class Barrier(threading.Barrier):
 
     @property
     def _state(self) -> int:
-        return self._words[0] - 2**8
+        return ctypes.c_int64(self._words[0]).value
 
     @_state.setter
     def _state(self, value: int) -> None:
-        self._words[0] = value + 2**8
+        self._words[0] = value % 2**64
 
     @property
     def _count(self) -> int:

@@ -32,19 +32,20 @@ def lock_of(lock: Any) -> Any:
 
 
 class Memory:
-    """A ctypes object over shared memory, sent to other processes by name."""
+    """A ctypes object, or an array of `length` such, over shared memory; sent to other processes by name."""
 
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
-        self._words = Words(max(1, -(-ctypes.sizeof(kind) // 8)))
-        self.data = kind.from_buffer(self._words)
+    def __init__(self, kind: Any, length: int | None = None) -> None:
+        size = ctypes.sizeof(kind) * (1 if length is None else length)
+        self.__setstate__((kind, length, Words(max(1, -(-size // 8)))))
 
     def __getstate__(self) -> Any:
-        return self._kind, self._words
+        return self._kind, self._length, self._words
 
     def __setstate__(self, state: Any) -> None:
-        self._kind, self._words = state
-        self.data = self._kind.from_buffer(self._words)
+        # The type of an array cannot be pickled; its element's can.
+        self._kind, self._length, self._words = state
+        whole = self._kind if self._length is None else self._kind * self._length
+        self.data: Any = whole.from_buffer(self._words)
 
 
 class Value:
