@@ -51,6 +51,7 @@ class Zygote:
         self.requests = requests
         self.agent = agent
         self.run_info = run
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.untold: list[dict[str, Any]] = []
         self.records: dict[int, tuple[Spawn, Words]] = {}
         self.main: tuple[str, str] | None = None
@@ -172,7 +173,9 @@ class Zygote:
         """Descriptors for 0, 1 and 2; what is opened here is added to `opened`."""
         result = list(given)
         for number, output in enumerate(request.streams or [Output()] * 3):
-            if output.kind == "stdout":
+            if output.kind == "null":
+                result[number] = self.null
+            elif output.kind == "stdout":
                 result[number] = result[1]
             elif output.kind == "file":
                 path = os.path.join(request.folder or ".", output.path)

@@ -19,6 +19,7 @@ from dragon.native.process import ProcessTemplate
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import one_warning
+from dragon.runtime.spawning import standard_streams
 
 __all__ = [
     "DragonProcessGroupAlreadyInitialized",
@@ -174,7 +175,7 @@ class ProcessGroup:
         with one_warning():
             templates = [(count, self._request(template)) for count, template in self._templates]
         with open(os.devnull, "r+") as null:
-            streams = [fd if _is_open(fd) else null.fileno() for fd in range(3)]
+            streams = standard_streams(null.fileno())
             created = ask(
                 "groups.create",
                 streams,
@@ -320,10 +321,3 @@ class ProcessGroup:
         status: dict[str, Any] = self._ask("status", DragonProcessGroupError)
         return status
 
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True

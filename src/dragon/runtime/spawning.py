@@ -142,7 +142,7 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
     request.parent = identity().puid
     try:
         with open(os.devnull, "r+") as null:
-            _send(run, request, [*_standard_streams(request.streams, null.fileno()), *extra_descriptors])
+            _send(run, request, [*standard_streams(null.fileno()), *extra_descriptors])
         _await_start(run, record, request)
     finally:
         if request.payload_in is not None:
@@ -158,10 +158,9 @@ def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
         raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error
 
 
-def _standard_streams(streams: list[Output], null: int) -> list[int]:
-    """What the child gets as descriptors 0, 1 and 2, where nothing else is made of them."""
-    kinds = [s.kind for s in streams] or ["inherit"] * 3
-    return [fd if kind == "inherit" and _is_open(fd) else null for fd, kind in enumerate(kinds)]
+def standard_streams(null: int) -> list[int]:
+    """Descriptors 0, 1 and 2 of this process, `null` in place of those that are closed."""
+    return [fd if _is_open(fd) else null for fd in range(3)]
 
 
 def _is_open(fd: int) -> bool:
