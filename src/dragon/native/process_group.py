@@ -320,4 +320,3 @@ class ProcessGroup:
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = self._ask("status", DragonProcessGroupError)
         return status
-

@@ -107,7 +107,10 @@ def one_warning() -> Iterator[None]:
     finally:
         _gathering = False
     for node in run_nodes():
-        new = {kind: _missing.get((node.host_name, kind), set()) - before.get((node.host_name, kind), set()) for kind in ("CPUs", "GPUs")}
+        new = {
+            kind: _missing.get((node.host_name, kind), set()) - before.get((node.host_name, kind), set())
+            for kind in ("CPUs", "GPUs")
+        }
         if any(new.values()):
             warn_user(_lack(node, new) + "; affinities are cut to what exists")
 
