@@ -48,15 +48,15 @@ class Barrier(threading.Barrier):
     def __setstate__(self, state: Any) -> None:
         self._share(state)
 
-    # threading.Barrier keeps its state in these two numbers, under the lock of `_cond`.
+    # threading.Barrier keeps its state in these two numbers, under the lock of `_cond`. The first may be negative.
 
     @property
     def _state(self) -> int:
-        return self._words[0] - 2**8
+        return (self._words[0] + 2**63) % 2**64 - 2**63
 
     @_state.setter
     def _state(self, value: int) -> None:
-        self._words[0] = value + 2**8
+        self._words[0] = value % 2**64
 
     @property
     def _count(self) -> int:
