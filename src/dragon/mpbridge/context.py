@@ -11,6 +11,7 @@ import multiprocessing
 import multiprocessing.context as mp_context
 from collections.abc import Callable
 from multiprocessing import process as mp_process
+from multiprocessing import spawn as mp_spawn
 from typing import Any
 
 __all__ = ["DragonContext", "DragonProcess", "install"]
@@ -176,10 +177,18 @@ def install() -> None:
     standard = mp_context.DefaultContext.get_all_start_methods
 
     def get_all_start_methods(self: Any) -> list[str]:
-        return [NAME, *standard(self)]
+        return [*standard(self), NAME]
 
     mp_context.DefaultContext.get_all_start_methods = get_all_start_methods  # type: ignore[method-assign]
     multiprocessing.get_all_start_methods = default.get_all_start_methods
+    # The children of "spawn" and "forkserver" set this start method before anything of ours can be imported, and
+    # their own soon after. Asking must not fix the start method, as get_start_method() does.
+    mp_spawn.get_start_method = _start_method_for_spawn
+
+
+def _start_method_for_spawn() -> str | None:
+    name = multiprocessing.get_start_method(allow_none=True)
+    return "spawn" if name == NAME else name
 
 
 def _dispatch(name: str, standard: Callable[..., Any]) -> Callable[..., Any]:
