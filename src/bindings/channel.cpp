@@ -100,8 +100,8 @@ bool wait_readable(ChannelHandle& h, nb::handle timeout) {
 
 bool join(ChannelHandle& h, nb::handle timeout) {
     Channel& channel = h.get();
-    Status status =
-        wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()), [&](Nanoseconds d) { return channel.join(d); });
+    Status status = wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()),
+                         [&](Nanoseconds d) { return channel.join(d); });
     if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
     return status == Status::Ok;
 }
@@ -114,10 +114,13 @@ int fileno(ChannelHandle& h) {
 }
 
 PyMethodDef methods[] = {
-    {"put", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put)), METH_FASTCALL | METH_KEYWORDS,
-     "put(obj, block=True, timeout=None)\n\nPut a copy of an object. Raises queue.Full after `timeout` seconds."},
+    {"put", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put)),
+     METH_FASTCALL | METH_KEYWORDS,
+     "put(obj, block=True, timeout=None)\n\nPut a copy of an object. Raises queue.Full after `timeout` "
+     "seconds."},
     {"put_nowait", method_put_nowait, METH_O, "Put an object, or raise queue.Full."},
-    {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_get)), METH_FASTCALL | METH_KEYWORDS,
+    {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_get)),
+     METH_FASTCALL | METH_KEYWORDS,
      "get(block=True, timeout=None)\n\nTake the oldest object. Raises queue.Empty after `timeout` seconds."},
     {"get_nowait", method_get_nowait, METH_NOARGS, "Take the oldest object, or raise queue.Empty."},
     {nullptr, nullptr, 0, nullptr},
@@ -128,14 +131,16 @@ PyMethodDef methods[] = {
 void bind_channel(nb::module_& m) {
     static PyType_Slot slots[] = {{Py_tp_methods, methods}, {0, nullptr}};
     bind_loan(m);
-    nb::class_<ChannelHandle> c(m, "Channel", nb::type_slots(slots), nb::dynamic_attr(), nb::is_weak_referenceable(),
+    nb::class_<ChannelHandle> c(m, "Channel", nb::type_slots(slots), nb::dynamic_attr(),
+                                nb::is_weak_referenceable(),
                                 "A first-in first-out queue of objects in shared memory.");
     bind_handle(c);
     c.def(
          "__init__",
          [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role) {
              auto r = static_cast<Role>(role);
-             new (self) ChannelHandle(arena().create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe), r);
+             new (self)
+                 ChannelHandle(arena().create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe), r);
          },
          nb::arg("capacity") = 0, nb::arg("pipe") = false, nb::arg("role") = 0)
         .def("_put_bytes", &put_bytes)

@@ -1,4 +1,5 @@
-// What the bindings share: waiting without the GIL, argument parsing of the hot methods, handles of shared objects.
+// What the bindings share: waiting without the GIL, argument parsing of the hot methods, handles of shared
+// objects.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,7 +18,8 @@ struct Python {
 };
 extern Python python;
 
-// A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's end.
+// A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's
+// end.
 template <class T, Kind K>
 struct Shared {
     Arena* a = nullptr;
@@ -28,13 +30,14 @@ struct Shared {
     Shared(const Shared&) = delete;
     ~Shared() { close(); }
     void close() {
-        if (a && has_arena() && &arena() == a) a->release(handle.offset, role);
+        if (a && has_arena() && &arena() == a) a->release(handle, role);
         a = nullptr;
     }
     bool closed() const { return a == nullptr; }
     T& get() const {
         if (!a) throw nb::value_error("this handle is closed");
-        if (!has_arena() || &arena() != a) throw ObjectDestroyed("the run that this object belonged to has ended");
+        if (!has_arena() || &arena() != a)
+            throw ObjectDestroyed("the run that this object belonged to has ended");
         return *a->at<T>(handle.offset);
     }
     using Name = std::tuple<Offset, uint32_t, uint32_t>;
@@ -44,12 +47,10 @@ struct Shared {
         arena().attach({offset, generation}, K, static_cast<Role>(role));
         new (self) Shared({offset, generation}, static_cast<Role>(role));
     }
-    Name name() const {
-        return {handle.offset, handle.generation, static_cast<uint32_t>(role)};
-    }
+    Name name() const { return {handle.offset, handle.generation, static_cast<uint32_t>(role)}; }
     void send() const {
         get();
-        a->send(handle.offset, role);
+        a->send(handle, role);
     }
 };
 
@@ -113,7 +114,8 @@ void parse(PyObject* const* args, Py_ssize_t count, PyObject* keywords, const ch
         size_t i = 0;
         while (i < N && PyUnicode_CompareWithASCIIString(name, names[i]) != 0) ++i;
         if (i == N || out[i]) {
-            PyErr_Format(PyExc_TypeError, i == N ? "unexpected keyword argument '%U'" : "argument '%U' given twice", name);
+            PyErr_Format(PyExc_TypeError,
+                         i == N ? "unexpected keyword argument '%U'" : "argument '%U' given twice", name);
             throw nb::python_error();
         }
         out[i] = args[count + k];
@@ -137,7 +139,8 @@ PyObject* guarded(F f) noexcept {
     } catch (const ObjectDestroyed& e) {
         PyErr_SetString(python.destroyed, e.what());
     } catch (const nb::builtin_exception& e) {
-        PyErr_SetString(e.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError, e.what());
+        PyErr_SetString(e.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError,
+                        e.what());
     } catch (const std::exception& e) {
         PyErr_SetString(PyExc_RuntimeError, e.what());
     }

@@ -48,7 +48,8 @@ OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
     return {a, a.allocate(size)};
 }
 
-Status put_block(Arena& a, Channel& channel, Offset offset, Label label, OwnBlock& block, Nanoseconds deadline) {
+Status put_block(Arena& a, Channel& channel, Offset offset, Label label, OwnBlock& block,
+                 Nanoseconds deadline) {
     Status status = wait(a, offset, deadline,
                          [&](Nanoseconds d) { return channel.put_block(a, label, block.offset(), d); });
     if (status == Status::Ok) block.pass_on();
@@ -84,20 +85,21 @@ struct Views {
     }
 };
 
-Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, PyObject* buffers, Nanoseconds deadline) {
+Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, PyObject* buffers,
+                  Nanoseconds deadline) {
     char* data;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(pickle, &data, &size) < 0) throw nb::python_error();
     Py_ssize_t count = buffers == Py_None ? 0 : PyList_Size(buffers);
-    if (count <= 0)
-        return put_bytes(a, channel, offset, kPickle, data, static_cast<size_t>(size), deadline);
+    if (count <= 0) return put_bytes(a, channel, offset, kPickle, data, static_cast<size_t>(size), deadline);
     Views held;
     held.views.reserve(static_cast<size_t>(count));
     size_t total = aligned(sizeof(BufferTable) + static_cast<size_t>(count) * 16 + static_cast<size_t>(size));
     size_t first = total;
     for (Py_ssize_t i = 0; i < count; ++i) {
         Py_buffer view;
-        if (PyObject_GetBuffer(PyList_GetItem(buffers, i), &view, PyBUF_ANY_CONTIGUOUS) < 0) throw nb::python_error();
+        if (PyObject_GetBuffer(PyList_GetItem(buffers, i), &view, PyBUF_ANY_CONTIGUOUS) < 0)
+            throw nb::python_error();
         held.views.push_back(view);
         total += aligned(static_cast<size_t>(view.len));
     }
@@ -118,8 +120,8 @@ Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, P
 
 // A container of a few plain objects: pickle alone can do it, no reducer has a say.
 bool is_plain(PyObject* object, int depth) {
-    if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-        PyUnicode_CheckExact(object))
+    if (object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) ||
+        PyFloat_CheckExact(object) || PyUnicode_CheckExact(object))
         return true;
     if (PyBytes_CheckExact(object)) return PyBytes_Size(object) < 4096;
     if (depth == 0) return false;
@@ -128,7 +130,8 @@ bool is_plain(PyObject* object, int depth) {
         Py_ssize_t n = tuple ? PyTuple_Size(object) : PyList_Size(object);
         if (n > 16) return false;
         for (Py_ssize_t i = 0; i < n; ++i)
-            if (!is_plain(tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i), depth - 1)) return false;
+            if (!is_plain(tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i), depth - 1))
+                return false;
         return true;
     }
     return false;
@@ -142,7 +145,8 @@ Status put_any(Arena& a, Channel& channel, Offset offset, PyObject* object, Nano
     }
     nb::object pair = nb::steal(PyObject_CallFunctionObjArgs(python.serializer, object, nullptr));
     if (!pair.is_valid()) throw nb::python_error();
-    return put_pickle(a, channel, offset, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1), deadline);
+    return put_pickle(a, channel, offset, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1),
+                      deadline);
 }
 
 // A block on loan to Python objects that look into it (arrays received without a copy).
@@ -158,14 +162,15 @@ struct Loan {
 
 int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
     auto& loan = self_of<Loan>(self);
-    return PyBuffer_FillInfo(view, self, loan.a->at<char>(loan.block) + kDataStart, static_cast<Py_ssize_t>(loan.size), 0,
-                             flags);
+    return PyBuffer_FillInfo(view, self, loan.a->at<char>(loan.block) + kDataStart,
+                             static_cast<Py_ssize_t>(loan.size), 0, flags);
 }
 
 PyObject* load_with_buffers(Arena& a, Message& message) {
     Offset block = message.block;
     message.block = 0;
-    nb::object loan = nb::cast(new Loan{&a, block, a.self(), message.label.size}, nb::rv_policy::take_ownership);
+    nb::object loan =
+        nb::cast(new Loan{&a, block, a.self(), message.label.size}, nb::rv_policy::take_ownership);
     auto* table = reinterpret_cast<BufferTable*>(a.at<char>(block) + kDataStart);
     nb::object whole = nb::steal(PyMemoryView_FromObject(loan.ptr()));
     if (!whole.is_valid()) throw nb::python_error();
@@ -182,13 +187,15 @@ PyObject* load_with_buffers(Arena& a, Message& message) {
 
 }  // namespace
 
-Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size, Nanoseconds deadline) {
+Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size,
+               Nanoseconds deadline) {
     return put_bytes(a, channel, offset, kRaw, data, size, deadline);
 }
 
 Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline) {
     if (object == Py_None) return put_bytes(a, channel, offset, kNone, "", 0, deadline);
-    if (PyBool_Check(object)) return put_bytes(a, channel, offset, object == Py_True ? kTrue : kFalse, "", 0, deadline);
+    if (PyBool_Check(object))
+        return put_bytes(a, channel, offset, object == Py_True ? kTrue : kFalse, "", 0, deadline);
     if (PyLong_CheckExact(object)) {
         int overflow;
         long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
@@ -246,7 +253,8 @@ PyObject* to_object(Arena& a, Message& message) {
             return load_with_buffers(a, message);
         default: {
             nb::object pickle = nb::steal(PyBytes_FromStringAndSize(data, size));
-            if (pickle.is_valid()) result = PyObject_CallFunctionObjArgs(python.pickle_loads, pickle.ptr(), nullptr);
+            if (pickle.is_valid())
+                result = PyObject_CallFunctionObjArgs(python.pickle_loads, pickle.ptr(), nullptr);
         }
     }
     if (!result) throw nb::python_error();
@@ -266,7 +274,8 @@ PyObject* to_bytes(Arena& a, Message& message) {
 
 void bind_loan(nb::module_& m) {
     static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
-    nb::class_<Loan>(m, "Loan", nb::type_slots(slots), "A received message's memory, lent to what looks into it.");
+    nb::class_<Loan>(m, "Loan", nb::type_slots(slots),
+                     "A received message's memory, lent to what looks into it.");
 }
 
 }  // namespace dragon::py

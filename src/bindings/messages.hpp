@@ -1,4 +1,5 @@
-// Python objects as messages: the plain types directly, everything else through pickle, large buffers beside it.
+// Python objects as messages: the plain types directly, everything else through pickle, large buffers beside
+// it.
 #pragma once
 
 #include "common.hpp"
@@ -13,14 +14,16 @@ enum MessageKind : uint32_t {
     kFloat,
     kStr,
     kBytes,
-    kRaw,            // bytes that were sent as such, not as an object
+    kRaw,  // bytes that were sent as such, not as an object
     kPickle,
     kPickleBuffers,  // a pickle and the buffers it refers to
 };
 
-// Puts `object` (or its bytes, if `raw`) into the channel. Throws what Python's queues throw, but for a time-out.
+// Puts `object` (or its bytes, if `raw`) into the channel. Throws what Python's queues throw, but for a
+// time-out.
 Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline);
-Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size, Nanoseconds deadline);
+Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size,
+               Nanoseconds deadline);
 
 // A new reference to the object that a message holds; the message's block is freed, or lent to the object.
 PyObject* to_object(Arena& a, Message& message);

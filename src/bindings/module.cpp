@@ -14,7 +14,8 @@ namespace dragon::py {
 Python python{};
 
 void warn_recovered(const char* what) {
-    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "the %s was held by a process that died; it is recovered", what) < 0)
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "the %s was held by a process that died; it is recovered",
+                         what) < 0)
         throw nb::python_error();
 }
 
@@ -41,8 +42,8 @@ std::vector<std::tuple<int, uint64_t, Offset>> processes() {
 }
 
 int start_executable(const std::string& executable, std::vector<std::string> arguments,
-                     std::vector<std::string> environment, const std::string& folder, std::vector<int> descriptors,
-                     std::vector<int> cpus, int death_signal, bool detached) {
+                     std::vector<std::string> environment, const std::string& folder,
+                     std::vector<int> descriptors, std::vector<int> cpus, int death_signal, bool detached) {
     return launch({executable, std::move(arguments), std::move(environment), folder, std::move(descriptors),
                    std::move(cpus), death_signal, detached});
 }
@@ -63,7 +64,8 @@ int signal_descriptor(const std::vector<int>& read, const std::vector<int>& igno
     return fd;
 }
 
-// What a child does first: one call instead of many, as every Python object touched costs a page fault after a fork.
+// What a child does first: one call instead of many, as every Python object touched costs a page fault after
+// a fork.
 void enter_child(int parent, const std::vector<int>& streams, const std::vector<int>& unwanted,
                  const std::vector<int>& cpus, const std::string& folder) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -110,11 +112,11 @@ NB_MODULE(_core, m) {
     nb::set_leak_warnings(false);  // handles may live in daemon threads to the very end
 
     PyObject* destroyed = PyErr_NewExceptionWithDoc(
-        "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.", PyExc_ValueError,
-        nullptr);
+        "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.",
+        PyExc_ValueError, nullptr);
     m.attr("DestroyedError") = nb::handle(destroyed);
-    python = {lookup("queue", "Full"),   lookup("queue", "Empty"), destroyed, lookup("_pickle", "dumps"),
-              lookup("_pickle", "loads"), lookup("_pickle", "dumps")};
+    python = {lookup("queue", "Full"),    lookup("queue", "Empty"),   destroyed,
+              lookup("_pickle", "dumps"), lookup("_pickle", "loads"), lookup("_pickle", "dumps")};
 
     nb::register_exception_translator([](const std::exception_ptr& p, void*) {
         try {
@@ -129,22 +131,36 @@ NB_MODULE(_core, m) {
         }
     });
 
-    m.def("create_arena", &create_arena, nb::arg("limit"), "Make an arena for this process; returns its descriptor.");
+    m.def("create_arena", &create_arena, nb::arg("limit"),
+          "Make an arena for this process; returns its descriptor.");
     m.def("open_arena", &open_arena, nb::arg("fd"), "Map the arena behind a descriptor.");
-    m.def("close_arena", [] { set_arena(nullptr); }, "Leave the run; handles of its objects are dead from now on.");
-    m.def("leave_arena", [] { if (has_arena()) arena().leave(); }, "This process ends: drop what it is attached to.");
+    m.def(
+        "close_arena", [] { set_arena(nullptr); },
+        "Leave the run; handles of its objects are dead from now on.");
+    m.def(
+        "leave_arena",
+        [] {
+            if (has_arena()) arena().leave();
+        },
+        "This process ends: drop what it is attached to.");
     m.def("has_arena", &has_arena);
     m.def("arena_fd", [] { return arena().fd(); });
     m.def("arena_id", [] { return arena().id(); });
-    m.def("usage", &usage, "Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks.");
-    m.def("trim", [] { return arena().trim(); }, "Give the pages of free large blocks back; returns the bytes.");
+    m.def("usage", &usage,
+          "Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks.");
+    m.def(
+        "trim", [] { return arena().trim(); },
+        "Give the pages of free large blocks back; returns the bytes.");
     m.def("next_number", [] { return arena().next_number(); });
-    m.def("set_serializer", [](nb::object f) { python.serializer = f.release().ptr(); }, nb::arg("serializer"));
+    m.def(
+        "set_serializer", [](nb::object f) { python.serializer = f.release().ptr(); }, nb::arg("serializer"));
     m.def("set_bell_folder", [](const std::string& path) { set_bell_folder(path.c_str()); });
     m.def("reserve_slot", [] { return arena().reserve_slot(); }, "A place for a process to be forked.");
     m.def("fill_slot", [](OwnerId owner, int pid) { arena().fill_slot(owner, pid); });
     m.def("promise_slot", [](OwnerId owner, int pid) { arena().promise_slot(owner, pid); });
-    m.def("take_slot", [](OwnerId owner) { arena().take_slot(owner); }, "This process is the one of that place.");
+    m.def(
+        "take_slot", [](OwnerId owner) { arena().take_slot(owner); },
+        "This process is the one of that place.");
     m.def(
         "attach_for",
         [](OwnerId owner, Offset offset, uint32_t generation, uint32_t role) {
@@ -153,9 +169,13 @@ NB_MODULE(_core, m) {
         "Attach the process of a reserved place to an object.");
     m.def("exists", [](Offset offset, uint32_t generation) { return arena().exists({offset, generation}); });
     m.def("reap", [](int pid) { return arena().reap(pid); }, "Free what a dead process left.");
-    m.def("reap_dead", [] { return arena().reap_dead(); }, "Free what all dead processes left; returns their number.");
+    m.def(
+        "reap_dead", [] { return arena().reap_dead(); },
+        "Free what all dead processes left; returns their number.");
     m.def("processes", &processes, "(pid, blocks it owns, object it waits on) of every process.");
-    m.def("set_keeper", [] { arena().set_keeper(arena().self()); }, "This process keeps the run; waits end with it.");
+    m.def(
+        "set_keeper", [] { arena().set_keeper(arena().self()); },
+        "This process keeps the run; waits end with it.");
     m.def("signal_descriptor", &signal_descriptor, nb::arg("read"), nb::arg("ignored"),
           "Block these signals; a descriptor from which the first ones are read.");
     m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
@@ -164,8 +184,9 @@ NB_MODULE(_core, m) {
     m.def("prctl", [](int option, unsigned long value) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });
-    m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"), nb::arg("environment"),
-          nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"), nb::arg("death_signal"), nb::arg("detached"),
+    m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"),
+          nb::arg("environment"), nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"),
+          nb::arg("death_signal"), nb::arg("detached"),
           "Start an executable; returns its process id or raises OSError.");
     bind_channel(m);
     bind_sync(m);

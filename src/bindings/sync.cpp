@@ -26,7 +26,8 @@ bool acquire(LockHandle& h, Nanoseconds deadline) {
     OwnerId self = h.a->self();
     uint64_t thread = thread_id();
     return acquired(
-        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); }), "lock");
+        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); }),
+        "lock");
 }
 
 void release(LockHandle& h) {
@@ -66,8 +67,9 @@ PyObject* lock_exit(PyObject* self, PyObject* const*, Py_ssize_t) { return lock_
 
 bool acquire(SemaphoreHandle& h, Nanoseconds deadline) {
     Semaphore& semaphore = h.get();
-    return acquired(wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return semaphore.acquire(d); }),
-                    "semaphore");
+    return acquired(
+        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return semaphore.acquire(d); }),
+        "semaphore");
 }
 
 PyObject* semaphore_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -105,14 +107,16 @@ PyCFunction method(F f) {
 }
 
 PyMethodDef lock_methods[] = {
-    {"acquire", method(lock_acquire), METH_FASTCALL | METH_KEYWORDS, "acquire(block=True, timeout=None) -> bool"},
+    {"acquire", method(lock_acquire), METH_FASTCALL | METH_KEYWORDS,
+     "acquire(block=True, timeout=None) -> bool"},
     {"release", lock_release, METH_NOARGS, "Release the lock."},
     {"__enter__", lock_enter, METH_NOARGS, nullptr},
     {"__exit__", method(lock_exit), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMethodDef semaphore_methods[] = {
-    {"acquire", method(semaphore_acquire), METH_FASTCALL | METH_KEYWORDS, "acquire(block=True, timeout=None) -> bool"},
+    {"acquire", method(semaphore_acquire), METH_FASTCALL | METH_KEYWORDS,
+     "acquire(block=True, timeout=None) -> bool"},
     {"release", method(semaphore_release), METH_FASTCALL | METH_KEYWORDS, "release(n=1)"},
     {"__enter__", semaphore_enter, METH_NOARGS, nullptr},
     {"__exit__", method(semaphore_exit), METH_FASTCALL, nullptr},
@@ -144,21 +148,24 @@ bool wait_on(H& h, nb::handle timeout, const char* what, F f) {
 
 void bind_sync(nb::module_& m) {
     static PyType_Slot lock_slots[] = {{Py_tp_methods, lock_methods}, {0, nullptr}};
-    nb::class_<LockHandle> lock(m, "Lock", nb::type_slots(lock_slots), nb::dynamic_attr(), nb::is_weak_referenceable());
+    nb::class_<LockHandle> lock(m, "Lock", nb::type_slots(lock_slots), nb::dynamic_attr(),
+                                nb::is_weak_referenceable());
     bind_handle(lock);
     lock.def(
             "__init__",
             [](LockHandle* self, bool recursive) {
-                new (self) LockHandle(arena().create<Lock>(Kind::Lock, Role::Plain, sizeof(Lock), recursive), Role::Plain);
+                new (self) LockHandle(arena().create<Lock>(Kind::Lock, Role::Plain, sizeof(Lock), recursive),
+                                      Role::Plain);
             },
             nb::arg("recursive") = false)
         .def("_is_mine", [](LockHandle& h) { return h.get().is_mine(h.a->self(), thread_id()); })
         .def("_count", [](LockHandle& h) { return h.get().count(); })
         .def("_recursive", [](LockHandle& h) { return h.get().recursive(); })
-        .def("_owner_pid", [](LockHandle& h) {
-            OwnerId owner = h.get().owner();
-            return owner ? h.a->pid_of(owner) : 0;
-        })
+        .def("_owner_pid",
+             [](LockHandle& h) {
+                 OwnerId owner = h.get().owner();
+                 return owner ? h.a->pid_of(owner) : 0;
+             })
         .def("_destroy", [](LockHandle& h) { h.get().destroyed = 1; });
 
     static PyType_Slot semaphore_slots[] = {{Py_tp_methods, semaphore_methods}, {0, nullptr}};
@@ -170,7 +177,8 @@ void bind_sync(nb::module_& m) {
             "__init__",
             [](SemaphoreHandle* self, uint32_t value, uint32_t bound) {
                 new (self) SemaphoreHandle(
-                    arena().create<Semaphore>(Kind::Semaphore, Role::Plain, sizeof(Semaphore), value, bound), Role::Plain);
+                    arena().create<Semaphore>(Kind::Semaphore, Role::Plain, sizeof(Semaphore), value, bound),
+                    Role::Plain);
             },
             nb::arg("value") = 1, nb::arg("bound") = INT_MAX)
         .def("_value", [](SemaphoreHandle& h) { return h.get().value(); })
@@ -181,11 +189,15 @@ void bind_sync(nb::module_& m) {
     event
         .def("__init__",
              [](EventHandle* self) {
-                 new (self) EventHandle(arena().create<Event>(Kind::Event, Role::Plain, sizeof(Event)), Role::Plain);
+                 new (self)
+                     EventHandle(arena().create<Event>(Kind::Event, Role::Plain, sizeof(Event)), Role::Plain);
              })
-        .def("set", [](EventHandle& h) { h.get().set(); }, "Set the flag and wake every waiter.")
-        .def("clear", [](EventHandle& h) { h.get().clear(); }, "Reset the flag.")
-        .def("is_set", [](EventHandle& h) { return h.get().is_set(); }, "Whether the flag is set.")
+        .def(
+            "set", [](EventHandle& h) { h.get().set(); }, "Set the flag and wake every waiter.")
+        .def(
+            "clear", [](EventHandle& h) { h.get().clear(); }, "Reset the flag.")
+        .def(
+            "is_set", [](EventHandle& h) { return h.get().is_set(); }, "Whether the flag is set.")
         .def(
             "wait",
             [](EventHandle& h, nb::handle timeout) {
@@ -200,22 +212,24 @@ void bind_sync(nb::module_& m) {
     condition
         .def("__init__",
              [](ConditionHandle* self) {
-                 new (self) ConditionHandle(arena().create<Condition>(Kind::Condition, Role::Plain, sizeof(Condition)),
-                                            Role::Plain);
+                 new (self) ConditionHandle(
+                     arena().create<Condition>(Kind::Condition, Role::Plain, sizeof(Condition)), Role::Plain);
              })
         .def("_enter", [](ConditionHandle& h) { return h.get().enter(*h.a); })
         .def(
             "_sleep",
             [](ConditionHandle& h, Offset waiter, nb::handle timeout) {
                 Condition& c = h.get();
-                return wait_on(h, timeout, "condition", [&](Nanoseconds d) { return c.sleep(*h.a, waiter, d); });
+                return wait_on(h, timeout, "condition",
+                               [&](Nanoseconds d) { return c.sleep(*h.a, waiter, d); });
             },
             nb::arg("waiter"), nb::arg("timeout").none())
         .def("_leave", [](ConditionHandle& h, Offset waiter) { return h.get().leave(*h.a, waiter); })
         .def("_notify", [](ConditionHandle& h, uint32_t n) { return h.get().notify(*h.a, n); })
         .def("_destroy", [](ConditionHandle& h) { h.get().destroy(*h.a); });
 
-    static PyType_Slot words_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(words_buffer)}, {0, nullptr}};
+    static PyType_Slot words_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(words_buffer)},
+                                        {0, nullptr}};
     nb::class_<WordsHandle> words(m, "Words", nb::type_slots(words_slots), nb::dynamic_attr(),
                                   nb::is_weak_referenceable());
     bind_handle(words);

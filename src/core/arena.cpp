@@ -11,9 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
-#include <unordered_map>
 #include <vector>
 
 #include "channel.hpp"
@@ -30,8 +30,13 @@ constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class t
 constexpr int kSlotBits = 13;
 constexpr uint32_t kGenerationMask = (1u << (31 - kSlotBits)) - 1;
 constexpr Offset kMetaStart = kMiB;
+constexpr uint64_t kOneInFlight = uint64_t{1} << 32;  // see Object
 
-enum SlotState : uint32_t { kFree, kClaiming, kLive, kReaping };
+enum SlotState : uint32_t {
+    kFree,
+    kLive,
+    kClaiming
+};  // with the claiming process's id above the lowest 2 bits
 enum EntryKind : uint32_t { kAttached = 1, kInFlight = 2, kAttachedAhead = 3 };
 
 uint64_t round_up(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
@@ -71,33 +76,47 @@ uint64_t memory_available() {
     return p ? strtoull(p + 13, nullptr, 10) * 1024 : UINT64_MAX;
 }
 
+}  // namespace
+
 // One attachment of a process, in a table in the arena that reap() reads when the process is dead.
 struct Entry {
-    Offset object;
+    Link object;
     uint32_t generation;
     uint32_t role_and_kind;
     Role role() const { return static_cast<Role>(role_and_kind & 0xff); }
     uint32_t kind() const { return role_and_kind >> 8; }
+    void set(Handle handle, Role role, uint32_t kind) {
+        generation = handle.generation;
+        role_and_kind = static_cast<uint32_t>(role) | kind << 8;
+        object = handle.offset;
+    }
 };
+
+namespace {
 
 struct Chunk {
     static constexpr size_t kEntries = 63;
-    Offset next;
-    uint64_t unused;
-    Entry entries[kEntries];
+    Link next;
+    uint64_t unused = 0;
+    Entry entries[kEntries] = {};
 };
 
 // This process's own view of its table of attachments.
 struct Attachments {
+    struct Key {
+        Offset object;
+        uint32_t generation;
+        Role role;
+        uint32_t kind;
+        auto operator<=>(const Key&) const = default;
+    };
     std::mutex mutex;
-    std::unordered_multimap<uint64_t, Entry*> entries;  // by object, role and kind
+    std::multimap<Key, Entry*> entries;
     std::vector<Entry*> free;
+    size_t next_sweep = Chunk::kEntries;
 
-    static uint64_t key(Offset object, Role role, uint32_t kind) {
-        return object << 4 | static_cast<uint64_t>(role) << 2 | kind;
-    }
-    Entry* take(Offset object, Role role, uint32_t kind) {
-        auto found = entries.find(key(object, role, kind));
+    Entry* take(const Key& key) {
+        auto found = entries.find(key);
         if (found == entries.end()) return nullptr;
         Entry* entry = found->second;
         entries.erase(found);
@@ -112,27 +131,45 @@ Arena* current = nullptr;
 
 struct ClassState {
     SharedLock lock;
-    Word free_count;
-    Offset free;
-    Offset cold;  // free blocks whose pages were given back
+    Word free_count, cold_count;
+    Link free;
+    Link cold;  // free blocks whose pages were given back
     std::atomic<uint64_t> carved;
-    uint64_t committed, committed_meta;
+    Ordered<uint64_t> committed, committed_meta;  // up to here pages were taken
+    std::atomic<uint64_t> reserved;               // bytes that count against the limit
+
+    uint64_t blocks() const {
+        uint64_t unused = uint64_t{free_count.load()} + cold_count.load();
+        return std::max(carved.load(), unused) - unused;
+    }
 };
 
 struct alignas(64) Slot {
     Word state, generation;
     std::atomic<pid_t> pid;
-    uint64_t start_time;
-    std::atomic<int64_t> owned;
-    Offset attachments;
+    SharedLock reaping;
+    std::atomic<uint64_t> start_time;
+    std::atomic<int64_t> owned;  // blocks that the process owns, or a few more
+    Link attachments;
     std::atomic<Offset> waiting_on;
+};
+
+// What an object and an entry were before the change that is being made to them.
+struct Undo {
+    Link object;  // none: no change is being made
+    uint64_t references, ends[2];
+    OwnerId owner;
+    uint32_t generation_and_kind;
+    Offset entry, entry_object;
+    uint32_t entry_generation, entry_role_and_kind;
 };
 
 struct Header {
     uint64_t magic, id, limit, region;
-    std::atomic<uint64_t> committed, in_use, blocks, number;
+    std::atomic<uint64_t> number;
     Word slots_used, slot_hint, keeper;
-    SharedLock objects;  // held while an object is attached to or found to be unused
+    SharedLock objects;  // held while references to objects change
+    Undo undo;
     ClassState classes[kClasses];
     Slot slots[kSlots];
 };
@@ -155,7 +192,8 @@ Arena::Mapping Arena::make(uint64_t limit) {
     for (uint64_t region = std::bit_ceil(std::max(limit, 64 * kMiB));; region /= 2) {
         if (region < 64 * kMiB) {
             close(fd);
-            throw SystemFailure(ENOMEM, "the address space is limited (ulimit -v): no room for the shared memory");
+            throw SystemFailure(ENOMEM,
+                                "the address space is limited (ulimit -v): no room for the shared memory");
         }
         size_t size = round_up(kMetaStart + kClasses * (region / 4), 2 * kMiB) + kClasses * region;
         if (ftruncate(fd, static_cast<off_t>(size)) != 0) {
@@ -184,12 +222,12 @@ Arena::Arena(Mapping m) : fd_(m.fd), base_(m.base), region_(m.region), size_(m.s
 
 Arena::Arena(uint64_t limit) : Arena(make(limit)) {
     if (posix_fallocate(fd_, 0, round_up(sizeof(Header), kPage)) != 0)
-        throw OutOfMemory("no memory for the arena's own tables (" + std::to_string(sizeof(Header)) + " bytes)");
+        throw OutOfMemory("no memory for the arena's own tables (" + std::to_string(sizeof(Header)) +
+                          " bytes)");
     Header& h = header();
     h.limit = std::min(limit, region_);
     h.region = region_;
     if (getrandom(&h.id, sizeof h.id, 0) != sizeof h.id) throw SystemFailure(errno, "getrandom");
-    h.committed = round_up(sizeof(Header), kPage);
     h.magic = kMagic;
 }
 
@@ -217,9 +255,20 @@ bool Arena::kept() const {
 }
 uint64_t Arena::next_number() { return header().number.fetch_add(1); }
 
+uint64_t Arena::committed() const {
+    uint64_t total = round_up(sizeof(Header), kPage);
+    for (const ClassState& s : header().classes) total += s.reserved.load(std::memory_order_relaxed);
+    return total;
+}
+
 Usage Arena::usage() const {
-    Header& h = header();
-    return {h.limit, h.committed.load(), h.in_use.load(), h.blocks.load()};
+    Usage u{header().limit, committed(), 0, 0};
+    for (size_t c = 0; c < kClasses; ++c) {
+        uint64_t blocks = header().classes[c].blocks();
+        u.blocks += blocks;
+        u.in_use += blocks * class_size(c);
+    }
+    return u;
 }
 
 // ---- size classes: powers of two up to 4 KiB, four steps to the doubling above
@@ -252,53 +301,56 @@ Meta& Arena::meta(Offset block) const {
 template <class Visit>
 void Arena::each_block(Visit visit) const {
     for (size_t c = 0; c < kClasses; ++c) {
-        uint64_t carved = header().classes[c].carved.load();
-        for (uint64_t i = 0; i < carved; ++i) {
-            Offset block = region_start(c) + i * class_size(c);
-            visit(block, meta(block));
-        }
+        uint64_t carved = header().classes[c].carved.load(), size = class_size(c);
+        Meta* m = at<Meta>(kMetaStart + c * (region_ / 4));
+        for (Offset block = region_start(c), end = block + carved * size; block < end; block += size)
+            visit(block, *m++);
     }
 }
 
 // ---- allocation
 
-void Arena::commit(Offset start, uint64_t length) {
-    if (length == 0) return;
+// Takes pages. The class is locked.
+void Arena::commit(ClassState& s, Offset start, uint64_t length) {
     Header& h = header();
     auto fail = [&](const char* what, uint64_t left) {
-        h.committed.fetch_sub(length);
+        s.reserved.fetch_sub(length);
         throw OutOfMemory("asked for " + std::to_string(length) + " bytes of shared memory; " + what + " " +
-                          std::to_string(left) + " bytes left (" + std::to_string(h.committed.load()) + " in use of " +
+                          std::to_string(left) + " bytes (" + std::to_string(committed()) + " in use of " +
                           std::to_string(h.limit) + "); DRAGON_ARENA_SIZE sets the limit");
     };
-    if (h.committed.fetch_add(length) + length > h.limit) {
+    s.reserved.fetch_add(length);
+    if (committed() > h.limit) {
         trim();
-        uint64_t total = h.committed.load();
+        uint64_t total = committed();
         if (total > h.limit) fail("the run's limit leaves", h.limit - std::min(h.limit, total - length));
     }
     if (length >= kMiB) {
         uint64_t available = memory_available();
-        if (length > available) fail("this machine has", available);
+        if (length > available) fail("this machine has left", available);
     }
     int error;
     while ((error = posix_fallocate(fd_, static_cast<off_t>(start), static_cast<off_t>(length))) == EINTR);
-    if (error) fail("the system gives no more, it has", memory_available());
+    if (error) fail("the system gives no more, it has left", memory_available());
 }
 
 // Makes block `index` of a class usable: its pages and those of its Meta. The class is locked.
 void Arena::carve(size_t c, uint64_t index) {
     ClassState& s = header().classes[c];
     uint64_t end = (index + 1) * class_size(c), meta_end = (index + 1) * sizeof(Meta);
-    if (end > region_) throw OutOfMemory("no address space left for blocks of " + std::to_string(class_size(c)) + " bytes");
+    if (end > region_)
+        throw OutOfMemory("no address space left for blocks of " + std::to_string(class_size(c)) + " bytes");
     if (meta_end > s.committed_meta) {
-        commit(kMetaStart + c * (region_ / 4) + s.committed_meta, kPage);
-        s.committed_meta += kPage;
+        commit(s, kMetaStart + c * (region_ / 4) + s.committed_meta, kPage);
+        s.committed_meta = s.committed_meta + kPage;
     }
     if (end > s.committed) {
         uint64_t step = std::clamp<uint64_t>(s.committed, 64 * 1024, kMiB);
         uint64_t target = std::min(round_up(std::max(end, s.committed + step), kPage), region_);
-        if (class_size(c) >= kMiB / 2) target = round_up(end, kPage);
-        commit(region_start(c) + s.committed, target - s.committed);
+        // No more than is needed for large blocks, and near the limit.
+        if (class_size(c) >= kMiB / 2 || committed() + (target - s.committed) > header().limit)
+            target = round_up(end, kPage);
+        commit(s, region_start(c) + s.committed, target - s.committed);
         s.committed = target;
     }
 }
@@ -310,56 +362,73 @@ void Arena::lock_class(size_t c) {
 // Whatever the dead process was doing: what is linked is free.
 void Arena::repair_class(size_t c) {
     ClassState& s = header().classes[c];
-    uint32_t count = 0;
-    for (Offset list : {s.free, s.cold})
-        for (Offset b = list; b; b = meta(b).next) {
-            meta(b).owner = 0;
-            meta(b).set(meta(b).generation(), Kind::Free);
-            count += list == s.free;
+    uint32_t counts[2] = {0, 0};
+    for (size_t i : {0, 1})
+        for (Offset b = i ? s.cold : s.free; b; b = meta(b).next) {
+            Meta& m = meta(b);
+            if (m.kind() != Kind::Free) m.set(m.generation() + 1, Kind::Free);
+            m.owner = 0;
+            ++counts[i];
         }
-    s.free_count = count;
+    s.free_count = counts[0];
+    s.cold_count = counts[1];
+    s.reserved = s.committed + s.committed_meta - counts[1] * class_size(c);
 }
 
-Offset Arena::allocate(size_t size, Kind kind) {
+// Unlinks the first block of a list of free ones. The class is locked.
+Offset Arena::take_first(Link& list, Word& count, OwnerId me) {
+    Offset block = list;
+    Meta& m = meta(block);
+    slot(me).owned.fetch_add(1, std::memory_order_relaxed);
+    m.owner = me;
+    m.set(m.generation(), Kind::Data);
+    list = m.next;
+    count.store(count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+    return block;
+}
+
+void Arena::put_first(Link& list, Word& count, Offset block) {
+    Meta& m = meta(block);
+    OwnerId owner = m.owner;
+    m.next = list;
+    list = block;
+    m.set(m.generation() + 1, Kind::Free);
+    m.owner = 0;
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (owner) slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Offset Arena::allocate(size_t size) {
     OwnerId me = self();
     Header& h = header();
     size_t c = class_of_size(size);
     if (c >= kClasses || class_size(c) > h.limit)
-        throw OutOfMemory("asked for " + std::to_string(size) + " bytes of shared memory; the run's limit is " +
-                          std::to_string(h.limit) + "; DRAGON_ARENA_SIZE sets it");
+        throw OutOfMemory("asked for " + std::to_string(size) +
+                          " bytes of shared memory; the run's limit is " + std::to_string(h.limit) +
+                          "; DRAGON_ARENA_SIZE sets it");
     ClassState& s = h.classes[c];
-    Slot& own = slot(me);
     lock_class(c);
     Offset block;
     try {
         if (s.free) {
-            block = s.free;
-            meta(block).owner.store(me, std::memory_order_relaxed);
-            own.owned.fetch_add(1, std::memory_order_relaxed);
-            s.free = meta(block).next;
-            s.free_count.fetch_sub(1, std::memory_order_relaxed);
+            block = take_first(s.free, s.free_count, me);
         } else if (s.cold) {
-            block = s.cold;
-            commit(block, class_size(c));
-            meta(block).owner = me;
-            own.owned.fetch_add(1);
-            s.cold = meta(block).next;
+            commit(s, s.cold, class_size(c));
+            block = take_first(s.cold, s.cold_count, me);
         } else {
             uint64_t index = s.carved.load();
             carve(c, index);
             block = region_start(c) + index * class_size(c);
+            slot(me).owned.fetch_add(1);
             meta(block).owner = me;
-            own.owned.fetch_add(1);
+            meta(block).set(meta(block).generation(), Kind::Data);
             s.carved.store(index + 1);
         }
-        meta(block).set(meta(block).generation(), kind);
     } catch (...) {
         s.lock.unlock();
         throw;
     }
     s.lock.unlock();
-    h.in_use.fetch_add(class_size(c), std::memory_order_relaxed);
-    h.blocks.fetch_add(1, std::memory_order_relaxed);
     return block;
 }
 
@@ -368,24 +437,24 @@ void Arena::free(Offset block) {
     ClassState& s = header().classes[c];
     size_t size = class_size(c);
     lock_class(c);
-    Meta& m = meta(block);
-    OwnerId owner = m.owner.load(std::memory_order_relaxed);
-    m.set(m.generation() + 1, Kind::Free);
-    if (size >= kMiB && s.free_count.load() * size >= kKeepWarm &&
-        fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block), static_cast<off_t>(size)) == 0) {
-        m.next = s.cold;
-        s.cold = block;
-        header().committed.fetch_sub(size);
-    } else {
-        m.next = s.free;
-        s.free = block;
-        s.free_count.fetch_add(1, std::memory_order_relaxed);
-    }
-    m.owner.store(0, std::memory_order_relaxed);
+    put_first(s.free, s.free_count, block);
+    if (size >= kMiB && s.free_count.load() * size > kKeepWarm) give_pages_back(s.free, size);
     s.lock.unlock();
-    if (owner) slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
-    header().in_use.fetch_sub(size, std::memory_order_relaxed);
-    header().blocks.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// The first free block of a class becomes a cold one. It is linked as such before its pages go, so that no
+// block without pages is ever taken for a warm one. The class is locked.
+bool Arena::give_pages_back(Offset block, size_t size) {
+    ClassState& s = header().classes[class_of(block)];
+    OwnerId me = self();
+    put_first(s.cold, s.cold_count, take_first(s.free, s.free_count, me));
+    if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block),
+                  static_cast<off_t>(size)) != 0) {
+        put_first(s.free, s.free_count, take_first(s.cold, s.cold_count, me));  // it keeps its pages
+        return false;
+    }
+    s.reserved.fetch_sub(size);
+    return true;
 }
 
 bool Arena::has_warm(size_t size) const {
@@ -394,13 +463,17 @@ bool Arena::has_warm(size_t size) const {
 }
 
 void Arena::adopt(Offset block) {
-    slot(self()).owned.fetch_add(1, std::memory_order_relaxed);
-    meta(block).owner.store(self(), std::memory_order_relaxed);
+    OwnerId me = self();
+    slot(me).owned.fetch_add(1, std::memory_order_relaxed);
+    meta(block).owner = me;
 }
 
 void Arena::disown(Offset block) {
-    OwnerId owner = meta(block).owner.exchange(0, std::memory_order_relaxed);
-    if (owner) slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
+    Meta& m = meta(block);
+    OwnerId owner = m.owner;
+    if (!owner) return;
+    m.owner = 0;
+    slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
 }
 
 uint64_t Arena::trim() {
@@ -408,19 +481,9 @@ uint64_t Arena::trim() {
     for (size_t c = class_of_size(kMiB); c < kClasses; ++c) {
         ClassState& s = header().classes[c];
         if (!s.free || !s.lock.try_lock(self())) continue;
-        while (Offset block = s.free) {
-            if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block),
-                          static_cast<off_t>(class_size(c))) != 0)
-                break;
-            s.free = meta(block).next;
-            meta(block).next = s.cold;
-            s.cold = block;
-            s.free_count.fetch_sub(1);
-            freed += class_size(c);
-        }
+        while (s.free && give_pages_back(s.free, class_size(c))) freed += class_size(c);
         s.lock.unlock();
     }
-    header().committed.fetch_sub(freed);
     return freed;
 }
 
@@ -435,7 +498,8 @@ OwnerId Arena::claim(pid_t pid, uint64_t start_time) {
         uint32_t index = (start + i) % kSlots;
         Slot& s = h.slots[index];
         uint32_t free = kFree;
-        if (!s.state.compare_exchange_strong(free, kClaiming)) continue;
+        if (!s.state.compare_exchange_strong(free, kClaiming | static_cast<uint32_t>(getpid()) << 2))
+            continue;
         h.slot_hint.store(index + 1);
         uint32_t used = h.slots_used.load();
         while (used <= index && !h.slots_used.compare_exchange_weak(used, index + 1));
@@ -456,13 +520,12 @@ OwnerId Arena::self() {
     OwnerId id = self_.load(std::memory_order_relaxed);
     if (id) [[likely]]
         return id;
-    static std::mutex mutex;
-    std::lock_guard lock(mutex);
-    if ((id = self_.load())) return id;
     char state;
     uint64_t start_time;
     if (!process_stat(getpid(), state, start_time)) throw SystemFailure(ENOENT, "/proc is not mounted");
-    self_ = id = claim(getpid(), start_time);
+    OwnerId claimed = claim(getpid(), start_time);
+    if (self_.compare_exchange_strong(id, claimed)) return claimed;
+    slot(claimed).state = kFree;  // another thread came first
     return id;
 }
 
@@ -488,22 +551,29 @@ void Arena::take_slot(OwnerId owner) {
     for (Offset c = s.attachments; c; c = at<Chunk>(c)->next)
         for (Entry& e : at<Chunk>(c)->entries) {
             if (e.object)
-                attachments->entries.emplace(Attachments::key(e.object, e.role(), e.kind()), &e);
+                attachments->entries.emplace(Attachments::Key{e.object, e.generation, e.role(), e.kind()},
+                                             &e);
             else
                 attachments->free.push_back(&e);
         }
     self_ = owner;
 }
 
-bool Arena::alive(OwnerId owner) const {
+bool Arena::reaped(OwnerId owner) const {
     const Slot& s = slot(owner);
-    if (s.generation.load() != owner >> kSlotBits || s.state.load() != kLive) return false;
+    return s.generation.load() != owner >> kSlotBits || s.state.load() != kLive;
+}
+
+bool Arena::alive(OwnerId owner) const {
+    if (reaped(owner)) return false;
+    const Slot& s = slot(owner);
     pid_t pid = s.pid.load();
     if (pid == 0) return true;  // about to be forked
     char state;
     uint64_t start_time;
     if (!process_stat(pid, state, start_time)) return false;
-    return state != 'Z' && state != 'X' && (s.start_time == 0 || s.start_time == start_time);
+    uint64_t expected = s.start_time.load();
+    return state != 'Z' && state != 'X' && (expected == 0 || expected == start_time);
 }
 
 pid_t Arena::pid_of(OwnerId owner) const {
@@ -518,22 +588,24 @@ size_t Arena::processes(SlotInfo* out, size_t capacity) const {
     for (uint32_t i = 0; i < header().slots_used.load() && n < capacity; ++i) {
         Slot& s = header().slots[i];
         if (s.state.load() == kLive)
-            out[n++] = {s.generation.load() << kSlotBits | i, s.pid.load(), static_cast<uint64_t>(s.owned.load()),
-                        s.waiting_on.load()};
+            out[n++] = {s.generation.load() << kSlotBits | i, s.pid.load(),
+                        static_cast<uint64_t>(s.owned.load()), s.waiting_on.load()};
     }
     return n;
 }
 
 bool Arena::reap(pid_t pid) {
+    bool found = false;
+    if (pid <= 0) return false;
     for (uint32_t i = 0; i < header().slots_used.load(); ++i) {
         Slot& s = header().slots[i];
         if (s.pid.load() != pid || s.state.load() != kLive) continue;
         OwnerId owner = s.generation.load() << kSlotBits | i;
-        if (alive(owner)) continue;
-        reap_slot(s, owner);
-        return true;
+        // One that never told its start time was promised the slot and died before it took it; by now its
+        // process id may be another's.
+        if (s.start_time.load() == 0 || !alive(owner)) found |= reap_slot(s, owner);
     }
-    return false;
+    return found;
 }
 
 int Arena::reap_dead() {
@@ -541,128 +613,175 @@ int Arena::reap_dead() {
     for (uint32_t i = 0; i < header().slots_used.load(); ++i) {
         Slot& s = header().slots[i];
         OwnerId owner = s.generation.load() << kSlotBits | i;
-        if (s.state.load() != kLive || alive(owner)) continue;
-        reap_slot(s, owner);
-        ++count;
+        uint32_t state = s.state.load(), claimant_state = state & 3;
+        if (claimant_state == kClaiming) {
+            char letter = 'X';
+            uint64_t start_time;
+            if (!process_stat(static_cast<pid_t>(state >> 2), letter, start_time) || letter == 'Z')
+                s.state.compare_exchange_strong(state, kFree);
+        } else if (state == kLive && !alive(owner)) {
+            count += reap_slot(s, owner);
+        }
     }
     return count;
 }
 
-void Arena::reap_slot(Slot& s, OwnerId owner) {
-    uint32_t live = kLive;
-    if (!s.state.compare_exchange_strong(live, kReaping)) return;
-    // Blocks are freed by owner, so first everything reachable from a structure must be marked as its structure's.
+// Every step can be done again, by whoever goes on where a process was killed that reaped another.
+bool Arena::reap_slot(Slot& s, OwnerId owner) {
+    struct Reaping {
+        SharedLock& lock;
+        ~Reaping() { lock.unlock(); }
+    };
+    s.reaping.hold(self());
+    Reaping reaping{s.reaping};
+    if (reaped(owner)) return false;
+    // Blocks are freed by owner, so first everything reachable from a structure must be marked as its
+    // structure's.
     repair_structures(owner);
     release_all(s);
     if (s.owned.load() != 0) free_owned_by(owner);
-    s.pid = 0;
     s.state = kFree;
+    return true;
 }
 
 void Arena::leave() {
-    OwnerId owner = self_.exchange(0);
+    OwnerId owner = self_.load();
     if (!owner) return;
     Slot& s = slot(owner);
-    if (s.owned.load() != 0) return;  // holds blocks still (they may be in use by other threads): left to reap()
     std::lock_guard lock(attachments->mutex);
+    int64_t chunks = 0;
+    for (Offset c = s.attachments; c; c = at<Chunk>(c)->next) ++chunks;
+    if (s.owned.load() != chunks) return;  // other threads may be using blocks still: left to reap()
     release_all(s);
     attachments->entries.clear();
     attachments->free.clear();
-    s.pid = 0;
+    self_ = 0;
     s.state = kFree;
 }
 
-void Arena::repair_structures(OwnerId dead) {
-    for (size_t c = 0; c < kClasses; ++c) {
-        ClassState& s = header().classes[c];
-        if (s.lock.take_from_dead(dead, self())) {
-            repair_class(c);
-            s.lock.unlock();
-        }
-    }
-    if (header().objects.take_from_dead(dead, self())) header().objects.unlock();
-    for (size_t c : {class_of_size(sizeof(Channel)), class_of_size(sizeof(Condition))}) {
-        uint64_t carved = header().classes[c].carved.load();
-        for (uint64_t i = 0; i < carved; ++i) {
-            Offset block = region_start(c) + i * class_size(c);
-            switch (meta(block).kind()) {
-                case Kind::Channel:
-                    at<Channel>(block)->recover(*this, dead);
-                    break;
-                case Kind::Condition:
-                    at<Condition>(block)->recover(*this, dead);
-                    break;
-                default:
-                    break;
-            }
-        }
-    }
-}
-
-void Arena::free_owned_by(OwnerId dead) {
-    std::vector<Offset> left;
-    each_block([&](Offset block, Meta& m) {
-        if (m.owner.load() == dead && m.kind() != Kind::Free) left.push_back(block);
-    });
-    for (Offset block : left) {
-        if (meta(block).kind() == Kind::Channel) at<Channel>(block)->tear_down(*this);
-        free(block);
-    }
+// Whoever holds the lock may be repairing what the dead process left, so that is waited for.
+template <class Repair>
+void Arena::settle(SharedLock& lock, OwnerId dead, Repair repair) {
+    if (lock.owner() == 0) return;
+    if (lock.take_from_dead(dead, self()) || lock.hold(self())) repair();
+    lock.unlock();
 }
 
 // ---- shared objects
 
-void Arena::add_reference(Offset object, Role role, uint64_t kind) {
-    Object& o = *at<Object>(object);
-    if (role != Role::Plain) {
-        auto end = static_cast<size_t>(role) - 1;
-        (kind == kInFlight ? o.ends_in_flight : o.ends)[end].fetch_add(1);
+// A change of an object's references together with the entry that records it. A process that is killed in
+// between leaves it undone.
+struct Arena::Change {
+    Arena& a;
+    Undo& undo;
+    explicit Change(Arena& arena) : a(arena), undo(arena.header().undo) {
+        if (a.header().objects.hold(a.self())) roll_back();
     }
-    o.references.fetch_add(kind == kInFlight ? uint64_t{1} << 32 : 1);
-}
+    Change(const Change&) = delete;
+    ~Change() { a.header().objects.unlock(); }
 
-namespace {
-
-// A free entry of the slot's table; a new chunk where there is none.
-Entry* new_entry(Arena& a, Slot& slot, std::vector<Entry*>* free_entries, OwnerId owner) {
-    if (free_entries && !free_entries->empty()) {
-        Entry* entry = free_entries->back();
-        free_entries->pop_back();
-        return entry;
+    void begin(Offset object, Entry* entry) {
+        const Object& o = *a.at<Object>(object);
+        const Meta& m = a.meta(object);
+        undo.references = o.references.load();
+        for (size_t i : {0, 1}) undo.ends[i] = o.ends[i].load();
+        undo.owner = m.owner;
+        undo.generation_and_kind = m.generation_and_kind;
+        undo.entry = entry ? static_cast<Offset>(reinterpret_cast<char*>(entry) - a.base_) : 0;
+        if (entry) {
+            undo.entry_object = entry->object;
+            undo.entry_generation = entry->generation;
+            undo.entry_role_and_kind = entry->role_and_kind;
+        }
+        undo.object = object;
     }
-    if (!free_entries)
-        for (Offset c = slot.attachments; c; c = a.at<Chunk>(c)->next)
-            for (Entry& e : a.at<Chunk>(c)->entries)
-                if (!e.object) return &e;
-    Offset block = a.allocate(sizeof(Chunk));
-    a.disown(block);
-    a.set_owned(block, owner);
-    slot.owned.fetch_add(1);
-    auto* chunk = new (a.at<Chunk>(block)) Chunk{};
-    chunk->next = slot.attachments;
-    slot.attachments = block;
-    if (free_entries)
-        for (size_t i = 1; i < Chunk::kEntries; ++i) free_entries->push_back(&chunk->entries[i]);
-    return &chunk->entries[0];
+    void commit() { undo.object = 0; }
+    void roll_back() {
+        if (!undo.object) return;
+        Object& o = *a.at<Object>(undo.object);
+        Meta& m = a.meta(undo.object);
+        o.references = undo.references;
+        for (size_t i : {0, 1}) o.ends[i] = undo.ends[i];
+        m.owner = undo.owner;
+        m.generation_and_kind = undo.generation_and_kind;
+        if (undo.entry) {
+            Entry& entry = *a.at<Entry>(undo.entry);
+            entry.generation = undo.entry_generation;
+            entry.role_and_kind = undo.entry_role_and_kind;
+            entry.object = undo.entry_object;
+        }
+        undo.object = 0;
+    }
+};
+
+// More room in a process's table.
+Offset Arena::new_chunk(OwnerId owner) {
+    Slot& s = slot(owner);
+    Offset block = allocate(sizeof(Chunk));
+    auto* chunk = new (at<Chunk>(block)) Chunk;
+    chunk->next = s.attachments;
+    if (owner != self()) {
+        s.owned.fetch_add(1);
+        meta(block).owner = owner;
+        slot(self()).owned.fetch_sub(1);
+    }
+    s.attachments = block;
+    return block;
 }
 
-void write_entry(Entry* entry, Offset object, uint32_t generation, Role role, uint32_t kind) {
-    entry->generation = generation;
-    entry->role_and_kind = static_cast<uint32_t>(role) | kind << 8;
-    std::atomic_ref(entry->object).store(object, std::memory_order_release);
+// A free entry in the table of a process that does not run yet.
+Entry* Arena::entry_for(OwnerId owner) {
+    for (Offset c = slot(owner).attachments; c; c = at<Chunk>(c)->next)
+        for (Entry& e : at<Chunk>(c)->entries)
+            if (!e.object) return &e;
+    return at<Chunk>(new_chunk(owner))->entries;
 }
 
-}  // namespace
+// A free entry in the table of this process. The attachments are locked.
+Entry* Arena::own_entry() {
+    Attachments& t = *attachments;
+    if (t.free.empty() && t.entries.size() >= t.next_sweep) {
+        // What was sent and has arrived, or is gone.
+        std::erase_if(t.entries, [&](auto& item) {
+            auto& [key, entry] = item;
+            Handle handle{key.object, key.generation};
+            if (key.kind != kInFlight || (exists(handle) && at<Object>(key.object)->in_flight(key.role)))
+                return false;
+            entry->object = 0;
+            t.free.push_back(entry);
+            return true;
+        });
+        t.next_sweep = std::max(Chunk::kEntries, 2 * t.entries.size());
+    }
+    if (t.free.empty())
+        for (Entry& entry : at<Chunk>(new_chunk(self()))->entries) t.free.push_back(&entry);
+    Entry* entry = t.free.back();
+    t.free.pop_back();
+    return entry;
+}
 
-void Arena::attach_new(Offset block, Role role) {
-    add_reference(block, role, kAttached);
+void Arena::attach_new(Offset block, Kind kind, Role role) {
+    std::lock_guard lock(attachments->mutex);
+    Entry* entry;
+    try {
+        entry = own_entry();
+    } catch (...) {
+        free(block);
+        throw;
+    }
+    Meta& m = meta(block);
+    Handle handle{block, m.generation()};
     {
-        std::lock_guard lock(attachments->mutex);
-        Entry* entry = new_entry(*this, slot(self()), &attachments->free, self());
-        write_entry(entry, block, meta(block).generation(), role, kAttached);
-        attachments->entries.emplace(Attachments::key(block, role, kAttached), entry);
+        Change change(*this);
+        change.begin(block, entry);
+        at<Object>(block)->count(role, 1);
+        entry->set(handle, role, kAttached);
+        m.set(handle.generation, kind);
+        m.owner = 0;  // it belongs to whoever is attached
+        change.commit();
     }
-    disown(block);  // it belongs to whoever is attached
+    slot(self()).owned.fetch_sub(1);
+    attachments->entries.emplace(Attachments::Key{block, handle.generation, role, kAttached}, entry);
 }
 
 bool Arena::exists(Handle handle) const {
@@ -677,118 +796,139 @@ bool Arena::exists(Handle handle) const {
 
 void Arena::attach(Handle handle, Kind kind, Role role) {
     std::lock_guard lock(attachments->mutex);
-    if (!exists(handle) || meta(handle.offset).kind() != kind)
-        throw ObjectDestroyed("the object is gone: nobody was attached to it any more, or it was destroyed");
-    if (Entry* entry = attachments->take(handle.offset, role, kAttachedAhead)) {
-        write_entry(entry, handle.offset, handle.generation, role, kAttached);
-        attachments->entries.emplace(Attachments::key(handle.offset, role, kAttached), entry);
+    auto check = [&] {
+        if (!exists(handle) || meta(handle.offset).kind() != kind)
+            throw ObjectDestroyed(
+                "the object is gone: nobody was attached to it any more, or it was destroyed");
+    };
+    check();
+    Attachments::Key key{handle.offset, handle.generation, role, kAttached};
+    if (Entry* entry = attachments->take({handle.offset, handle.generation, role, kAttachedAhead})) {
+        entry->set(handle, role, kAttached);
+        attachments->entries.emplace(key, entry);
         return;
     }
-    Entry* entry = new_entry(*this, slot(self()), &attachments->free, self());
-    {
-        Guard guard(header().objects);
-        if (!exists(handle)) {
-            attachments->free.push_back(entry);
-            throw ObjectDestroyed("the object is gone: nobody was attached to it any more");
-        }
-        add_reference(handle.offset, role, kAttached);
+    Entry* entry = own_entry();
+    try {
+        Change change(*this);
+        check();
         Object& o = *at<Object>(handle.offset);
-        if (o.references.load() >> 32) {
-            o.references.fetch_sub(uint64_t{1} << 32);
-            if (role != Role::Plain) {
-                Word& in_flight = o.ends_in_flight[static_cast<size_t>(role) - 1];
-                if (in_flight.load()) in_flight.fetch_sub(1);
-            }
-        }
+        change.begin(handle.offset, entry);
+        // In one step: a pipe's end is never seen to be gone in between.
+        o.count(role, o.in_flight(role) ? 1 - kOneInFlight : 1);
+        entry->set(handle, role, kAttached);
+        change.commit();
+    } catch (...) {
+        attachments->free.push_back(entry);
+        throw;
     }
-    write_entry(entry, handle.offset, handle.generation, role, kAttached);
-    attachments->entries.emplace(Attachments::key(handle.offset, role, kAttached), entry);
-}
-
-void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
-    Guard guard(header().objects);
-    if (!exists(handle)) throw ObjectDestroyed("an object that the new process was given is gone");
-    add_reference(handle.offset, role, kAttached);
-    write_entry(new_entry(*this, slot(owner), nullptr, owner), handle.offset, handle.generation, role, kAttachedAhead);
-}
-
-void Arena::send(Offset object, Role role) {
-    std::lock_guard lock(attachments->mutex);
-    uint64_t key = Attachments::key(object, role, kInFlight);
-    // Entries of messages that have arrived serve again.
-    bool recorded = attachments->entries.count(key) > at<Object>(object)->references.load() >> 32;
-    Entry* entry = recorded ? nullptr : new_entry(*this, slot(self()), &attachments->free, self());
-    add_reference(object, role, kInFlight);
-    if (!entry) return;
-    write_entry(entry, object, meta(object).generation(), role, kInFlight);
     attachments->entries.emplace(key, entry);
 }
 
-void Arena::release(Offset object, Role role) {
+void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
+    Change change(*this);
+    if (!exists(handle)) throw ObjectDestroyed("an object that the new process was given is gone");
+    Entry* entry = entry_for(owner);
+    change.begin(handle.offset, entry);
+    at<Object>(handle.offset)->count(role, 1);
+    entry->set(handle, role, kAttachedAhead);
+    change.commit();
+}
+
+void Arena::send(Handle handle, Role role) {
+    std::lock_guard lock(attachments->mutex);
+    Attachments::Key key{handle.offset, handle.generation, role, kInFlight};
+    Object& o = *at<Object>(handle.offset);
+    // Entries of messages that have arrived serve again.
+    bool recorded = attachments->entries.count(key) > o.in_flight(role);
+    Entry* entry = recorded ? nullptr : own_entry();
+    Change change(*this);
+    change.begin(handle.offset, entry);
+    o.count(role, kOneInFlight);
+    if (entry) entry->set(handle, role, kInFlight);
+    change.commit();
+    if (entry) attachments->entries.emplace(key, entry);
+}
+
+void Arena::release(Handle handle, Role role) {
     Entry* entry;
     {
         std::lock_guard lock(attachments->mutex);
-        entry = attachments->take(object, role, kAttached);
-        if (!entry) return;  // a forked child's copy of its parent's handle
-        std::atomic_ref(entry->object).store(0, std::memory_order_release);
-        attachments->free.push_back(entry);
+        entry = attachments->take({handle.offset, handle.generation, role, kAttached});
     }
-    drop(object, role);
+    if (!entry) return;  // a forked child's copy of its parent's handle
+    drop(handle, role, kAttached, *entry);
+    std::lock_guard lock(attachments->mutex);
+    attachments->free.push_back(entry);
 }
 
-void Arena::drop(Offset object, Role role) {
-    Object& o = *at<Object>(object);
-    if (role != Role::Plain && o.ends[static_cast<size_t>(role) - 1].fetch_sub(1) == 1 && o.end_is_gone(role))
-        at<Channel>(object)->end_went();
-    destroy_if_unused(object, o.references.fetch_sub(1) - 1);
-}
-
-void Arena::drop_in_flight(Handle handle, Role role) {
-    uint64_t left;
+void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
+    bool last = false;
     {
-        Guard guard(header().objects);
-        if (!exists(handle)) return;
+        Change change(*this);
         Object& o = *at<Object>(handle.offset);
-        if (o.references.load() >> 32 == 0) return;  // the message arrived
-        if (role != Role::Plain) {
-            Word& in_flight = o.ends_in_flight[static_cast<size_t>(role) - 1];
-            if (in_flight.load() == 0) return;
-            in_flight.fetch_sub(1);
+        if (kind == kInFlight && (!exists(handle) || o.in_flight(role) == 0)) {  // it arrived
+            entry.object = 0;
+            return;
         }
-        left = o.references.fetch_sub(uint64_t{1} << 32) - (uint64_t{1} << 32);
-        if (role != Role::Plain && o.end_is_gone(role)) at<Channel>(handle.offset)->end_went();
+        uint64_t one = kind == kInFlight ? kOneInFlight : 1;
+        last = o.references.load() == one;
+        bool end_goes = !last && role != Role::Plain && o.end(role).load() == one;
+        // Before the end is gone: whoever is killed here did not do it, and who does it in its place rings
+        // again.
+        if (end_goes && role == Role::Writer) at<Channel>(handle.offset)->ring_end(*this);
+        change.begin(handle.offset, &entry);
+        o.count(role, -one);
+        if (last) adopt(handle.offset);  // found by reap() if this process is killed before it is freed
+        entry.object = 0;
+        change.commit();
+        if (end_goes) at<Channel>(handle.offset)->end_went();
     }
-    destroy_if_unused(handle.offset, left);
-}
-
-void Arena::destroy_if_unused(Offset object, uint64_t references) {
-    if (references != 0) return;
-    {
-        Guard guard(header().objects);
-        Meta& m = meta(object);
-        if (at<Object>(object)->references.load() != 0 || m.owner.load() != 0 || m.kind() == Kind::Free) return;
-        adopt(object);  // found by reap() if this process is killed before the end
-    }
-    if (meta(object).kind() == Kind::Channel) at<Channel>(object)->tear_down(*this);
-    free(object);
+    if (!last) return;
+    if (meta(handle.offset).kind() == Kind::Channel) at<Channel>(handle.offset)->tear_down(*this);
+    free(handle.offset);
 }
 
 void Arena::release_all(Slot& s) {
-    for (Offset c = s.attachments; c;) {
+    while (Offset c = s.attachments) {
         auto* chunk = at<Chunk>(c);
-        for (Entry& e : chunk->entries) {
-            Offset object = std::atomic_ref(e.object).exchange(0);
-            if (!object) continue;
-            if (e.kind() == kInFlight)
-                drop_in_flight({object, e.generation}, e.role());
-            else
-                drop(object, e.role());
-        }
-        Offset next = chunk->next;
-        s.attachments = next;
+        for (Entry& e : chunk->entries)
+            if (e.object) drop({e.object, e.generation}, e.role(), e.kind(), e);
+        s.attachments = chunk->next;
         free(c);
-        c = next;
     }
+}
+
+void Arena::repair_structures(OwnerId dead) {
+    {
+        Change change(*this);
+    }  // who takes that lock undoes what the dead process had begun
+    for (size_t c = 0; c < kClasses; ++c) settle(header().classes[c].lock, dead, [&] { repair_class(c); });
+    for (size_t c : {class_of_size(sizeof(Channel)), class_of_size(sizeof(Condition))}) {
+        uint64_t carved = header().classes[c].carved.load();
+        for (uint64_t i = 0; i < carved; ++i) {
+            Offset block = region_start(c) + i * class_size(c);
+            Kind kind = meta(block).kind();
+            if (kind != Kind::Condition && !(kind == Kind::Channel && at<Channel>(block)->is_locked()))
+                continue;
+            Change change(*this);  // while that lock is held no object goes
+            if (meta(block).owner != 0) continue;
+            if (meta(block).kind() == Kind::Channel) at<Channel>(block)->recover(*this, dead);
+            if (meta(block).kind() == Kind::Condition) at<Condition>(block)->recover(*this, dead);
+        }
+    }
+}
+
+void Arena::free_owned_by(OwnerId dead) {
+    std::vector<Offset> left;
+    each_block([&](Offset block, Meta& m) {
+        if (m.owner == dead && m.kind() != Kind::Free) left.push_back(block);
+    });
+    // Channels first: what hangs on them is freed with them.
+    for (Offset block : left)
+        if (meta(block).kind() == Kind::Channel) at<Channel>(block)->tear_down(*this);
+    for (Offset block : left)
+        if (meta(block).owner == dead) free(block);
 }
 
 // ---- locks
@@ -806,7 +946,11 @@ Status SharedLock::lock_slowly(OwnerId self, Nanoseconds deadline) {
         if (!(seen & kContended) && !word_.compare_exchange_strong(seen, seen | kContended)) continue;
         seen |= kContended;
         Nanoseconds start = now();
-        if (start >= deadline) return Status::Timeout;
+        if (start >= deadline) {
+            bool dead = !arena().alive(seen & ~kContended);
+            return dead && word_.compare_exchange_strong(seen, self | kContended) ? Status::Recovered
+                                                                                  : Status::Timeout;
+        }
         Status status = futex_wait(word_, seen, deadline, slice);
         if (status == Status::Interrupted) return status;
         if (now() - start >= slice && word_.load() == seen) {
@@ -815,6 +959,13 @@ Status SharedLock::lock_slowly(OwnerId self, Nanoseconds deadline) {
             slice = std::min<Nanoseconds>(slice * 2, 500'000'000);
         }
     }
+}
+
+Status SharedLock::try_to_lock(OwnerId self) {
+    if (try_lock(self)) return Status::Ok;
+    OwnerId holder = owner();
+    return holder && arena().reaped(holder) && take_from_dead(holder, self) ? Status::Recovered
+                                                                            : Status::Timeout;
 }
 
 bool SharedLock::take_from_dead(OwnerId dead, OwnerId self) {

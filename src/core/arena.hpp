@@ -2,10 +2,14 @@
 //
 // Guarantees
 //  - Memory is reserved in the kernel before it is handed out: running out is an OutOfMemory, never a SIGBUS.
-//  - Every block has an owner: a process, or nobody when it is linked into a shared structure or is a shared object.
-//    A block is marked as owned before it is unlinked and unmarked after it is linked, so that whatever a process
-//    held when it was killed is found and freed by reap().
+//  - Every block has an owner: a process, or nobody when it is linked into a shared structure or is a shared
+//  object.
+//    A block is marked as owned before it is unlinked and unmarked after it is linked, so that whatever a
+//    process held when it was killed is found and freed by reap().
 //  - Every lock names its owner; who finds the owner dead repairs the structure first (see SharedLock).
+//  Repairs can
+//    be interrupted and begun again like everything else.
+//  - Locks are taken in this order: that of all objects, a channel's or a condition's, a size class's.
 //  - A shared object lives while a process is attached to it or a message carries it; what a dead process was
 //    attached to is released by reap().
 #pragma once
@@ -35,7 +39,29 @@ struct SystemFailure : std::runtime_error {
     int error;
 };
 
-// A lock in shared memory: 0, or the id of the owning process, with the top bit set when somebody may sleep on it.
+// A value in shared memory whose stores stay in the order of the program: a process that is killed between
+// two of them leaves all that came before and nothing of what comes after.
+template <class T>
+class Ordered {
+  public:
+    Ordered(T value = 0) : value_(value) {}
+    Ordered(const Ordered&) = delete;
+    operator T() const { return value_.load(std::memory_order_relaxed); }
+    T operator=(T value) {
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        value_.store(value, std::memory_order_release);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        return value;
+    }
+    T operator=(const Ordered& other) { return *this = static_cast<T>(other); }
+
+  private:
+    std::atomic<T> value_;
+};
+using Link = Ordered<Offset>;
+
+// A lock in shared memory: 0, or the id of the owning process, with the top bit set when somebody may sleep
+// on it.
 class SharedLock {
   public:
     bool try_lock(OwnerId self) {
@@ -61,6 +87,8 @@ class SharedLock {
     }
     OwnerId owner() const { return word_.load(std::memory_order_acquire) & ~kContended; }
     bool take_from_dead(OwnerId dead, OwnerId self);
+    // Does not wait. Recovered: the owner was known to be dead.
+    Status try_to_lock(OwnerId self);
 
   private:
     static constexpr uint32_t kContended = 1u << 31;
@@ -72,9 +100,9 @@ enum class Kind : uint8_t { Free = 0, Data, Channel, Lock, Semaphore, Event, Con
 
 // What is known of a block, kept apart from it so that the pages of a freed block can be given back.
 struct Meta {
-    Word owner;
-    uint32_t generation_and_kind;  // generation in the upper 24 bits
-    Offset next;
+    Ordered<OwnerId> owner;
+    Ordered<uint32_t> generation_and_kind;  // generation in the upper 24 bits
+    Link next;
 
     uint32_t generation() const { return generation_and_kind >> 8; }
     Kind kind() const { return static_cast<Kind>(generation_and_kind & 0xff); }
@@ -84,19 +112,27 @@ struct Meta {
 };
 static_assert(sizeof(Meta) == 16);
 
-// What an attachment is for. Ends of a pipe are counted apart, so that the other end learns of the last one's going.
+// What an attachment is for. Ends of a pipe are counted apart, so that the other end learns of the last one's
+// going.
 enum class Role : uint32_t { Plain = 0, Reader = 1, Writer = 2 };
 
-// The head of every shared object.
+// The head of every shared object. The counts change under one lock (see Arena::Change) and are read without
+// it, so each of them is one word: attached processes in the lower half, messages that carry the object in
+// the upper.
 struct Object {
-    std::atomic<uint64_t> references{0};  // attached processes below, messages that carry it above
+    std::atomic<uint64_t> references{0};
+    std::array<std::atomic<uint64_t>, 2> ends{};  // those of them that are readers and writers
     Word destroyed{0};
-    std::array<Word, 2> ends{};            // attached readers and writers
-    std::array<Word, 2> ends_in_flight{};  // readers and writers that a message carries
 
-    bool end_is_gone(Role role) const {
-        auto i = static_cast<size_t>(role) - 1;
-        return ends[i].load() == 0 && ends_in_flight[i].load() == 0;
+    bool end_is_gone(Role role) const { return end(role).load() == 0; }
+    const std::atomic<uint64_t>& end(Role role) const { return ends[static_cast<size_t>(role) - 1]; }
+    uint64_t in_flight(Role role) const {
+        if (role != Role::Plain) return end(role).load() >> 32;
+        return (references.load() >> 32) - (ends[0].load() >> 32) - (ends[1].load() >> 32);
+    }
+    void count(Role role, uint64_t change) {
+        if (role != Role::Plain) ends[static_cast<size_t>(role) - 1].fetch_add(change);
+        references.fetch_add(change);
     }
 };
 
@@ -121,6 +157,8 @@ inline constexpr size_t kSlots = 1 << 13;
 
 struct Header;
 struct Slot;
+struct ClassState;
+struct Entry;
 
 class Arena {
   public:
@@ -132,7 +170,7 @@ class Arena {
     int fd() const { return fd_; }
     uint64_t id() const;
 
-    Offset allocate(size_t size, Kind kind = Kind::Data);  // owned by this process
+    Offset allocate(size_t size);  // owned by this process
     void free(Offset block);
     bool has_warm(size_t size) const;  // whether a block of that size could be had without new pages
     size_t capacity(Offset block) const { return class_size(class_of(block)); }
@@ -141,37 +179,39 @@ class Arena {
         return reinterpret_cast<T*>(base_ + offset);
     }
     Meta& meta(Offset block) const;
-    void adopt(Offset block);     // the block becomes this process's
-    void disown(Offset block);    // the block is linked into a shared structure
-    void set_owned(Offset block, OwnerId owner) { meta(block).owner.store(owner); }
+    void adopt(Offset block);   // the block becomes this process's
+    void disown(Offset block);  // the block is linked into a shared structure
 
     // Makes a shared object in a new block, attached in `role` by this process.
     template <class T, class... Args>
     Handle create(Kind kind, Role role, size_t size, Args&&... args) {
-        Offset block = allocate(size, kind);
+        Offset block = allocate(size);
         new (at<T>(block)) T(std::forward<Args>(args)...);
-        attach_new(block, role);
+        attach_new(block, kind, role);
         return {block, meta(block).generation()};
     }
     // Attaches this process; throws ObjectDestroyed where the object is gone.
     void attach(Handle handle, Kind kind, Role role);
-    void release(Offset object, Role role);
+    void release(Handle handle, Role role);
     // A message carries the object from now on, until somebody attaches or this process ends.
-    void send(Offset object, Role role);
+    void send(Handle handle, Role role);
     // Attaches a process that is about to be forked, on whose behalf `owner` was reserved.
     void attach_for(OwnerId owner, Handle handle, Role role);
     bool exists(Handle handle) const;
 
-    OwnerId self();                       // this process's id; claims a slot the first time
-    OwnerId reserve_slot();               // for a process to be forked
+    OwnerId self();          // this process's id; claims a slot the first time
+    OwnerId reserve_slot();  // for a process to be forked
     void fill_slot(OwnerId owner, pid_t pid);
     // The same, where the process itself will take the slot and tell when it started.
     void promise_slot(OwnerId owner, pid_t pid);
-    void take_slot(OwnerId owner);        // this process is the one the slot was reserved for
-    void leave();                         // this process ends in order
+    void take_slot(OwnerId owner);  // this process is the one the slot was reserved for
+    void leave();                   // this process ends in order
     bool alive(OwnerId owner) const;
     pid_t pid_of(OwnerId owner) const;
-    // Frees what a dead process left. Returns whether there was such a process.
+    // Whether a process is known to be dead already: cheaper than alive(), which asks the kernel.
+    bool reaped(OwnerId owner) const;
+    // Frees what a dead child of this process left, once it was waited for. Returns whether there was such a
+    // process.
     bool reap(pid_t pid);
     int reap_dead();
     size_t processes(SlotInfo* out, size_t capacity) const;
@@ -183,7 +223,7 @@ class Arena {
 
     uint64_t next_number();  // 0, 1, 2 … over all processes of the arena
     Usage usage() const;
-    uint64_t trim();         // gives the pages of free large blocks back
+    uint64_t trim();  // gives the pages of free large blocks back
 
     static size_t class_of_size(size_t size);
     static size_t class_size(size_t c);
@@ -202,17 +242,24 @@ class Arena {
     Slot& slot(OwnerId owner) const;
     Offset region_start(size_t c) const;
     size_t class_of(Offset block) const;
-    void commit(Offset start, uint64_t length);
+    uint64_t committed() const;
+    void commit(ClassState& s, Offset start, uint64_t length);
     void carve(size_t c, uint64_t index);
+    Offset take_first(Link& list, Word& count, OwnerId me);
+    void put_first(Link& list, Word& count, Offset block);
+    bool give_pages_back(Offset block, size_t size);
     void lock_class(size_t c);
     void repair_class(size_t c);
-    void attach_new(Offset block, Role role);
-    void add_reference(Offset object, Role role, uint64_t kind);
-    void drop(Offset object, Role role);
-    void drop_in_flight(Handle handle, Role role);
-    void destroy_if_unused(Offset object, uint64_t references);
-    void reap_slot(Slot& slot, OwnerId owner);
+    struct Change;
+    void attach_new(Offset block, Kind kind, Role role);
+    Offset new_chunk(OwnerId owner);
+    Entry* entry_for(OwnerId owner);
+    Entry* own_entry();
+    void drop(Handle handle, Role role, uint32_t kind, Entry& entry);
+    bool reap_slot(Slot& slot, OwnerId owner);
     void release_all(Slot& slot);
+    template <class Repair>
+    void settle(SharedLock& lock, OwnerId dead, Repair repair);
     void repair_structures(OwnerId dead);
     void free_owned_by(OwnerId dead);
     OwnerId claim(pid_t pid, uint64_t start_time);
@@ -230,17 +277,5 @@ class Arena {
 Arena& arena();
 bool has_arena();
 void set_arena(Arena* arena);  // nullptr: the run has ended; the mapping stays, for what still points into it
-
-class Guard {
-  public:
-    explicit Guard(SharedLock& lock) : lock_(lock), recovered_(lock.hold(arena().self())) {}
-    Guard(const Guard&) = delete;
-    ~Guard() { lock_.unlock(); }
-    bool recovered() const { return recovered_; }
-
-  private:
-    SharedLock& lock_;
-    bool recovered_;
-};
 
 }  // namespace dragon

@@ -41,23 +41,40 @@ int open_bell(Handle channel) {
     return it->second;
 }
 
-void Channel::lock(Arena& a) {
-    if (lock_.hold(a.self())) repair(a);
-}
+// Holds the channel's lock, and repairs what the last holder left if it died.
+class Channel::Locked {
+  public:
+    Locked(Channel& channel, Arena& a, OwnerId dead = 0) : lock_(channel.lock_) {
+        if (!(dead && lock_.take_from_dead(dead, a.self())) && !lock_.hold(a.self())) return;
+        try {
+            channel.repair(a);
+        } catch (...) {
+            lock_.unlock();
+            throw;
+        }
+    }
+    Locked(const Locked&) = delete;
+    ~Locked() { lock_.unlock(); }
+
+  private:
+    SharedLock& lock_;
+};
 
 // The holder of the lock died. What is linked from the head on is what there is.
 void Channel::repair(Arena& a) {
     uint64_t count = 0;
     bool moving_linked = moving_ == 0;
-    tail_ = 0;
+    Offset tail = 0;
     for (Offset b = head_; b; b = a.at<MessageHead>(b)->next) {
         a.disown(b);
         moving_linked |= b == moving_;
-        tail_ = b;
+        tail = b;
         ++count;
     }
+    tail_ = tail;
     spare_count_ = 0;
     for (Offset b = spare_; b; b = a.at<MessageHead>(b)->next) {
+        a.disown(b);
         moving_linked |= b == moving_;
         ++spare_count_;
     }
@@ -68,84 +85,79 @@ void Channel::repair(Arena& a) {
     }
     moving_ = 0;
     count_ = count;
-    if (bell_.load()) {
-        ring(a, false);
-        if (count) ring(a, true);
-    }
     readers_.notify_all();
     writers_.notify_all();
+    if (bell_.load()) ring(a, false);
+    if (bell_.load() && count) ring(a, true);
 }
 
 void Channel::recover(Arena& a, OwnerId dead) {
-    if (!lock_.take_from_dead(dead, a.self())) return;
-    repair(a);
-    lock_.unlock();
+    Locked locked(*this, a, dead);  // waits for a live holder, which may be repairing
 }
 
-// The last store, to the link or the head, is what makes the message exist.
+// Who waits for what the holder of the lock would do, and that is dead, does it instead.
+void Channel::look_after_lock(Arena& a) {
+    OwnerId holder = lock_.owner();
+    if (holder && !a.alive(holder)) Locked locked(*this, a);
+}
+
+// The store to the link or the head is what makes the message exist. Everything that can fail comes before
+// it.
 void Channel::append(Arena& a, Offset block) {
+    if (bell_.load() && count_.load() == 0) ring(a, true);
     a.at<MessageHead>(block)->next = 0;
-    std::atomic_signal_fence(std::memory_order_release);
     if (head_)
         a.at<MessageHead>(tail_)->next = block;
     else
         head_ = block;
     tail_ = block;
-    if (count_.fetch_add(1) == 0 && bell_.load()) ring(a, true);
-    unfinished_.fetch_add(1, std::memory_order_relaxed);
+    count_.fetch_add(1);
 }
 
-template <class Link>
-Status Channel::put(Arena& a, Nanoseconds deadline, Link link) {
+template <class Append>
+Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
     Slices slices;
+    auto try_put = [&] {
+        Locked locked(*this, a);
+        if (full() || destroyed.load()) return false;
+        append();
+        return true;
+    };
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
-        if (pipe_ && end_is_gone(Role::Reader)) return Status::Broken;
-        if (!full()) {
-            lock(a);
-            if (!full()) {
-                link();
-                lock_.unlock();
-                readers_.notify_one();
-                return Status::Ok;
-            }
-            lock_.unlock();
+        if (is_broken()) return Status::Broken;
+        if (!full() && try_put()) {
+            readers_.notify_one();
+            return Status::Ok;
         }
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
-        auto ready = [this] { return !full() || destroyed.load(); };
+        auto ready = [this] { return !full() || destroyed.load() || is_broken(); };
         if (write_spin_.until(ready)) continue;
         Status status = writers_.sleep(ready, deadline, slices.next());
         if (status == Status::Interrupted) return status;
+        if (full()) look_after_lock(a);
     }
 }
 
 Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds deadline) {
-    Offset fresh = 0;
-    Status status = put(a, deadline, [&] {
-        Offset block = spare_;
+    return put(a, deadline, [&] {
+        Offset block = spare_, fresh = 0;
         if (block) {
             moving_ = block;
-            std::atomic_signal_fence(std::memory_order_release);
             spare_ = a.at<MessageHead>(block)->next;
             --spare_count_;
         } else {
-            try {
-                block = fresh = a.allocate(sizeof(MessageHead) + kSmall);
-            } catch (...) {
-                lock_.unlock();
-                throw;
-            }
+            block = fresh = a.allocate(sizeof(MessageHead) + kSmall);
         }
         auto* head = a.at<MessageHead>(block);
         head->size = label.size;
         head->kind = label.kind;
         head->small = 1;
-        memcpy(head + 1, data, label.size);
+        memcpy(a.at<char>(block) + sizeof(MessageHead), data, label.size);
         append(a, block);
         if (fresh) a.disown(fresh);
         moving_ = 0;
     });
-    return status;
 }
 
 Status Channel::put_block(Arena& a, Label label, Offset block, Nanoseconds deadline) {
@@ -167,37 +179,32 @@ void Channel::await_warm(Arena& a, size_t size) {
 
 bool Channel::try_get(Arena& a, Message& out) {
     if (count_.load(std::memory_order_relaxed) == 0) return false;
-    lock(a);
-    Offset block = head_;
-    if (!block) {
-        lock_.unlock();
-        return false;
-    }
-    auto* head = a.at<MessageHead>(block);
-    out.label = {static_cast<uint32_t>(head->kind), head->size};
     Offset surplus = 0;
-    if (head->small) {
-        out.block = 0;
-        memcpy(out.data, head + 1, head->size);
-        if (spare_count_ < kSpares) {
+    {
+        Locked locked(*this, a);
+        Offset block = head_;
+        if (!block) return false;
+        if (bell_.load() && count_.load() == 1) ring(a, false);
+        auto* head = a.at<MessageHead>(block);
+        out.label = {static_cast<uint32_t>(head->kind), head->size};
+        out.block = head->small ? 0 : block;
+        if (head->small) memcpy(out.data, head + 1, head->size);
+        if (head->small && spare_count_ < kSpares) {
             moving_ = block;
-            std::atomic_signal_fence(std::memory_order_release);
             head_ = head->next;
             head->next = spare_;
             spare_ = block;
             ++spare_count_;
             moving_ = 0;
         } else {
-            a.adopt(surplus = block);
+            a.adopt(block);
             head_ = head->next;
+            if (head->small) surplus = block;
         }
-    } else {
-        a.adopt(out.block = block);
-        head_ = head->next;
+        if (!head_) tail_ = 0;
+        taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        count_.fetch_sub(1);
     }
-    if (!head_) tail_ = 0;
-    if (count_.fetch_sub(1) == 1 && bell_.load()) ring(a, false);
-    lock_.unlock();
     if (capacity_) writers_.notify_one();
     if (surplus) a.free(surplus);
     return true;
@@ -220,6 +227,7 @@ Status Channel::get(Arena& a, Message& out, Nanoseconds deadline) {
         Status status = readers_.sleep(ready, deadline, slices.next());
         if (status == Status::Interrupted) return status;
         slept = true;
+        if (count_.load() == 0) look_after_lock(a);
     }
 }
 
@@ -238,10 +246,19 @@ Status Channel::wait_readable(Nanoseconds deadline) {
     }
 }
 
+// Messages put and not done. Read in this order, as a message is counted as taken before it is no longer
+// counted as there: never less than there are.
+int64_t Channel::unfinished() const {
+    int64_t done = done_.load();
+    auto there = static_cast<int64_t>(count_.load());
+    return there + taken_.load() - done;
+}
+
 bool Channel::task_done() {
-    int64_t left = unfinished_.fetch_sub(1) - 1;
+    done_.fetch_add(1);
+    int64_t left = unfinished();
     if (left < 0) {
-        unfinished_.fetch_add(1);
+        done_.fetch_sub(1);
         return false;
     }
     if (left == 0) joiners_.notify_all();
@@ -252,35 +269,42 @@ Status Channel::join(Nanoseconds deadline) {
     Slices slices;
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
-        if (unfinished_.load() <= 0) return Status::Ok;
+        if (unfinished() <= 0) return Status::Ok;
         if (now() >= deadline) return Status::Timeout;
-        auto ready = [this] { return unfinished_.load() <= 0 || destroyed.load(); };
+        auto ready = [this] { return unfinished() <= 0 || destroyed.load(); };
         if (joiners_.sleep(ready, deadline, slices.next()) == Status::Interrupted) return Status::Interrupted;
     }
 }
 
+void Channel::ring_end(Arena& a) {
+    if (bell_.load()) ring(a, true);
+}
+
 void Channel::end_went() {
-    if (bell_.load() && has_arena()) ring(arena(), true);
     readers_.notify_all();
     writers_.notify_all();
+    joiners_.notify_all();
 }
 
 void Channel::destroy(Arena& a) {
     destroyed = 1;
-    lock(a);
-    Offset list = head_;
-    if (list) a.adopt(list);  // the rest hangs on it and is freed here
-    head_ = tail_ = 0;
-    count_ = 0;
-    lock_.unlock();
-    while (list) {
-        Offset next = a.at<MessageHead>(list)->next;
-        if (next) a.adopt(next);
-        a.free(list);
-        list = next;
+    {
+        Locked locked(*this, a);
+        free_list(a, head_);
+        tail_ = 0;
+        count_ = 0;
+        ring_end(a);
     }
     end_went();
-    joiners_.notify_all();
+}
+
+// The lock is held.
+void Channel::free_list(Arena& a, Link& list) {
+    while (Offset block = list) {
+        a.adopt(block);
+        list = a.at<MessageHead>(block)->next;
+        a.free(block);
+    }
 }
 
 void Channel::tear_down(Arena& a) {
@@ -294,17 +318,14 @@ void Channel::tear_down(Arena& a) {
         }
         unlink(bell_path(handle).c_str());
     }
-    for (Offset* list : {&head_, &spare_})
-        while (Offset block = *list) {
-            *list = a.at<MessageHead>(block)->next;
-            a.free(block);
-        }
+    Locked locked(*this, a);
+    free_list(a, head_);
+    free_list(a, spare_);
 }
 
 void Channel::enable_bell(Arena& a) {
-    lock(a);
+    Locked locked(*this, a);
     if (!bell_.exchange(1) && (count_.load() > 0 || is_over())) ring(a, true);
-    lock_.unlock();
 }
 
 void Channel::ring(Arena& a, bool readable) {
@@ -316,6 +337,7 @@ void Channel::ring(Arena& a, bool readable) {
     } else if (!is_over()) {
         char bytes[64];
         while (read(fd, bytes, sizeof bytes) > 0);
+        if (is_over() && write(fd, &byte, 1) < 0) return;  // its byte may have been among those
     }
 }
 

@@ -1,16 +1,17 @@
 // A first-in first-out queue of messages in the arena, for any number of processes at each end.
 //
-// A put is atomic: a message is linked whole or not at all, and the store that links it is the last one. Whoever finds
-// that the holder of the lock has died walks the list and goes on. Small messages are copied in and out of blocks that
-// the channel keeps; larger ones are written by their sender straight into a block that then passes to the receiver.
+// A put is atomic: a message is linked whole or not at all, and the store that links it is the last one.
+// Whoever finds that the holder of the lock has died walks the list and goes on. Small messages are copied in
+// and out of blocks that the channel keeps; larger ones are written by their sender straight into a block
+// that then passes to the receiver.
 #pragma once
 
 #include "arena.hpp"
 
 namespace dragon {
 
-inline constexpr size_t kSmall = 240;      // bytes of the largest message that is copied under the lock
-inline constexpr size_t kDataStart = 64;   // where a large message's data starts in its block
+inline constexpr size_t kSmall = 240;     // bytes of the largest message that is copied under the lock
+inline constexpr size_t kDataStart = 64;  // where a large message's data starts in its block
 
 // What the data of a message are; the channel itself does not look at it.
 struct Label {
@@ -19,7 +20,7 @@ struct Label {
 };
 
 struct MessageHead {
-    Offset next;
+    Link next;
     uint64_t size : 48;
     uint64_t kind : 15;
     uint64_t small : 1;
@@ -59,39 +60,46 @@ class Channel : public Object {
     Status join(Nanoseconds deadline);
 
     void destroy(Arena& a);
-    void end_went();  // the last reader or writer is gone
+    void ring_end(Arena& a);  // the last writer goes
+    void end_went();          // the last reader or writer is gone
     void tear_down(Arena& a);
+    bool is_locked() const { return lock_.owner() != 0; }
     void recover(Arena& a, OwnerId dead);
 
     // From now on the bell of this channel, a FIFO file, holds a byte whenever there is something to read.
     void enable_bell(Arena& a);
 
   private:
-    template <class Link>
-    Status put(Arena& a, Nanoseconds deadline, Link link);
+    class Locked;
+    template <class Append>
+    Status put(Arena& a, Nanoseconds deadline, Append append);
     bool try_get(Arena& a, Message& out);
     void append(Arena& a, Offset block);
-    void lock(Arena& a);
+    void free_list(Arena& a, Link& list);
     void repair(Arena& a);
+    void look_after_lock(Arena& a);
     void ring(Arena& a, bool readable);
     bool is_over() const { return destroyed.load() || (pipe_ && end_is_gone(Role::Writer)); }
+    bool is_broken() const { return pipe_ && end_is_gone(Role::Reader); }
     Status over_for_reader() const { return destroyed.load() ? Status::Destroyed : Status::EndOfFile; }
+    int64_t unfinished() const;
 
     static constexpr uint32_t kSpares = 256;
 
     alignas(64) SharedLock lock_;
     Word bell_{0};
-    Offset head_ = 0, tail_ = 0;
+    Link head_, tail_;
     std::atomic<uint64_t> count_{0};
-    Offset spare_ = 0;
-    Offset moving_ = 0;  // a small block that is neither spare nor linked at this moment
+    std::atomic<int64_t> taken_{0};  // messages that were taken, ever
+    Link spare_;
+    Link moving_;  // a small block that is neither spare nor linked at this moment
     uint32_t spare_count_ = 0;
     alignas(64) Sleepers readers_;
     Sleepers writers_;
     Sleepers joiners_;
     Spin read_spin_, write_spin_, memory_spin_;
     uint64_t capacity_;
-    std::atomic<int64_t> unfinished_{0};
+    std::atomic<int64_t> done_{0};  // calls of task_done()
     bool pipe_;
 };
 

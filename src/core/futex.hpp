@@ -37,8 +37,8 @@ inline int futex_wake(Word& word, int count) {
     return static_cast<int>(syscall(SYS_futex, &word, FUTEX_WAKE, count, nullptr, nullptr, 0));
 }
 
-// Sleeps while `word` is `seen`, until the deadline or `slice` nanoseconds at most. Sleeps are sliced so that a
-// wake-up lost to a killed process delays the others and never strands them.
+// Sleeps while `word` is `seen`, until the deadline or `slice` nanoseconds at most. Sleeps are sliced so that
+// a wake-up lost to a killed process delays the others and never strands them.
 inline Status futex_wait(Word& word, uint32_t seen, Nanoseconds deadline, Nanoseconds slice) {
     Nanoseconds wait = slice;
     if (deadline != kForever) wait = std::min(wait, deadline - now());
@@ -62,8 +62,9 @@ class Slices {
     Nanoseconds next_;
 };
 
-// Whether to spin before sleeping, learned per object. A sleep and a wake-up across cores cost 50 us and more, a
-// spinning reader sees a write in 0.3 us; but spinning through long waits starves the process waited for.
+// Whether to spin before sleeping, learned per object. A sleep and a wake-up across cores cost 50 us and
+// more, a spinning reader sees a write in 0.3 us; but spinning through long waits starves the process waited
+// for.
 class Spin {
   public:
     // Waits are expected to be short, or else long, until something is learned.
@@ -76,7 +77,8 @@ class Spin {
         if (score <= 0 && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
         Nanoseconds end = now() + budget;
         do {
-            // No PAUSE here: on a virtual machine it leaves to the hypervisor (88 us a round trip against 2.4).
+            // No PAUSE here: on a virtual machine it leaves to the hypervisor (88 us a round trip
+            // against 2.4).
             for (int i = 0; i < 64; ++i) {
                 if (ready()) {
                     score_.store(std::min(score + 4, 16), std::memory_order_relaxed);
@@ -93,8 +95,8 @@ class Spin {
     std::atomic<uint32_t> skipped_{0};
 };
 
-// Sleepers on one word, woken one at a time. `pending` keeps a fast producer from waking a process that was woken
-// already and has not run yet; the woken one clears it and passes the wake-up on when there is more.
+// Sleepers on one word, woken one at a time. `pending` keeps a fast producer from waking a process that was
+// woken already and has not run yet; the woken one clears it and passes the wake-up on when there is more.
 struct Sleepers {
     Word word{0};
     Word count{0};
@@ -116,6 +118,7 @@ struct Sleepers {
     Status sleep(Ready ready, Nanoseconds deadline, Nanoseconds slice) {
         uint32_t seen = word.load();
         count.fetch_add(1);
+        pending.store(0);  // whoever was to be woken may have been killed
         Status status = ready() ? Status::Ok : futex_wait(word, seen, deadline, slice);
         count.fetch_sub(1);
         pending.store(0);

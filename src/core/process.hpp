@@ -11,11 +11,11 @@ namespace dragon {
 struct Launch {
     std::string executable;
     std::vector<std::string> arguments, environment;
-    std::string folder;           // empty: the caller's
-    std::vector<int> descriptors; // become 0, 1, 2 …; all others are closed on exec as they are marked
-    std::vector<int> cpus;        // empty: the caller's
-    int death_signal = 0;         // sent to the child when the calling thread ends
-    bool detached = false;        // not a child of the caller; for the agent
+    std::string folder;            // empty: the caller's
+    std::vector<int> descriptors;  // become 0, 1, 2 …; all others are closed on exec as they are marked
+    std::vector<int> cpus;         // empty: the caller's
+    int death_signal = 0;          // sent to the child when the calling thread ends
+    bool detached = false;         // not a child of the caller; for the agent
 };
 
 // Returns the process id. Throws SystemFailure that names the step that failed and what it was about.

@@ -28,7 +28,7 @@ Status Lock::acquire(OwnerId self, uint64_t thread, Nanoseconds deadline) {
         return Status::Ok;
     }
     if (destroyed.load()) return Status::Destroyed;
-    Status status = deadline == 0 ? (lock_.try_lock(self) ? Status::Ok : Status::Timeout) : lock_.lock(self, deadline);
+    Status status = deadline == 0 ? lock_.try_to_lock(self) : lock_.lock(self, deadline);
     if (status == Status::Ok || status == Status::Recovered) {
         thread_.store(thread, std::memory_order_relaxed);
         if (recursive_) count_ = 1;
@@ -66,7 +66,8 @@ Status Semaphore::acquire(Nanoseconds deadline) {
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
         auto ready = [this] { return value_.load() > 0 || destroyed.load(); };
         if (spin_.until(ready)) continue;
-        if (sleepers_.sleep(ready, deadline, slices.next()) == Status::Interrupted) return Status::Interrupted;
+        if (sleepers_.sleep(ready, deadline, slices.next()) == Status::Interrupted)
+            return Status::Interrupted;
         slept = true;
     }
 }
@@ -108,16 +109,19 @@ void Condition::lock(Arena& a) {
 }
 
 void Condition::recover(Arena& a, OwnerId dead) {
-    if (lock_.take_from_dead(dead, a.self())) lock_.unlock();
+    if (!lock_.take_from_dead(dead, a.self())) lock(a);
     // A dead waiter's block is freed with everything else of its process, so it must leave the list.
-    lock(a);
-    for (Offset* link = &head_; *link;) {
+    uint32_t lost = 0;
+    for (Link* link = &head_; *link;) {
         auto* waiter = a.at<Waiter>(*link);
-        if (waiter->owner == dead)
+        if (waiter->owner == dead) {
+            lost += waiter->notified.load();
             *link = waiter->next;
-        else
+        } else {
             link = &waiter->next;
+        }
     }
+    tell(a, lost);
     lock_.unlock();
 }
 
@@ -125,7 +129,7 @@ Offset Condition::enter(Arena& a) {
     Offset block = a.allocate(sizeof(Waiter));
     new (a.at<Waiter>(block)) Waiter{0, a.self(), {0}};
     lock(a);
-    Offset* link = &head_;
+    Link* link = &head_;
     while (*link) link = &a.at<Waiter>(*link)->next;
     *link = block;
     lock_.unlock();
@@ -135,25 +139,20 @@ Offset Condition::enter(Arena& a) {
 Status Condition::sleep(Arena& a, Offset waiter, Nanoseconds deadline) {
     Word& notified = a.at<Waiter>(waiter)->notified;
     Slices slices;
-    while (notified.load() == 0) {
+    for (;;) {
         if (destroyed.load()) return Status::Destroyed;
+        if (notified.load()) return Status::Ok;
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
-        if (futex_wait(notified, 0, deadline, slices.next()) == Status::Interrupted) return Status::Interrupted;
+        if (futex_wait(notified, 0, deadline, slices.next()) == Status::Interrupted)
+            return Status::Interrupted;
     }
-    return Status::Ok;
-}
-
-void Condition::unlink(Arena& a, Offset waiter) {
-    for (Offset* link = &head_; *link; link = &a.at<Waiter>(*link)->next)
-        if (*link == waiter) {
-            *link = a.at<Waiter>(waiter)->next;
-            return;
-        }
 }
 
 bool Condition::leave(Arena& a, Offset waiter) {
     lock(a);
-    unlink(a, waiter);
+    Link* link = &head_;
+    while (*link && *link != waiter) link = &a.at<Waiter>(*link)->next;
+    if (*link) *link = a.at<Waiter>(waiter)->next;
     lock_.unlock();
     bool notified = a.at<Waiter>(waiter)->notified.load() != 0;
     a.free(waiter);
@@ -161,17 +160,22 @@ bool Condition::leave(Arena& a, Offset waiter) {
 }
 
 uint32_t Condition::notify(Arena& a, uint32_t count) {
-    uint32_t told = 0;
     lock(a);
-    while (head_ && told < count) {
-        auto* waiter = a.at<Waiter>(head_);
-        head_ = waiter->next;
-        if (!a.alive(waiter->owner)) continue;
+    uint32_t told = tell(a, count);
+    lock_.unlock();
+    return told;
+}
+
+// The lock is held.
+uint32_t Condition::tell(Arena& a, uint32_t count) {
+    uint32_t told = 0;
+    for (Offset w = head_; w && told < count; w = a.at<Waiter>(w)->next) {
+        auto* waiter = a.at<Waiter>(w);
+        if (waiter->notified.load() || !a.alive(waiter->owner)) continue;
         waiter->notified = 1;
         futex_wake(waiter->notified, 1);
         ++told;
     }
-    lock_.unlock();
     return told;
 }
 

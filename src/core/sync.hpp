@@ -12,7 +12,9 @@ class Lock : public Object {
     Status acquire(OwnerId self, uint64_t thread, Nanoseconds deadline);
     enum class Release { Ok, NotLocked, NotMine };
     Release release(OwnerId self, uint64_t thread);
-    bool is_mine(OwnerId self, uint64_t thread) const { return lock_.owner() == self && thread_.load() == thread; }
+    bool is_mine(OwnerId self, uint64_t thread) const {
+        return lock_.owner() == self && thread_.load() == thread;
+    }
     OwnerId owner() const { return lock_.owner(); }
     uint32_t count() const { return lock_.owner() == 0 ? 0 : recursive_ ? count_.load() : 1; }
     bool recursive() const { return recursive_; }
@@ -54,7 +56,7 @@ class Event : public Object {
     Spin spin_;
 };
 
-// Waiters in the order of their coming. A waiter that was killed takes no notification from the living.
+// Waiters in the order of their coming. The notification of a waiter that was killed goes to the next one.
 class Condition : public Object {
   public:
     // The caller holds the lock that belongs to the condition, here and in notify().
@@ -69,14 +71,14 @@ class Condition : public Object {
 
   private:
     struct Waiter {
-        Offset next;
+        Link next;
         OwnerId owner;
         Word notified;
     };
     void lock(Arena& a);
-    void unlink(Arena& a, Offset waiter);
+    uint32_t tell(Arena& a, uint32_t count);
     SharedLock lock_;
-    Offset head_ = 0;
+    Link head_;  // those that were notified stay until they leave
 };
 
 // 64-bit words that processes set, add to and wait on.
@@ -88,7 +90,8 @@ class Words : public Object {
     static size_t bytes(uint32_t count) { return sizeof(Words) + count * sizeof(uint64_t); }
     uint32_t count() const { return count_; }
     std::atomic<uint64_t>& at(uint32_t i) const {
-        return const_cast<std::atomic<uint64_t>*>(reinterpret_cast<const std::atomic<uint64_t>*>(this + 1))[i];
+        return const_cast<std::atomic<uint64_t>*>(
+            reinterpret_cast<const std::atomic<uint64_t>*>(this + 1))[i];
     }
     void changed() { sleepers_.notify_all(); }
     // Ok once word `i` is no longer `value`.
