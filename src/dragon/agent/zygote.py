@@ -79,6 +79,9 @@ class Zygote:
                     self.serve()
                 elif fd == agent:
                     ending |= not self.agent.recv(1024)
+                    self.reap()
+                    self.tell("synchronised")
+                    self._tell_all()
                 else:
                     ending |= self._terminated(signals)
                     self.reap()
@@ -150,6 +153,7 @@ class Zygote:
         (_core.fill_slot if request.executable else _core.promise_slot)(slot, pid)
         self.records[pid] = (request, record)
         record[PID] = pid
+        record[STATUS] = RUNNING
         self.tell(
             "started",
             puid=request.puid,
@@ -159,9 +163,6 @@ class Zygote:
             group=request.group,
             record=request.record,
         )
-        if not request.group:
-            self._tell_all()  # whoever sees it run must find it in the registry
-        record[STATUS] = RUNNING
 
     @staticmethod
     def _attachments(request: Spawn) -> list[Name]:
@@ -234,7 +235,6 @@ class Zygote:
 
     def reap(self) -> None:
         """Record the end of every child that has ended, and free what it left in the arena."""
-        ended = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -247,13 +247,9 @@ class Zygote:
                 request, record = self.records.pop(pid)
                 code = os.waitstatus_to_exitcode(status)
                 record[CODE] = code % 2**64
+                record[STATUS] = EXITED
                 self.tell("exited", puid=request.puid, code=code, group=request.group)
-                ended.append(record)
-        if ended:
-            self._tell_all()  # whoever learns of the end must find it in the registry
-        for record in ended:
-            record[STATUS] = EXITED
-            record._close()
+                record._close()
 
     def end(self) -> NoReturn:
         """Stop every process below this one: first asked, after a while killed."""
