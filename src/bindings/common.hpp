@@ -80,11 +80,9 @@ Status wait(Arena& a, Offset object, Nanoseconds deadline, F f) {
             if (status == Status::Timeout && now() - start > 200'000'000 && !a.kept())
                 throw ObjectDestroyed("the run has ended: its agent is gone");
         }
-        if (status == Status::Interrupted) {
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        } else if (status != Status::Timeout || until == deadline) {
-            return status;
-        }
+        if (status != Status::Interrupted && (status != Status::Timeout || until == deadline)) return status;
+        // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
 }
 

@@ -89,7 +89,7 @@ def _adapt() -> None:
     """Where a test looks into the other implementation for one moment: the same question, put to ours."""
     _test_multiprocessing.unpickleable_result = _unpicklable_result
     globals()["WithProcessesTestCondition"].check_invariant = _nobody_waits
-    globals()["TestIgnoreEINTR"]._test_ignore = _ignore_two_signals
+    globals()["TestIgnoreEINTR"]._test_ignore = staticmethod(_ignore_two_signals)
 
 
 def _unpicklable_result() -> Any:
