@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 
-import dragon
 import pytest
+
+import dragon
 from conftest import Site
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from conftest import Site
 
 ROOT = Path(__file__).parents[2]

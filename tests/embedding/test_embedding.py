@@ -6,6 +6,7 @@ import os
 import sys
 
 import pytest
+
 from conftest import Site
 
 INTERACTIVE = """
@@ -92,7 +93,9 @@ def test_pytest_with_four_workers_uses_the_runtime_at_the_same_time(site: Site) 
         """,
         "test_inner.py",
     )
-    done = site.run(sys.executable, "-m", "pytest", "-q", "-n", "4", "-p", "no:cacheprovider", "test_inner.py", timeout=120)
+    done = site.run(
+        sys.executable, "-m", "pytest", "-q", "-n", "4", "-p", "no:cacheprovider", "test_inner.py", timeout=120
+    )
     assert "8 passed" in done.stdout, done.stdout + done.stderr
 
 

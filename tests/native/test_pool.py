@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System, cpu_count
 from dragon.native.pool import Pool

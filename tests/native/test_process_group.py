@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragon.native import process_group as pg
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup

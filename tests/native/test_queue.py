@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+
 from dragon._core import DestroyedError
 from dragon.native.process import Process
 from dragon.native.queue import Queue, QueueError
@@ -65,7 +66,7 @@ def test_full_and_empty_and_their_time_outs() -> None:
     assert [queue.get(), queue.get()] == [1, 2]
     assert queue.empty()
     assert not queue.poll(0.01)
-    for call in (lambda: queue.get_nowait(), lambda: queue.get(timeout=0.01), lambda: queue.get(False)):
+    for call in (queue.get_nowait, lambda: queue.get(timeout=0.01), lambda: queue.get(False)):
         with pytest.raises(standard.Empty):
             call()
 

@@ -11,7 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dragon.native import Array, Barrier, BoundedSemaphore, Condition, Event, Lock, Process, Queue, RLock, Semaphore, Value
+
+from dragon.native import (
+    Array,
+    Barrier,
+    BoundedSemaphore,
+    Condition,
+    Event,
+    Lock,
+    Process,
+    Queue,
+    RLock,
+    Semaphore,
+    Value,
+)
 
 Wait = Callable[..., None]
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from conftest import Site
 
 PROGRAM = """

@@ -234,7 +234,18 @@ def _run_worker(names: list[str], limit: float) -> Iterator[Outcome]:
         environment = {**os.environ, "TMPDIR": folder}
         environment.pop("XDG_RUNTIME_DIR", None)
         worker = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", __file__, "--limit", str(limit), "--report", str(writing), "--", *names],
+            [
+                sys.executable,
+                "-X",
+                "faulthandler",
+                __file__,
+                "--limit",
+                str(limit),
+                "--report",
+                str(writing),
+                "--",
+                *names,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

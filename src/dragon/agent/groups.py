@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from signal import Signals
 from typing import Any, ClassVar
 
 import msgspec
@@ -173,7 +174,7 @@ class Groups:
         group.restart = False
         self._escalate(group, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], patience)
 
-    def _escalate(self, group: Group, steps: list[signal.Signals], patience: float) -> None:
+    def _escalate(self, group: Group, steps: list[Signals], patience: float) -> None:
         if not group.live or not steps:
             return
         self._signal_all(group, steps[0])

@@ -166,7 +166,7 @@ class Agent:
         part, _, name = operation.partition(".")
         if part == "registry":
             self._catch_up()
-        served = {"registry": self.registry, "groups": self.groups}.get(part)
+        served: Registry | Groups | None = {"registry": self.registry, "groups": self.groups}.get(part)  # type: ignore[assignment]
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {operation!r}")
         if descriptors:

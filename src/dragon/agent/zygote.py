@@ -1,4 +1,4 @@
-"""The process that forks user processes: single-threaded, with the runtime loaded and the main program imported once."""
+"""The process that starts user processes and reaps them: single-threaded, with the runtime loaded."""
 
 from __future__ import annotations
 

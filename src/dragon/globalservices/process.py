@@ -80,7 +80,10 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
 
 
 def join(identifier: int | str, timeout: float | None = None) -> int | None:
-    """Wait for a process's end; its exit code, or None after `timeout` seconds. Raises ProcessError for the caller itself."""
+    """Wait for a process's end; its exit code, or None after `timeout` seconds.
+
+    Raises ProcessError for the caller itself, and where there is no such process.
+    """
     known = query(identifier)
     if known.p_uid == identity().puid:
         raise ProcessError("a process cannot wait for its own end")
@@ -130,7 +133,9 @@ def multi_join(
         left = next(puid for puid in waiting if puid not in ended)
         join(left, pause if end is None else min(pause, max(0.0, end - time.monotonic())))
         pause = min(pause * 2, 0.05)
-    statuses = {str(puid): [SUCCESS, ended[puid]] if puid in ended else [PENDING, None] for puid in waiting}
+    statuses: dict[str, list[int | None]] = {
+        str(puid): [SUCCESS, ended[puid]] if puid in ended else [PENDING, None] for puid in waiting
+    }
     return list(ended.items()), statuses
 
 

@@ -41,7 +41,7 @@ class Barrier(threading.Barrier):
         self._share((Words(2), Condition(Lock()), parties, action, timeout))
 
     def _share(self, state: tuple[Words, Condition, int, Any, float | None]) -> None:
-        self._words, self._cond, self._parties, self._action, self._timeout = state  # type: ignore[assignment]
+        self._words, self._cond, self._parties, self._action, self._timeout = state
 
     def __getstate__(self) -> Any:
         return self._words, self._cond, self._parties, self._action, self._timeout
@@ -69,7 +69,7 @@ class Barrier(threading.Barrier):
 
     def serialize(self) -> str:
         """The barrier's name, for attach() in any process of the run."""
-        names = (self._words._name(), self._cond._name(), self._cond._lock._name(), self._parties)  # type: ignore[attr-defined]
+        names = (self._words._name(), self._cond._name(), self._cond._lock._name(), self._parties)
         return msgspec.json.encode(names).decode()
 
     @classmethod

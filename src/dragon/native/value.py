@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from multiprocessing.sharedctypes import typecode_to_type
+from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-defined]
 from typing import Any
 
 from dragon.native.lock import RLock

@@ -75,7 +75,7 @@ def payload_of(request: Spawn) -> bytes | memoryview:
     """What the starter wrote for the entry."""
     if request.payload_in is None:
         return request.payload
-    return memoryview(Words._attached(request.payload_in)).cast("B")[: request.payload_size]  # type: ignore[arg-type]
+    return memoryview(Words._attached(request.payload_in)).cast("B")[: request.payload_size]
 
 
 def _open_streams() -> None:
@@ -88,7 +88,7 @@ def run_exit_handlers() -> bool:
     """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-        mp_util._exit_function()
+        mp_util._exit_function()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()

@@ -34,7 +34,7 @@ def run_nodes() -> list[NodeDescriptor]:
 
 def same_host(name: str, node: NodeDescriptor) -> bool:
     """Whether a user's name for a host means that node: short and full names are the same."""
-    return name in (node.host_name, "localhost") or name.split(".")[0] == node.host_name.split(".")[0]
+    return name in (node.host_name, "localhost") or name.split(".", maxsplit=1)[0] == node.host_name.split(".")[0]
 
 
 def place(policy: Policy | None) -> Placed:

@@ -13,11 +13,11 @@ from dragon import _core
 from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.messages import Spawn
 from dragon.runtime import serialization
 from dragon.runtime.handle import Words
+from dragon.runtime.run import Run, identity, is_open, this_run
 from dragon.runtime.surroundings import describe
-from dragon.runtime.run import Run, identity, this_run
 
 __all__ = [
     "ASKED",
@@ -126,7 +126,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
         request.payload = payload
     else:
         memory = Words(-(-len(payload) // 8))
-        memoryview(memory)[: len(payload)] = payload  # type: ignore[arg-type]
+        memoryview(memory)[: len(payload)] = payload
         request.payload_in, request.payload_size = memory._name(), len(payload)
         _keep[memory._name()] = memory
 
@@ -136,7 +136,7 @@ _keep: dict[tuple[int, int, int], Words] = {}
 
 
 def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
-    """Ask for a process and wait until it runs. Raises OSError where it cannot be started, RunEndedError without a run."""
+    """Ask for a process and wait until it runs. Raises OSError where that fails, RunEndedError without a run."""
     run = this_run()
     record = Words._attached(request.record)
     request.parent = identity().puid
@@ -160,15 +160,7 @@ def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
 
 def standard_streams(null: int) -> list[int]:
     """Descriptors 0, 1 and 2 of this process, `null` in place of those that are closed."""
-    return [fd if _is_open(fd) else null for fd in range(3)]
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+    return [fd if is_open(fd) else null for fd in range(3)]
 
 
 def _await_start(run: Run, record: Words, request: Spawn) -> None:
