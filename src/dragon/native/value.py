@@ -48,7 +48,37 @@ class Memory:
         self.data: Any = whole.from_buffer(self._words)
 
 
-class Value:
+class Shared:
+    """A ctypes object in shared memory, and the lock that goes with it."""
+
+    _memory: Memory
+    _lock: Any
+
+    def get_lock(self) -> Any:
+        """The lock; None if it has none."""
+        return self._lock
+
+    def get_obj(self) -> Any:
+        """The ctypes object itself."""
+        return self._memory.data
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock."""
+        acquired: bool = self._lock.acquire(block, timeout)
+        return acquired
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+
+class Value(Shared):
     """One ctypes value; `value` reads and writes it, structures have their fields.
 
     `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it.
@@ -79,26 +109,3 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<Value {self._memory.data!r}>"
-
-    def get_lock(self) -> Any:
-        """The lock; None if it has none."""
-        return self._lock
-
-    def get_obj(self) -> Any:
-        """The ctypes object itself."""
-        return self._memory.data
-
-    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock."""
-        acquired: bool = self._lock.acquire(block, timeout)
-        return acquired
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.release()
