@@ -8,6 +8,7 @@ import signal
 import sys
 
 import pytest
+
 from conftest import Site
 
 HEAD = """

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from dragon.globalservices import node as node_service
 from dragon.globalservices.node import DragonNodeError
 from dragon.infrastructure import node_desc, parameters

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from dragon.infrastructure.policy import Policy, PolicyError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dragon.infrastructure.policy import Policy, PolicyError
 
 policies = st.builds(
     Policy,

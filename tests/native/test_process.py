@@ -193,6 +193,18 @@ def test_multi_join() -> None:
         process_service.multi_join([])
 
 
+def test_executables_are_created_by_name() -> None:
+    made = process_service.create("sleep", "", ["1000"], None, user_name="sleeper")
+    assert process_service.create("true", "", [], None, user_name="sleeper", soft=True).p_uid == made.p_uid
+    with pytest.raises(ProcessError, match="sleeper"):
+        process_service.create("true", "", [], None, user_name="sleeper")
+    process_service.kill("sleeper")
+    assert process_service.join(made.p_uid) == -signal.SIGKILL
+    assert made.p_uid in process_service.get_list()
+    with pytest.raises(ProcessError, match="no_such_program"):
+        process_service.create("no_such_program", "", [], None)
+
+
 def test_a_template_starts_any_number_of_processes() -> None:
     queue = Queue()
     template = ProcessTemplate(put, (queue, 1))
