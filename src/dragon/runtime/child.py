@@ -53,6 +53,9 @@ def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
         become(Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group))
         if request.environment:
             apply_environment(request.environment)
+        # Whoever started this process is woken about now, and often on the processor that it slept on and this
+        # process was put on: let it go first, as it may have more to start.
+        os.sched_yield()
         code = run_entry(request, descriptors)
     except BaseException:
         traceback.print_exc()
