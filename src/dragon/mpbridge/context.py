@@ -1,7 +1,7 @@
 """The start method "dragon": multiprocessing's own context, with our classes in place of its own.
 
 Only what chooses between start methods is changed: the default context's factory methods ask the chosen method's
-context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")` and the standard one otherwise.
+context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, else the standard one.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ class _Queue(Channel):
             return Connection(self, None), Connection(None, self)
         if self._ends is None:
             # Handles of their own: closing an end leaves the queue and the other end open.
-            self._ends = Connection(Channel._attached(self._name()), None), Connection(
-                None, Channel._attached(self._name())
+            self._ends = (
+                Connection(Channel._attached(self._name()), None),
+                Connection(None, Channel._attached(self._name())),
             )
         return self._ends
 

@@ -16,8 +16,8 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import serialization
 from dragon.runtime.handle import Words
-from dragon.runtime.surroundings import describe
 from dragon.runtime.run import Run, identity, this_run
+from dragon.runtime.surroundings import describe
 
 __all__ = [
     "ASKED",
@@ -43,12 +43,14 @@ _LARGEST_PAYLOAD = 48 * 1024
 class Started:
     """A process that was started, as the process that started it sees it."""
 
+    _pidfd: int | None = None
+    _close = staticmethod(os.close)  # still there when an interpreter that ends has emptied this module
+
     def __init__(self, puid: int, record: Words, name: str) -> None:
         self.puid = puid
         self.record = record
         self.name = name
         self.pid = record[PID]
-        self._pidfd: int | None = None
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -56,7 +58,7 @@ class Started:
 
     def __del__(self) -> None:
         if self._pidfd is not None:
-            os.close(self._pidfd)
+            self._close(self._pidfd)
 
     @property
     def sentinel(self) -> int:
@@ -136,7 +138,7 @@ _keep: dict[tuple[int, int, int], Words] = {}
 
 
 def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
-    """Ask for a process and wait until it runs. Raises OSError where it cannot be started, RunEndedError without a run."""
+    """Ask for a process and wait until it runs. Raises OSError where that fails, RunEndedError without a run."""
     run = this_run()
     record = Words._attached(request.record)
     request.parent = identity().puid
