@@ -29,6 +29,7 @@ import dragon  # noqa: F401 - makes "dragon" a start method
 
 try:
     from test import _test_multiprocessing, support
+    from test.support import script_helper
 except ImportError as missing:  # some distributions package Python without its tests
     raise SystemExit(f"this Python has no tests of multiprocessing installed: {missing}") from missing
 
@@ -66,7 +67,12 @@ def _executor_tests() -> Iterator[type[unittest.TestCase]]:
     class ProcessPoolDragonMixin(spawn):  # type: ignore[misc]
         ctx = "dragon"
 
+    def assert_python_ok(option: str, code: str) -> Any:
+        return script_helper.assert_python_ok(option, f"import dragon\n{code}", PYTHONPATH=os.pathsep.join(sys.path))
+
     for module in modules:
+        if hasattr(module, "assert_python_ok"):  # for programs that do not know of us
+            module.assert_python_ok = assert_python_ok  # type: ignore[attr-defined]
         for name, cls in list(vars(module).items()):
             if isinstance(cls, type) and issubclass(cls, unittest.TestCase) and spawn in cls.__bases__:
                 bases = tuple(ProcessPoolDragonMixin if base is spawn else base for base in cls.__bases__)
@@ -96,9 +102,9 @@ def _unpicklable_result() -> Any:
     return threading.Lock()  # the lambda of the original can be sent here
 
 
-def _nobody_waits(self: unittest.TestCase, condition: Any) -> None:
+def _nobody_waits(test: unittest.TestCase, condition: Any) -> None:
     with condition:
-        self.assertEqual(condition._notify(1), 0)
+        assert condition._notify(1) == 0
 
 
 def _ignore_two_signals(conn: Any) -> None:
@@ -225,7 +231,7 @@ def _leftovers(session: int, folder: Path) -> str:
 
 
 def _run_worker(names: list[str], limit: float) -> Iterator[Outcome]:
-    """Run tests of one class in one process; those that a crash or a hang kept from running are not among the outcomes."""
+    """Run tests of one class in one process. Those that a crash or a hang kept from running have no outcome."""
     with (
         tempfile.TemporaryDirectory(prefix="d") as folder,
         tempfile.TemporaryFile("w+", errors="replace") as log,

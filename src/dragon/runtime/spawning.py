@@ -43,12 +43,14 @@ _LARGEST_PAYLOAD = 48 * 1024
 class Started:
     """A process that was started, as the process that started it sees it."""
 
+    _pidfd: int | None = None
+    _close = staticmethod(os.close)  # still there when an interpreter that ends has emptied this module
+
     def __init__(self, puid: int, record: Words, name: str) -> None:
         self.puid = puid
         self.record = record
         self.name = name
         self.pid = record[PID]
-        self._pidfd: int | None = None
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -56,7 +58,7 @@ class Started:
 
     def __del__(self) -> None:
         if self._pidfd is not None:
-            os.close(self._pidfd)
+            self._close(self._pidfd)
 
     @property
     def sentinel(self) -> int:
