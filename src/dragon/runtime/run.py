@@ -208,10 +208,9 @@ def become(me: Identity) -> None:
 
 def _end_at_exit() -> None:
     """End the run when this process ends, after `multiprocessing` has joined its children."""
-    # Finalizers with a negative priority run after the children are joined; atexit alone would come too early or
-    # too late, depending on what was imported first.
+    # Finalizers with a negative priority run after the children are joined; an exit handler of our own would be
+    # called before that.
     mp_util.Finalize(None, end, exitpriority=-1000)
-    atexit.register(end)
 
 
 def end() -> None:
