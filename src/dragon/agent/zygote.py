@@ -1,4 +1,4 @@
-"""The process that forks user processes: single-threaded, with the runtime loaded and the main program imported once."""
+"""The process that forks user processes: single-threaded, the runtime loaded and the main program imported once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from dragon.runtime import child
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run
-from dragon.runtime.surroundings import take_over
 from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
+from dragon.runtime.surroundings import take_over
 
 __all__ = ["Zygote", "children_of"]
 
@@ -84,11 +84,18 @@ class Zygote:
                 if fd == requests:
                     self.serve()
                 elif fd == agent:
-                    ending |= not self.agent.recv(1024)
+                    ending |= self._agent_is_gone()
                 else:
                     ending |= self._terminated(signals)
                     self.reap()
         self.end()
+
+    def _agent_is_gone(self) -> bool:
+        """Read what the agent sent; whether that is its end."""
+        try:
+            return not self.agent.recv(1024)
+        except ConnectionResetError:  # it ended before it read all that was reported
+            return True
 
     @staticmethod
     def _terminated(signals: int) -> bool:
