@@ -176,7 +176,7 @@ def install() -> None:
     _redirect(mp_context.DefaultContext.get_all_start_methods)
     # The children of "spawn" and "forkserver" set this start method before anything of ours can be imported, and
     # their own soon after. Asking must not fix the start method, as get_start_method() does.
-    mp_spawn.get_start_method = _start_method_for_spawn
+    mp_spawn.get_start_method = _start_method_for_spawn  # type: ignore[attr-defined]
 
 
 def _start_method_for_spawn() -> str | None:
