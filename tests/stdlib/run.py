@@ -44,13 +44,37 @@ EXCLUDED = {
     ),
     "TestStartMethod.test_get_all": "lists the standard start methods and nothing else; there is one more with us",
     "TestNoForkBomb.test_noforkbomb": (
-        "runs a main program without a __main__ guard that does not import dragon and must fail; with us it works"
+        "runs a main program without a __main__ guard, which must fail; with us it works"
     ),
 }
 
 # These are of multiprocessing.dummy, which is threads alone: no start method has a part in them.
 _NOT_OURS = "WithThreads"
 _PATIENCE = 10.0  # seconds for what a class started to end
+
+
+class Outcome(NamedTuple):
+    """What became of a test. `text` is a reason or an error."""
+
+    name: str
+    kind: str
+    text: str = ""
+    seconds: float = 0.0
+
+
+def _assert_python_ok(*arguments: str, **_: Any) -> Any:
+    """Run a program that knows nothing of us in a Python that does."""
+    path = os.pathsep.join([str(Path(__file__).parent / "early"), *sys.path])
+    return script_helper.assert_python_ok(*arguments, PYTHONPATH=path)
+
+
+def _main_program_tests() -> Iterator[type[unittest.TestCase]]:
+    """The tests of main programs of all kinds: scripts, folders, zip files, modules of packages."""
+    module: Any = importlib.import_module("test.test_multiprocessing_main_handling")
+    module.assert_python_ok = _assert_python_ok
+    source = module.test_source_main_skipped_in_children
+    values = {"start_method": "dragon", "main_in_children_source": source, "__module__": __name__}
+    yield type("DragonCmdLineTest", (module.MultiProcessingCmdLineMixin, unittest.TestCase), values)
 
 
 def _executor_tests() -> Iterator[type[unittest.TestCase]]:
@@ -67,28 +91,25 @@ def _executor_tests() -> Iterator[type[unittest.TestCase]]:
     class ProcessPoolDragonMixin(spawn):  # type: ignore[misc]
         ctx = "dragon"
 
-    def assert_python_ok(option: str, code: str) -> Any:
-        return script_helper.assert_python_ok(option, f"import dragon\n{code}", PYTHONPATH=os.pathsep.join(sys.path))
-
     for module in modules:
-        if hasattr(module, "assert_python_ok"):  # for programs that do not know of us
-            module.assert_python_ok = assert_python_ok  # type: ignore[attr-defined]
+        if hasattr(module, "assert_python_ok"):
+            module.assert_python_ok = _assert_python_ok  # type: ignore[attr-defined]
         for name, cls in list(vars(module).items()):
             if isinstance(cls, type) and issubclass(cls, unittest.TestCase) and spawn in cls.__bases__:
                 bases = tuple(ProcessPoolDragonMixin if base is spawn else base for base in cls.__bases__)
                 yield type(name.replace("Spawn", "Dragon"), bases, {"__module__": __name__})
 
 
-def _install() -> str:
-    """Put the test classes into this module, under which processes find them; why some are missing, if any."""
+def _install() -> Iterator[Outcome]:
+    """Put the test classes into this module, under which processes find them; gives what is missing."""
     _test_multiprocessing.install_tests_in_module_dict(globals(), "dragon")
     for name in [name for name in globals() if name.startswith(_NOT_OURS)]:
         del globals()[name]
-    try:
-        globals().update({cls.__name__: cls for cls in _executor_tests()})
-    except ModuleNotFoundError as missing:
-        return f"test.test_concurrent_futures: not installed with this Python ({missing})"
-    return ""
+    for more in (_main_program_tests, _executor_tests):
+        try:
+            globals().update({cls.__name__: cls for cls in more()})
+        except ModuleNotFoundError as missing:
+            yield Outcome(missing.name or more.__name__, "skipped", "not installed with this Python")
 
 
 def _adapt() -> None:
@@ -118,7 +139,7 @@ def _ignore_two_signals(conn: Any) -> None:
         time.sleep(0.01)
 
 
-_missing = _install()
+_missing = list(_install())
 _adapt()
 
 
@@ -194,15 +215,6 @@ def _run_class(names: list[str], report_fd: int, limit: float) -> int:
 
 
 # ---- all of them
-
-
-class Outcome(NamedTuple):
-    """What became of a test. `text` is a reason or an error."""
-
-    name: str
-    kind: str
-    text: str = ""
-    seconds: float = 0.0
 
 
 def _processes_of(session: int) -> list[int]:
@@ -342,14 +354,12 @@ def main() -> int:
     if options.report is not None:
         return _run_class(options.names, options.report, options.limit)
 
-    outcomes: list[Outcome] = []
+    outcomes = list(_missing)
     groups: list[list[str]] = []
     for names in _all_tests(options.k):
         excluded = {name: reason for name in names if (reason := _reason_to_exclude(name)) is not None}
         outcomes += [Outcome(name, "skipped", reason) for name, reason in excluded.items()]
         groups.append([name for name in names if name not in excluded])
-    if _missing:
-        outcomes.append(Outcome(*_missing.split(": ", 1)[:1], "skipped", _missing.split(": ", 1)[1]))
     for outcome in outcomes:
         _show(outcome, options.v)
     with ThreadPoolExecutor(options.j) as threads:

@@ -22,6 +22,7 @@ from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run
 from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
+from dragon.runtime.surroundings import take_over
 
 __all__ = ["Zygote", "children_of"]
 
@@ -78,14 +79,23 @@ class Zygote:
                 if fd == requests:
                     self.serve()
                 elif fd == agent:
-                    ending |= not self.agent.recv(1024)
-                    self.reap()
-                    self.tell("synchronised")
-                    self._tell_all()
+                    if self._agent_is_gone():
+                        ending = True
+                    else:
+                        self.reap()
+                        self.tell("synchronised")
+                        self._tell_all()
                 else:
                     ending |= self._terminated(signals)
                     self.reap()
         self.end()
+
+    def _agent_is_gone(self) -> bool:
+        """Read what the agent sent; whether that is its end."""
+        try:
+            return not self.agent.recv(1024)
+        except ConnectionResetError:  # it ended before it read all that was reported
+            return True
 
     @staticmethod
     def _terminated(signals: int) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
 from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker
 
 from dragon.runtime import serialization
 
-__all__ = ["InheritedDescriptor", "run"]
+__all__ = ["HEADER", "InheritedDescriptor", "run"]
 
 
 class InheritedDescriptor:
@@ -24,24 +25,29 @@ class InheritedDescriptor:
 
 _inherited: list[int] = []
 
+# Before the process object: its parent, and whether the first descriptor leads to the parent's resource tracker, which
+# must be known before objects are made that it tracks.
+HEADER = struct.Struct("<i?")
+
 
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Run the process object that Popen wrote; returns its exit code."""
     _inherited[:] = descriptors
+    parent, tracked = HEADER.unpack_from(payload)
+    if tracked:
+        # Importing the main program may have started one in the zygote.
+        resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
+        resource_tracker._resource_tracker._fd = os.dup(descriptors[0])  # type: ignore[attr-defined]
     current = mp_process.current_process()
     current._inheriting = True  # type: ignore[attr-defined]
     try:
-        parent, tracker_index, process_obj = serialization.loads(payload)
+        process_obj = serialization.loads(memoryview(payload)[HEADER.size :])
     finally:
         del current._inheriting  # type: ignore[attr-defined]
     try:
         parent_sentinel = os.pidfd_open(parent)
     except ProcessLookupError:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
-    if tracker_index is not None:
-        # Importing the main program may have started one in the zygote.
-        resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
-        resource_tracker._resource_tracker._fd = os.dup(descriptors[tracker_index])  # type: ignore[attr-defined]
     for fd in descriptors:
         os.close(fd)
     code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)

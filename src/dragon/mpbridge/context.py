@@ -1,20 +1,22 @@
 """The start method "dragon": multiprocessing's own context, with our classes in place of its own.
 
 Only what chooses between start methods is changed: the default context's factory methods ask the chosen method's
-context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, the standard one otherwise.
+context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, else the standard one.
+The functions themselves are changed, as many hold them already: who wrote `from multiprocessing import Queue` above
+`import dragon`, and torch, which has all names of multiprocessing.
 """
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import multiprocessing.context as mp_context
+import types
 from collections.abc import Callable
 from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
 from typing import Any
 
-__all__ = ["DragonContext", "DragonProcess", "install"]
+__all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
 
 NAME = "dragon"
 
@@ -169,18 +171,9 @@ def install() -> None:
     if NAME in mp_context._concrete_contexts:  # type: ignore[attr-defined]
         return
     mp_context._concrete_contexts[NAME] = DragonContext()  # type: ignore[attr-defined]
-    default = mp_context._default_context
     for name in _DISPATCHED:
-        dispatch = _dispatch(name, getattr(mp_context.BaseContext, name))
-        setattr(mp_context.DefaultContext, name, dispatch)
-        setattr(multiprocessing, name, getattr(default, name))
-    standard = mp_context.DefaultContext.get_all_start_methods
-
-    def get_all_start_methods(self: Any) -> list[str]:
-        return [*standard(self), NAME]
-
-    mp_context.DefaultContext.get_all_start_methods = get_all_start_methods  # type: ignore[method-assign]
-    multiprocessing.get_all_start_methods = default.get_all_start_methods
+        _redirect(getattr(mp_context.BaseContext, name))
+    _redirect(mp_context.DefaultContext.get_all_start_methods)
     # The children of "spawn" and "forkserver" set this start method before anything of ours can be imported, and
     # their own soon after. Asking must not fix the start method, as get_start_method() does.
     mp_spawn.get_start_method = _start_method_for_spawn  # type: ignore[attr-defined]
@@ -191,12 +184,34 @@ def _start_method_for_spawn() -> str | None:
     return "spawn" if name == NAME else name
 
 
-def _dispatch(name: str, standard: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(standard)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        context = self._actual_context
-        if isinstance(context, DragonContext):
-            return getattr(context, name)(*args, **kwargs)
-        return standard(self, *args, **kwargs)
+_standard: dict[str, Callable[..., Any]] = {}
 
-    return method
+
+def _redirect(function: Any) -> None:
+    """Have calls of a function of multiprocessing's come to dispatch(), whoever holds it already."""
+    name = function.__name__
+    _standard[name] = function.__wrapped__ = _copy(function)
+    function.__code__, function.__defaults__, function.__kwdefaults__ = _call.__code__, None, {"_name": name}
+
+
+def _copy(function: Any) -> Callable[..., Any]:
+    copy = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _call(self: Any, *args: Any, _name: str, **kwargs: Any) -> Any:
+    # This becomes the code of functions of multiprocessing's: it knows no name of this module.
+    from dragon.mpbridge.context import dispatch
+
+    return dispatch(_name, self, args, kwargs)
+
+
+def dispatch(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function of multiprocessing's contexts does since install()."""
+    if name == "get_all_start_methods":
+        return [*_standard[name](context), NAME]
+    chosen = getattr(context, "_actual_context", None)
+    if isinstance(chosen, DragonContext):
+        return getattr(chosen, name)(*args, **kwargs)
+    return _standard[name](context, *args, **kwargs)

@@ -9,7 +9,7 @@ from multiprocessing.context import set_spawning_popen
 from typing import Any
 
 from dragon.infrastructure.messages import Output, Spawn
-from dragon.mpbridge.bootstrap import InheritedDescriptor
+from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
 from dragon.runtime import placement, serialization
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import Started, environment_changes, new_request, prepare_call, start
@@ -49,10 +49,11 @@ class Popen:
 
     def _payload(self, request: Spawn, process_obj: Any) -> bytes:
         tracker = getattr(resource_tracker._resource_tracker, "_fd", None)
-        tracker_index = None if tracker is None else self.duplicate_for_child(tracker)
+        if tracker is not None:
+            self.duplicate_for_child(tracker)
         set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            return serialization.dumps((os.getpid(), tracker_index, process_obj))
+            return HEADER.pack(os.getpid(), tracker is not None) + serialization.dumps(process_obj)
         finally:
             set_spawning_popen(None)
 

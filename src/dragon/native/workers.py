@@ -173,6 +173,9 @@ class Workers:
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
         self._kill_all()
+        if threading.current_thread() is not self._thread:
+            # It looks at the processes, and the run may be over soon.
+            self._thread.join(patience)
 
     def _kill_all(self) -> None:
         for process in self.processes:
