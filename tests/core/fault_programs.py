@@ -25,6 +25,7 @@ import dragon.runtime.serialization  # noqa: F401  tells the core how to pickle
 from dragon import _core
 
 PR_SET_PDEATHSIG = 1
+READER = 1
 PATIENCE = 20.0  # for what takes milliseconds
 MIB = 2**20
 _clock = time.monotonic
@@ -222,6 +223,27 @@ def lock(seed: int) -> None:
 
 
 @leaves_nothing
+def lock_with_warnings_as_errors(seed: int) -> None:
+    """The word of a dead holder is an exception then, and who gets that does not have the lock."""
+    for recursive in (False, True):
+        the_lock = _core.Lock(recursive)
+        if os.fork() == 0:
+            the_lock.acquire()
+            os._exit(0)
+        os.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                the_lock.acquire(timeout=PATIENCE)
+            except RuntimeWarning:
+                pass
+            else:
+                raise AssertionError("nobody was told that the holder died")
+        assert the_lock._count() == 0
+        assert the_lock.acquire(False)
+
+
+@leaves_nothing
 def semaphore(seed: int) -> None:
     """What the dead had acquired is lost; what the others have is not."""
     permits = 3
@@ -293,7 +315,8 @@ def handles(seed: int) -> None:
         made = [_core.Event(), _core.Lock(), _core.Channel()]
         while True:
             made[rng.randrange(2)] = rng.choice([_core.Event, _core.Lock])()
-            made[2] = _core.Channel(0, rng.random() < 0.5, rng.randrange(3))
+            pipe = rng.random() < 0.5
+            made[2] = _core.Channel(0, pipe, READER if pipe else 0)
             made[2].put(b"x" * rng.choice([10, 1000]))
             handle = rng.choice(made)
             handle._send()

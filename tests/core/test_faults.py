@@ -18,7 +18,16 @@ TIME_OUT = 100
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     "program",
-    ["queue", "unbounded_queue", "large_messages", "lock", "semaphore", "condition", "handles"],
+    [
+        "queue",
+        "unbounded_queue",
+        "large_messages",
+        "lock",
+        "lock_with_warnings_as_errors",
+        "semaphore",
+        "condition",
+        "handles",
+    ],
 )
 def test_survivors_go_on(program: str, seed: int) -> None:
     process = subprocess.Popen(
