@@ -73,18 +73,16 @@ Status wait(Arena& a, Offset object, Nanoseconds deadline, F f) {
         ~Waiting() { a.set_waiting(0); }
     } waiting(a, object);
     for (;;) {
-        Nanoseconds until = std::min(deadline, now() + 1'000'000'000);
+        Nanoseconds start = now(), until = std::min(deadline, start + 1'000'000'000);
         {
             nb::gil_scoped_release release;
             status = f(until);
-            if (status == Status::Timeout && until != deadline && !a.kept())
+            if (status == Status::Timeout && now() - start > 200'000'000 && !a.kept())
                 throw ObjectDestroyed("the run has ended: its agent is gone");
         }
-        if (status == Status::Interrupted) {
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        } else if (status != Status::Timeout || until == deadline) {
-            return status;
-        }
+        if (status != Status::Interrupted && (status != Status::Timeout || until == deadline)) return status;
+        // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
 }
 

@@ -70,10 +70,10 @@ void enter_child(int parent, const std::vector<int>& streams, const std::vector<
                  const std::vector<int>& cpus, const std::string& folder) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    for (int fd : unwanted) close(fd);
     for (int i = 0; i < static_cast<int>(streams.size()); ++i) dup2(streams[static_cast<size_t>(i)], i);
     for (int fd : streams)
         if (fd > 2) close(fd);  // the same one twice does no harm
+    for (int fd : unwanted) close(fd);
     sigset_t none = signal_set({});
     sigprocmask(SIG_SETMASK, &none, nullptr);
     if (!cpus.empty()) {

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from signal import Signals
 from typing import Any, ClassVar
 
 import msgspec
@@ -33,6 +34,7 @@ LIVE, CHANGES, GROUP_WORDS = 0, 1, 2
 _PATIENCE = 5.0
 _RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)
 _AWAIT_STDERR = 0.2
+_FOR_OWN_END = 1.0  # between a member's failure and the end of the others
 
 
 class Member:
@@ -172,7 +174,7 @@ class Groups:
         group.restart = False
         self._escalate(group, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], patience)
 
-    def _escalate(self, group: Group, steps: list[signal.Signals], patience: float) -> None:
+    def _escalate(self, group: Group, steps: list[Signals], patience: float) -> None:
         if not group.live or not steps:
             return
         self._signal_all(group, steps[0])
@@ -262,9 +264,11 @@ class Groups:
         group.failure = what + (f"; it last wrote:\n{tail}" if tail else "")
         if not group.ignore_errors and len(group.members) > 1:
             # Let the others come to their own end for a moment: the first cause is known already.
-            group.timers.append(
-                self.loop.call_later(1.0, self._escalate, group, [signal.SIGTERM, signal.SIGKILL], _PATIENCE)
-            )
+            group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
+
+    def _end_the_others(self, group: Group) -> None:
+        group.ending = True
+        self._escalate(group, [signal.SIGTERM, signal.SIGKILL], _PATIENCE)
 
     def _ended(self, group: Group, member: Member, code: int) -> None:
         member.code = code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from collections import OrderedDict
 from os import kill as os_kill
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 

@@ -46,6 +46,7 @@ class Agent:
         self.groups = Groups(self.send_spawn, self.registry)
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._ending: list[Client] = []
+        self._synchronised = False
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the run ends, then leave nothing behind."""
@@ -115,18 +116,31 @@ class Agent:
                 data = b""
             if not data:
                 log.error("the zygote (pid %d) is gone; the run ends", self.zygote)
+                self.loop.remove_reader(self.events)
                 self.end()
                 return
             for event in msgspec.msgpack.decode(data):
                 self._on_event(event.pop("event"), event, descriptors)
 
     def _on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
+        if kind == "synchronised":
+            self._synchronised = True
+            return
         if kind == "stream":
             self.streams.add(**event, descriptors=descriptors)
             return
         getattr(self.registry, kind)(**event)
         if event["group"]:
             getattr(self.groups, kind)(**event)
+
+    def _catch_up(self) -> None:
+        """Take in what the zygote has done so far: who saw a process start or end must find that in the registry."""
+        self._synchronised = False
+        self.events.send(b"?")
+        waiting = select.poll()
+        waiting.register(self.events, select.POLLIN)
+        while not self._synchronised and not self.over.done() and waiting.poll(1000):
+            self._on_events()
 
     # ---- requests
 
@@ -150,7 +164,9 @@ class Agent:
             self.end()
             return None
         part, _, name = operation.partition(".")
-        served = {"registry": self.registry, "groups": self.groups}.get(part)
+        if part == "registry":
+            self._catch_up()
+        served: Registry | Groups | None = {"registry": self.registry, "groups": self.groups}.get(part)  # type: ignore[assignment]
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {operation!r}")
         if descriptors:

@@ -1,4 +1,4 @@
-"""Standard streams that are not simply inherited: to and from connections, to the terminal with labels, with a copy kept.
+"""Standard streams that are not simply inherited: to and from connections, with labels, with a copy of the end kept.
 
 A process's output is read as it comes; lines stay whole, and in order within a process.
 """

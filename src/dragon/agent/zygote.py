@@ -1,30 +1,26 @@
-"""The process that forks user processes: single-threaded, with the runtime loaded and the main program imported once."""
+"""The process that starts user processes and reaps them: single-threaded, with the runtime loaded."""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import os
-import random
 import select
 import signal
 import socket
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
 from dragon import _core
+from dragon.agent.forking import Forker
 from dragon.infrastructure import parameters
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
-from dragon.runtime import child
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run
-from dragon.runtime.surroundings import take_over
 from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
 
 __all__ = ["Zygote", "children_of"]
@@ -51,12 +47,10 @@ class Zygote:
         self.requests = requests
         self.agent = agent
         self.run_info = run
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.untold: list[dict[str, Any]] = []
         self.records: dict[int, tuple[Spawn, Words]] = {}
-        self.main: tuple[str, str] | None = None
-        self.surroundings = b""
-        self.fork_is_safe = True
-        self.hooks = _ForkHooks()
+        self.labelled: set[int] = set()  # pipes whose lines get labels
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
@@ -67,14 +61,14 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for module in _PRELOADED:
             importlib.import_module(module)
-        self.hooks.watch()
-        self.unwanted = [self.requests.fileno(), self.agent.fileno(), signals]
+        sources = [self.requests.fileno(), self.agent.fileno(), signals]
+        self.forker = Forker([*sources, self.null], self._environment)
         gc.collect()
         gc.freeze()
         events = select.poll()
-        for source in self.unwanted:
+        for source in sources:
             events.register(source, select.POLLIN)
-        requests, agent, _ = self.unwanted
+        requests, agent, _ = sources
         ending = False
         while not ending:
             ready = events.poll(0 if self.untold else None)
@@ -85,6 +79,9 @@ class Zygote:
                     self.serve()
                 elif fd == agent:
                     ending |= not self.agent.recv(1024)
+                    self.reap()
+                    self.tell("synchronised")
+                    self._tell_all()
                 else:
                     ending |= self._terminated(signals)
                     self.reap()
@@ -103,6 +100,8 @@ class Zygote:
             self._tell_all(descriptors)
 
     def _tell_all(self, descriptors: list[int] | None = None) -> None:
+        if not self.untold:
+            return
         events, self.untold = self.untold, []
         try:
             socket.send_fds(self.agent, [encode(events)], descriptors or [])
@@ -118,7 +117,9 @@ class Zygote:
             request = decode_spawn(data)
             record = Words._attached(request.record)
         except (msgspec.MsgspecError, _core.DestroyedError) as error:
-            _log().warning("a start request was dropped: %s", error)
+            from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
+
+            runtime_log("zygote").warning("a start request was dropped: %s", error)
         else:
             self.start(request, record, descriptors)
         finally:
@@ -136,17 +137,19 @@ class Zygote:
             if request.executable:
                 pid = self._execute(request, slot, streams)
             else:
-                pid = self._fork(request, slot, [*streams, *descriptors[3:]])
+                pid = self.forker.start(request, slot, [*streams, *descriptors[3:]])
+            self._publish(request, record, slot, pid)
         except (OSError, _core.DestroyedError, MemoryError) as error:
             _core.fill_slot(slot, _NO_PROCESS)
             _core.reap(_NO_PROCESS)
             record[ERROR] = getattr(error, "errno", None) or 5
             record[STATUS] = FAILED
             self.tell("failed", puid=request.puid, group=request.group, text=str(error))
-            return
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _publish(self, request: Spawn, record: Words, slot: int, pid: int) -> None:
         (_core.fill_slot if request.executable else _core.promise_slot)(slot, pid)
         self.records[pid] = (request, record)
         record[PID] = pid
@@ -169,7 +172,9 @@ class Zygote:
         """Descriptors for 0, 1 and 2; what is opened here is added to `opened`."""
         result = list(given)
         for number, output in enumerate(request.streams or [Output()] * 3):
-            if output.kind == "stdout":
+            if output.kind == "null":
+                result[number] = self.null
+            elif output.kind == "stdout":
                 result[number] = result[1]
             elif output.kind == "file":
                 path = os.path.join(request.folder or ".", output.path)
@@ -182,6 +187,12 @@ class Zygote:
     def _pipe(self, request: Spawn, number: int, output: Output, given: int, opened: list[int]) -> int:
         reading, writing = os.pipe()
         opened += [reading, writing]
+        if output.kind != "pipe":
+            # What a labelled process passes on to its children is a pipe of ours: they go past it.
+            if _inode(given) in self.labelled:
+                given = number
+            if self.run_info.label:
+                self.labelled.add(_inode(reading))
         theirs, ours = (reading, writing) if number == 0 else (writing, reading)
         self.tell(
             "stream",
@@ -220,71 +231,6 @@ class Zygote:
         environment[parameters.PROCESS] = msgspec.json.encode([me, slot, 0]).decode()
         return environment
 
-    def _fork(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
-        if request.main is not None and self.main != request.main:
-            self._load_main(request)
-        if not self.fork_is_safe or request.main != self.main:
-            return self._start_fresh(request, slot, descriptors)
-        if request.surroundings != self.surroundings:
-            take_over(request.surroundings)
-            self.surroundings = request.surroundings
-        zygote = os.getpid()
-        pid = os.fork() if self.hooks.foreign else _core.plain_fork()
-        if pid:
-            return pid
-        # Nothing may return into the zygote's loop from here.
-        try:
-            _core.enter_child(zygote, descriptors[:3], self.unwanted, request.cpus, request.folder)
-            if not self.hooks.foreign:
-                random.seed()
-            child.run_forked(request, slot, descriptors[3:])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-
-    def _load_main(self, request: Spawn) -> None:
-        """Import the main program, once, so that its imports are shared by all children."""
-        if self.main is not None or request.main is None:
-            return
-        self.main = request.main
-        take_over(request.surroundings)
-        self.surroundings = request.surroundings
-        try:
-            child.import_main(request.main)
-        except BaseException as error:
-            # The children meet the same error, where the user sees it.
-            _log().info("the main program cannot be imported ahead: %r", error)
-        reason = _unsafe_to_fork()
-        if reason:
-            self.fork_is_safe = False
-            _log().warning(
-                "processes start as fresh interpreters, which takes longer: importing the main program %s", reason
-            )
-        gc.freeze()
-
-    def _start_fresh(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
-        memory = os.memfd_create("request")
-        try:
-            os.write(memory, encode(request))
-            os.lseek(memory, 0, os.SEEK_SET)
-            path = str(Path(child.__file__).parents[2])
-            code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
-            environment = self._environment(request, slot)
-            environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
-            return _core.start_executable(
-                executable=sys.executable,
-                arguments=[sys.executable, "-c", code],
-                environment=[f"{name}={value}" for name, value in environment.items()],
-                folder=request.folder,
-                descriptors=[*descriptors[:3], memory, *descriptors[3:]],
-                cpus=request.cpus,
-                death_signal=signal.SIGKILL,
-                detached=False,
-            )
-        finally:
-            os.close(memory)
-
     # ---- ending
 
     def reap(self) -> None:
@@ -293,9 +239,9 @@ class Zygote:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                return
+                break
             _core.reap(pid)
             if pid in self.records:
                 request, record = self.records.pop(pid)
@@ -326,31 +272,11 @@ class Zygote:
         os._exit(0)
 
 
-class _ForkHooks:
-    """Whether others than the standard library want something done after a fork (os.register_at_fork)."""
-
-    def __init__(self) -> None:
-        self.foreign = False
-
-    def watch(self) -> None:
-        """Note every registration from now on."""
-        register = os.register_at_fork
-
-        def register_at_fork(**hooks: Any) -> None:
-            self.foreign = True
-            register(**hooks)
-
-        os.register_at_fork = register_at_fork
-
-
 _NO_PROCESS = 2**22 + 1  # above the largest process id there can be
 
 
-def _log() -> Any:
-    """The runtime's log; made when it is needed, since every module loaded here makes every fork dearer."""
-    from dragon.runtime.log import runtime_log
-
-    return runtime_log("zygote")
+def _inode(fd: int) -> int:
+    return os.fstat(fd).st_ino
 
 
 def _signal(pid: int, number: int) -> None:
@@ -372,18 +298,3 @@ def children_of(parent: int) -> list[int]:
             if int(fields[1]) == parent:
                 result.append(int(entry))
     return result
-
-
-def _unsafe_to_fork() -> str:
-    """Why a fork of this process could hang or break its child; empty if it could not."""
-    if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
-        return "opened a GPU"
-    if len(os.listdir("/proc/self/task")) == 1:
-        return ""
-    # Some libraries (OpenBLAS) end their threads before a fork and start them again when needed: try it.
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    left = len(os.listdir("/proc/self/task"))
-    os.waitpid(pid, 0)
-    return f"started {left - 1} threads that outlive a fork" if left > 1 else ""

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dragon import _core
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.run import identity, this_run
-from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
+from dragon.runtime.spawning import EXITED, RUNNING, STATUS, environment_changes, exit_code, new_request, start
 
 __all__ = [
     "DEVNULL",
     "PIPE",
     "STDOUT",
     "ProcessError",
+    "create",
     "get_list",
     "get_multi_join_failure_puids",
     "get_multi_join_success_puids",
@@ -37,6 +41,45 @@ SUCCESS, TIMEOUT, PENDING = 0, 2, 4
 
 class ProcessError(DragonError):
     """A process that cannot be started, found or waited for."""
+
+
+def create(
+    exe: str,
+    run_dir: str,
+    args: Sequence[str],
+    env: dict[str, str] | None,
+    user_name: str = "",
+    options: object = None,
+    soft: bool = False,
+    policy: Policy | None = None,
+) -> ProcessDescriptor:
+    """Start an executable as it is, with the caller's streams; dragon.native.process.Process does more.
+
+    With `soft` a live process of the same name is returned instead. Raises ProcessError where it cannot be started.
+    """
+    if soft and not user_name:
+        raise ProcessError("soft=True asks for a process by name; give it a user_name")
+    known = [process for process in _living() if process["name"] == user_name] if user_name else []
+    if known and soft:
+        return query(known[0]["puid"])
+    if known:
+        raise ProcessError(f"A process {user_name!r} already exists in this run")
+    folder = os.path.abspath(run_dir or ".")
+    try:
+        placed = placement.place(policy)
+        executable = placement.search_executable(exe, folder)
+        request, _record = new_request(
+            user_name, executable=executable, arguments=list(args), folder=folder, cpus=placed.cpus
+        )
+        request.environment = environment_changes(this_run(), {**placed.environment, **(env or {})})
+        start(request)
+    except (AttributeError, OSError, PolicyError) as error:
+        raise ProcessError(f"process create failed: {error}") from error
+    return query(request.puid)
+
+
+def _living() -> list[dict[str, Any]]:
+    return [known for known in ask("registry.processes") if known["code"] is None]
 
 
 def get_list() -> list[int]:
@@ -80,7 +123,10 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
 
 
 def join(identifier: int | str, timeout: float | None = None) -> int | None:
-    """Wait for a process's end; its exit code, or None after `timeout` seconds. Raises ProcessError for the caller itself."""
+    """Wait for a process's end; its exit code, or None after `timeout` seconds.
+
+    Raises ProcessError for the caller itself, and where there is no such process.
+    """
     known = query(identifier)
     if known.p_uid == identity().puid:
         raise ProcessError("a process cannot wait for its own end")
@@ -130,7 +176,9 @@ def multi_join(
         left = next(puid for puid in waiting if puid not in ended)
         join(left, pause if end is None else min(pause, max(0.0, end - time.monotonic())))
         pause = min(pause * 2, 0.05)
-    statuses = {str(puid): [SUCCESS, ended[puid]] if puid in ended else [PENDING, None] for puid in waiting}
+    statuses: dict[str, list[int | None]] = {
+        str(puid): [SUCCESS, ended[puid]] if puid in ended else [PENDING, None] for puid in waiting
+    }
     return list(ended.items()), statuses
 
 

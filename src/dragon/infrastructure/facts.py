@@ -10,7 +10,7 @@ FIRST_PUID = 2**32
 """The process id, within a run, of the first process. Ids are never used twice in a run."""
 
 
-class PMIBackend(str, enum.Enum):
+class PMIBackend(enum.StrEnum):
     """How the ranks of an MPI job find each other."""
 
     CRAY = "cray"

@@ -19,7 +19,7 @@ _GRACE = 10.0
 
 
 def run(command: list[str], label: str) -> int:
-    """Run the head process to its end; its exit code, negative for a signal. Everything else of the run ends with it."""
+    """Run the head process to its end; its exit code, negative for a signal. The whole run ends with it."""
     interrupts = _Interrupts()
     this = run_module.start_run(label, " ".join(command))
     try:

@@ -39,6 +39,8 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     except ProcessLookupError:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
     if tracker_index is not None:
+        # Importing the main program may have started one in the zygote.
+        resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
         resource_tracker._resource_tracker._fd = os.dup(descriptors[tracker_index])  # type: ignore[attr-defined]
     for fd in descriptors:
         os.close(fd)

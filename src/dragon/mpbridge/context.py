@@ -1,7 +1,7 @@
 """The start method "dragon": multiprocessing's own context, with our classes in place of its own.
 
 Only what chooses between start methods is changed: the default context's factory methods ask the chosen method's
-context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")` and the standard one otherwise.
+context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, the standard one otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import multiprocessing
 import multiprocessing.context as mp_context
 from collections.abc import Callable
 from multiprocessing import process as mp_process
+from multiprocessing import spawn as mp_spawn
 from typing import Any
 
 __all__ = ["DragonContext", "DragonProcess", "install"]
@@ -44,7 +45,7 @@ class DragonContext(mp_context.BaseContext):
     """What `multiprocessing.get_context("dragon")` gives."""
 
     _name = NAME
-    Process = DragonProcess  # type: ignore[assignment]
+    Process = DragonProcess
 
     def get_context(self, method: str | None = None) -> Any:
         return self if method in (None, NAME) else super().get_context(method)
@@ -168,7 +169,7 @@ def install() -> None:
     if NAME in mp_context._concrete_contexts:  # type: ignore[attr-defined]
         return
     mp_context._concrete_contexts[NAME] = DragonContext()  # type: ignore[attr-defined]
-    default = mp_context._default_context  # type: ignore[attr-defined]
+    default = mp_context._default_context
     for name in _DISPATCHED:
         dispatch = _dispatch(name, getattr(mp_context.BaseContext, name))
         setattr(mp_context.DefaultContext, name, dispatch)
@@ -176,10 +177,18 @@ def install() -> None:
     standard = mp_context.DefaultContext.get_all_start_methods
 
     def get_all_start_methods(self: Any) -> list[str]:
-        return [NAME, *standard(self)]
+        return [*standard(self), NAME]
 
     mp_context.DefaultContext.get_all_start_methods = get_all_start_methods  # type: ignore[method-assign]
     multiprocessing.get_all_start_methods = default.get_all_start_methods
+    # The children of "spawn" and "forkserver" set this start method before anything of ours can be imported, and
+    # their own soon after. Asking must not fix the start method, as get_start_method() does.
+    mp_spawn.get_start_method = _start_method_for_spawn  # type: ignore[attr-defined]
+
+
+def _start_method_for_spawn() -> str | None:
+    name = multiprocessing.get_start_method(allow_none=True)
+    return "spawn" if name == NAME else name
 
 
 def _dispatch(name: str, standard: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,9 +48,9 @@ class Popen:
         return start(request, self._descriptors)
 
     def _payload(self, request: Spawn, process_obj: Any) -> bytes:
-        tracker = getattr(resource_tracker._resource_tracker, "_fd", None)  # type: ignore[attr-defined]
+        tracker = getattr(resource_tracker._resource_tracker, "_fd", None)
         tracker_index = None if tracker is None else self.duplicate_for_child(tracker)
-        set_spawning_popen(self)
+        set_spawning_popen(self)  # type: ignore[arg-type]
         try:
             return serialization.dumps((os.getpid(), tracker_index, process_obj))
         finally:

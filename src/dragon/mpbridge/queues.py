@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from dragon.runtime.connection import Connection
@@ -10,7 +11,38 @@ from dragon.runtime.handle import Channel
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 
 
-class Queue(Channel):
+class _Queue(Channel):
+    """A queue with the ends that multiprocessing's have, for those who wait on one or close one."""
+
+    _ends: tuple[Connection, Connection] | None = None
+
+    @property
+    def _reader(self) -> Connection:
+        return self._both_ends()[0]
+
+    @property
+    def _writer(self) -> Connection:
+        return self._both_ends()[1]
+
+    def _both_ends(self) -> tuple[Connection, Connection]:
+        if self._closed:
+            return Connection(self, None), Connection(None, self)
+        if self._ends is None:
+            # Handles of their own: closing an end leaves the queue and the other end open.
+            self._ends = (
+                Connection(Channel._attached(self._name()), None),
+                Connection(None, Channel._attached(self._name())),
+            )
+        return self._ends
+
+    def close(self) -> None:
+        """Leave the queue: this process can neither put nor get any more."""
+        for end in self._ends or ():
+            end.close()
+        self._close()
+
+
+class Queue(_Queue):
     """multiprocessing.Queue. An object that cannot be pickled makes put() raise."""
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
@@ -35,23 +67,11 @@ class Queue(Channel):
         """Whether put() would wait now."""
         return self._full()
 
-    def close(self) -> None:
-        """No more will be put by this process."""
-        self._close()
-
     def join_thread(self) -> None:
         """Nothing to wait for: what was put is in the queue."""
 
     def cancel_join_thread(self) -> None:
         """Nothing to cancel: what was put is in the queue."""
-
-    @property
-    def _reader(self) -> Connection:
-        return Connection(self, None)
-
-    @property
-    def _writer(self) -> Connection:
-        return Connection(None, self)
 
     def fileno(self) -> int:
         """A descriptor that is readable while there is something to get, for connection.wait()."""
@@ -71,7 +91,7 @@ class JoinableQueue(Queue):
         self._join(None)
 
 
-class SimpleQueue(Channel):
+class SimpleQueue(_Queue):
     """multiprocessing.SimpleQueue."""
 
     def __init__(self, *, ctx: Any = None) -> None:
@@ -81,14 +101,7 @@ class SimpleQueue(Channel):
         """Whether there is nothing in it now."""
         return self._size() == 0
 
-    def close(self) -> None:
-        """Leave the queue."""
-        self._close()
-
     @property
-    def _reader(self) -> Connection:
-        return Connection(self, None)
-
-    @property
-    def _writer(self) -> Connection:
-        return Connection(None, self)
+    def _rlock(self) -> threading.Lock:
+        """What multiprocessing.pool holds while it empties the queue; getting from this one takes no lock."""
+        return threading.Lock()

@@ -20,7 +20,7 @@ class _Memory:
 
     def create_memoryview(self) -> memoryview:
         """The memory, writable."""
-        return memoryview(self._words)[: self._size]  # type: ignore[arg-type]
+        return memoryview(self._words)[: self._size]
 
 
 def _new(kind: Any) -> Any:
@@ -29,7 +29,7 @@ def _new(kind: Any) -> Any:
 
 def RawValue(typecode_or_type: Any, *args: Any) -> Any:
     """A ctypes object in shared memory."""
-    kind = mp_sharedctypes.typecode_to_type.get(typecode_or_type, typecode_or_type)
+    kind = mp_sharedctypes.typecode_to_type.get(typecode_or_type, typecode_or_type)  # type: ignore[attr-defined]
     obj = _new(kind)
     obj.__init__(*args)
     return obj
@@ -37,7 +37,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:
 
 def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
     """A ctypes array in shared memory."""
-    kind = mp_sharedctypes.typecode_to_type.get(typecode_or_type, typecode_or_type)
+    kind = mp_sharedctypes.typecode_to_type.get(typecode_or_type, typecode_or_type)  # type: ignore[attr-defined]
     if isinstance(size_or_initializer, int):
         return _new(kind * size_or_initializer)
     result = _new(kind * len(size_or_initializer))

@@ -69,6 +69,18 @@ class Semaphore(handle.Semaphore):
         """The counter now."""
         return self._value()
 
+    # multiprocessing.queues.Queue, which concurrent.futures makes with our context, looks at it through these.
+
+    @property
+    def _semlock(self) -> Semaphore:
+        return self
+
+    def _get_value(self) -> int:
+        return self._value()
+
+    def _is_zero(self) -> bool:
+        return self._value() == 0
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}(value={self._value()})>"
 

@@ -6,12 +6,12 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dragon.native.value import Memory, ctype_of, lock_of
+from dragon.native.value import Memory, Shared, ctype_of, lock_of
 
 __all__ = ["Array"]
 
 
-class Array:
+class Array(Shared):
     """An array of ctypes values of a fixed length: indexing, slices, len().
 
     Args:
@@ -34,7 +34,7 @@ class Array:
         else:
             values = list(size_or_initializer)
             size = len(values)
-        self._memory = Memory(kind * size)
+        self._memory = Memory(kind, size)
         self._lock = lock_of(lock)
         if values:
             self._memory.data[:] = bytes(values) if kind is ctypes.c_char and isinstance(values[0], int) else values
@@ -74,26 +74,3 @@ class Array:
     @raw.setter
     def raw(self, value: Any) -> None:
         self._memory.data.raw = value
-
-    def get_lock(self) -> Any:
-        """The lock; None if it has none."""
-        return self._lock
-
-    def get_obj(self) -> Any:
-        """The ctypes array itself."""
-        return self._memory.data
-
-    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock."""
-        acquired: bool = self._lock.acquire(block, timeout)
-        return acquired
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -40,7 +41,7 @@ class Barrier(threading.Barrier):
         self._share((Words(2), Condition(Lock()), parties, action, timeout))
 
     def _share(self, state: tuple[Words, Condition, int, Any, float | None]) -> None:
-        self._words, self._cond, self._parties, self._action, self._timeout = state  # type: ignore[assignment]
+        self._words, self._cond, self._parties, self._action, self._timeout = state
 
     def __getstate__(self) -> Any:
         return self._words, self._cond, self._parties, self._action, self._timeout
@@ -52,11 +53,11 @@ class Barrier(threading.Barrier):
 
     @property
     def _state(self) -> int:
-        return self._words[0] - 2**8
+        return ctypes.c_int64(self._words[0]).value
 
     @_state.setter
     def _state(self, value: int) -> None:
-        self._words[0] = value + 2**8
+        self._words[0] = value % 2**64
 
     @property
     def _count(self) -> int:
@@ -68,7 +69,7 @@ class Barrier(threading.Barrier):
 
     def serialize(self) -> str:
         """The barrier's name, for attach() in any process of the run."""
-        names = (self._words._name(), self._cond._name(), self._cond._lock._name(), self._parties)  # type: ignore[attr-defined]
+        names = (self._words._name(), self._cond._name(), self._cond._lock._name(), self._parties)
         return msgspec.json.encode(names).decode()
 
     @classmethod

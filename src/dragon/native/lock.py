@@ -10,7 +10,7 @@ __all__ = ["Lock", "RLock"]
 
 
 class Lock(_Lock):
-    """A lock; acquire(block=True, timeout=None) returns whether it was had, release() raises ValueError if nobody holds it.
+    """A lock: acquire(block=True, timeout=None) says if it was had, release() raises ValueError if nobody holds it.
 
     If the process that holds it dies, the next acquire() has it, with a RuntimeWarning. A recursive lock may be
     acquired again by the thread that holds it, and released by no other (AssertionError).

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from typing import Any, ClassVar, Self
@@ -269,7 +269,7 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None,
     ) -> MapResult:
         self._check_running()
-        items = iterable if hasattr(iterable, "__len__") else list(iterable)
+        items = iterable if isinstance(iterable, Sized) else list(iterable)
         length = len(items)
         if chunksize is None:
             chunksize = max(1, -(-length // (len(self._policies) * 4)))

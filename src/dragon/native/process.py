@@ -39,7 +39,7 @@ class ProcessTemplate:
         args, kwargs: its arguments; of any size.
         cwd: its working directory; "." is the creator's.
         env: variables to set on top of the creator's environment.
-        stdin, stdout, stderr: None (the creator's), PIPE, DEVNULL, for stderr STDOUT, or the path of a file to append to.
+        stdin, stdout, stderr: None (the creator's), PIPE, DEVNULL, a file to append to, for stderr STDOUT.
         policy: its placement.
 
     Raises TypeError and ValueError for arguments that make no sense, AttributeError for an executable that does not
@@ -221,6 +221,7 @@ class Process(ProcessTemplate):
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None
+        self._creator = 0
         self._connections: dict[str, Connection] = {}
         self._name = ident if isinstance(ident, str) else ""
         if target is None:
@@ -249,6 +250,7 @@ class Process(ProcessTemplate):
             raise ProcessError(f"process create failed: {error}") from error
         self._connections = connect_pipes(request)
         self._started = start(request)
+        self._creator = request.parent
 
     def join(self, timeout: float | None = None) -> int | None:
         """Wait for its end; its exit code, or None after `timeout` seconds."""
@@ -341,10 +343,7 @@ class Process(ProcessTemplate):
 
     def parent(self) -> Process:
         """The process that started it. Raises ProcessError for the head process."""
-        if self._found is not None:
-            parent = self._found.p_p_uid
-        else:
-            parent = identity().puid if self._started is not None else 0
+        parent = self._found.p_p_uid if self._found is not None else self._creator
         if not parent:
             raise ProcessError("the head process was started by no process of the run")
         return Process(None, ident=parent)

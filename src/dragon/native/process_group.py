@@ -18,6 +18,8 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
+from dragon.runtime.placement import one_warning
+from dragon.runtime.spawning import standard_streams
 
 __all__ = [
     "DragonProcessGroupAlreadyInitialized",
@@ -170,9 +172,10 @@ class ProcessGroup:
             raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
         if not self._templates:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
-        templates = [(count, self._request(template)) for count, template in self._templates]
+        with one_warning():
+            templates = [(count, self._request(template)) for count, template in self._templates]
         with open(os.devnull, "r+") as null:
-            streams = [fd if _is_open(fd) else null.fileno() for fd in range(3)]
+            streams = standard_streams(null.fileno())
             created = ask(
                 "groups.create",
                 streams,
@@ -317,11 +320,3 @@ class ProcessGroup:
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = self._ask("status", DragonProcessGroupError)
         return status
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True

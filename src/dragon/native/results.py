@@ -1,4 +1,4 @@
-"""Results of a pool's tasks. Whoever waits for one collects what arrives, for the others too: no thread stands between."""
+"""Results of a pool's tasks. Whoever waits for one collects what arrives, for others too: no thread is between."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from multiprocessing.sharedctypes import typecode_to_type
+from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-defined]
 from typing import Any
 
 from dragon.native.lock import RLock
@@ -32,22 +32,53 @@ def lock_of(lock: Any) -> Any:
 
 
 class Memory:
-    """A ctypes object over shared memory, sent to other processes by name."""
+    """A ctypes object, or an array of `length` such, over shared memory; sent to other processes by name."""
 
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
-        self._words = Words(max(1, -(-ctypes.sizeof(kind) // 8)))
-        self.data = kind.from_buffer(self._words)
+    def __init__(self, kind: Any, length: int | None = None) -> None:
+        size = ctypes.sizeof(kind) * (1 if length is None else length)
+        self.__setstate__((kind, length, Words(max(1, -(-size // 8)))))
 
     def __getstate__(self) -> Any:
-        return self._kind, self._words
+        return self._kind, self._length, self._words
 
     def __setstate__(self, state: Any) -> None:
-        self._kind, self._words = state
-        self.data = self._kind.from_buffer(self._words)
+        # The type of an array cannot be pickled; its element's can.
+        self._kind, self._length, self._words = state
+        whole = self._kind if self._length is None else self._kind * self._length
+        self.data: Any = whole.from_buffer(self._words)
 
 
-class Value:
+class Shared:
+    """A ctypes object in shared memory, and the lock that goes with it."""
+
+    _memory: Memory
+    _lock: Any
+
+    def get_lock(self) -> Any:
+        """The lock; None if it has none."""
+        return self._lock
+
+    def get_obj(self) -> Any:
+        """The ctypes object itself."""
+        return self._memory.data
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Acquire the lock."""
+        acquired: bool = self._lock.acquire(block, timeout)
+        return acquired
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+
+class Value(Shared):
     """One ctypes value; `value` reads and writes it, structures have their fields.
 
     `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it.
@@ -78,26 +109,3 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<Value {self._memory.data!r}>"
-
-    def get_lock(self) -> Any:
-        """The lock; None if it has none."""
-        return self._lock
-
-    def get_obj(self) -> Any:
-        """The ctypes object itself."""
-        return self._memory.data
-
-    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock."""
-        acquired: bool = self._lock.acquire(block, timeout)
-        return acquired
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.release()

@@ -53,6 +53,9 @@ def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
         become(Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group))
         if request.environment:
             apply_environment(request.environment)
+        # Whoever started this process is woken about now, and often on the processor that it slept on and this
+        # process was put on: let it go first, as it may have more to start.
+        os.sched_yield()
         code = run_entry(request, descriptors)
     except BaseException:
         traceback.print_exc()
@@ -75,7 +78,7 @@ def payload_of(request: Spawn) -> bytes | memoryview:
     """What the starter wrote for the entry."""
     if request.payload_in is None:
         return request.payload
-    return memoryview(Words._attached(request.payload_in)).cast("B")[: request.payload_size]  # type: ignore[arg-type]
+    return memoryview(Words._attached(request.payload_in)).cast("B")[: request.payload_size]
 
 
 def _open_streams() -> None:
@@ -88,7 +91,7 @@ def run_exit_handlers() -> bool:
     """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
-        mp_util._exit_function()
+        mp_util._exit_function()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()

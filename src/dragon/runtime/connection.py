@@ -57,7 +57,7 @@ class Connection:
     @property
     def closed(self) -> bool:
         """Whether this end was closed here."""
-        return not self._open
+        return not self._open or any(c._closed for c in (self._reader, self._writer) if c is not None)
 
     @property
     def readable(self) -> bool:

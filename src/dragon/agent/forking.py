@@ -1,0 +1,138 @@
+"""Python processes out of the zygote: forked, or as fresh interpreters where a fork would not be safe."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dragon import _core
+from dragon.infrastructure.messages import Spawn, encode
+from dragon.runtime import child
+from dragon.runtime.surroundings import take_over
+
+__all__ = ["Forker"]
+
+
+class Forker:
+    """Starts Python processes. `unwanted` are the zygote's own descriptors, which no child keeps."""
+
+    def __init__(self, unwanted: list[int], environment: Callable[[Spawn, int], dict[str, str]]) -> None:
+        self._unwanted = unwanted
+        self._environment = environment
+        self._zygote = os.getpid()
+        self._main: tuple[str, str] | None = None
+        self._surroundings = b""
+        self._safe = True
+        self._hooks = _ForkHooks()
+
+    def start(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
+        """Start the process of a request; returns its process id. Raises OSError."""
+        if request.main is not None and self._main is None:
+            self._load_main(request)
+        if not self._safe or request.main != self._main:
+            return self._start_fresh(request, slot, descriptors)
+        if request.surroundings != self._surroundings:
+            take_over(request.surroundings)
+            self._surroundings = request.surroundings
+        pid = os.fork() if self._hooks.foreign else _core.plain_fork()
+        if pid:
+            return pid
+        # Nothing may return into the zygote's loop from here.
+        try:
+            _core.enter_child(self._zygote, descriptors[:3], self._unwanted, request.cpus, request.folder)
+            if not self._hooks.foreign:
+                random.seed()
+            child.run_forked(request, slot, descriptors[3:])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    # ---- the main program
+
+    def _load_main(self, request: Spawn) -> None:
+        """Import the main program, once, so that its imports are shared by all children."""
+        self._main = request.main
+        take_over(request.surroundings)
+        self._surroundings = request.surroundings
+        self._hooks.watch()
+        assert request.main is not None
+        try:
+            child.import_main(request.main)
+        except BaseException as error:
+            # A process of its own meets the same error, where the user sees it.
+            self._give_up_forking(f"raised {error!r}")
+        else:
+            reason = _unsafe_to_fork()
+            if reason:
+                self._give_up_forking(reason)
+        gc.freeze()
+
+    def _give_up_forking(self, reason: str) -> None:
+        from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
+
+        self._safe = False
+        runtime_log("zygote").warning(
+            "processes start as fresh interpreters, which takes longer: importing the main program %s", reason
+        )
+
+    def _start_fresh(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
+        memory = os.memfd_create("request")
+        try:
+            os.write(memory, encode(request))
+            os.lseek(memory, 0, os.SEEK_SET)
+            path = str(Path(child.__file__).parents[2])
+            code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
+            environment = self._environment(request, slot)
+            environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
+            return _core.start_executable(
+                executable=sys.executable,
+                arguments=[sys.executable, "-c", code],
+                environment=[f"{name}={value}" for name, value in environment.items()],
+                folder=request.folder,
+                descriptors=[*descriptors[:3], memory, *descriptors[3:]],
+                cpus=request.cpus,
+                death_signal=signal.SIGKILL,
+                detached=False,
+            )
+        finally:
+            os.close(memory)
+
+
+class _ForkHooks:
+    """Whether others than the standard library want something done after a fork (os.register_at_fork)."""
+
+    def __init__(self) -> None:
+        self.foreign = False
+
+    def watch(self) -> None:
+        """Note every registration from now on."""
+        register = os.register_at_fork
+
+        def register_at_fork(**hooks: Any) -> None:
+            self.foreign = True
+            register(**hooks)
+
+        os.register_at_fork = register_at_fork
+
+
+def _unsafe_to_fork() -> str:
+    """Why a fork of this process could hang or break its child; empty if it could not."""
+    if any(os.path.realpath(f"/proc/self/fd/{fd}").startswith("/dev/nvidia") for fd in os.listdir("/proc/self/fd")):
+        return "opened a GPU"
+    if len(os.listdir("/proc/self/task")) == 1:
+        return ""
+    # Some libraries (OpenBLAS) end their threads before a fork and start them again when needed: try it.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    left = len(os.listdir("/proc/self/task"))
+    os.waitpid(pid, 0)
+    return f"started {left - 1} threads that outlive a fork" if left > 1 else ""

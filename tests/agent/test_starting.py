@@ -1,0 +1,145 @@
+"""How the zygote starts Python processes, by what importing the main program does."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import sys
+
+import pytest
+
+from conftest import Site
+
+HEAD = """
+    import multiprocessing as mp
+    import os, sys, threading, time
+    import dragon
+    {at_import}
+
+    def report(queue):
+        queue.put(("ok", __name__))
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        queue = mp.Queue()
+        processes = [mp.Process(target=report, args=(queue,)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        print([p.exitcode for p in processes], sorted(queue.get() for p in processes if p.exitcode == 0))
+"""
+FINE = "[0, 0, 0] [('ok', '__mp_main__'), ('ok', '__mp_main__'), ('ok', '__mp_main__')]\n"
+
+
+def test_the_main_program_is_imported_once(site: Site) -> None:
+    done = site.python(HEAD.format(at_import="print('imported by', 'me' if __name__ == '__main__' else 'others')"))
+    assert sorted(done.stdout.splitlines()) == sorted(["imported by me", "imported by others", FINE.strip()])
+
+
+def test_threads_of_the_main_program_make_fresh_interpreters_and_that_is_said_once(site: Site) -> None:
+    thread = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"
+    done = site.python(HEAD.format(at_import=thread))
+    assert done.stdout == FINE, done.stderr
+    assert done.stderr.count("fresh interpreters") == 1
+
+
+def test_numpy_and_its_threads_do_not(site: Site) -> None:
+    pytest.importorskip("numpy")
+    done = site.python(HEAD.format(at_import="import numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))"))
+    assert done.stdout == FINE, done.stderr
+    assert done.stderr == ""
+
+
+def test_an_error_of_the_main_programs_import_is_shown(site: Site) -> None:
+    broken = "if __name__ != '__main__': raise RuntimeError('only once')"
+    done = site.python(HEAD.format(at_import=broken))
+    assert done.stdout == "[1, 1, 1] []\n"
+    assert "RuntimeError: only once" in done.stderr
+
+
+def test_hooks_for_forks_are_called(site: Site) -> None:
+    hook = "os.register_at_fork(after_in_child=lambda: os.environ.update(FORKED='yes'))"
+    done = site.python(HEAD.format(at_import=hook).replace("__name__))", "os.environ['FORKED']))", 1))
+    assert done.stdout == "[0, 0, 0] [('ok', 'yes'), ('ok', 'yes'), ('ok', 'yes')]\n", done.stderr
+
+
+def test_children_draw_different_random_numbers(site: Site) -> None:
+    done = site.python(
+        """
+        import random
+        import dragon
+        import multiprocessing as mp
+
+        def draw(queue):
+            queue.put(random.random())
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            queue = mp.Queue()
+            processes = [mp.Process(target=draw, args=(queue,)) for _ in range(5)]
+            [p.start() for p in processes], [p.join() for p in processes]
+            print(len({queue.get() for _ in processes}))
+        """
+    )
+    assert done.stdout == "5\n", done.stderr
+
+
+def test_closed_standard_streams_do_no_harm(site: Site) -> None:
+    program = site.write(
+        """
+        import os
+        from dragon.native import Process, Queue
+
+        def work(queue):
+            queue.put("done")
+
+        if __name__ == "__main__":
+            queue = Queue()
+            process = Process(work, (queue,))
+            process.start()
+            open("result", "w").write(f"{queue.get(timeout=30)} {process.join()}")
+        """
+    )
+    done = site.run("sh", "-c", f"exec {sys.executable} {program} <&- >&- 2>&-")
+    assert done.returncode == 0
+    assert (site.folder / "result").read_text() == "done 0"
+
+
+WAIT = """
+    import time
+    from dragon.native import Process
+
+    def sleep():
+        print("asleep", flush=True)
+        time.sleep(1000)
+
+    if __name__ == "__main__":
+        process = Process(sleep)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
+@pytest.mark.parametrize("how", ["Ctrl-C", "closed"])
+def test_a_terminal_ends_the_run(site: Site, how: str, launcher: bool) -> None:
+    command = [sys.executable, *(["-m", "dragon"] if launcher else []), str(site.write(WAIT))]
+    environment = site.environment
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, command, environment)
+    seen = b""
+    while b"asleep" not in seen:
+        seen += os.read(terminal, 1024)
+    if how == "Ctrl-C":
+        os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (-signal.SIGINT, 128 + signal.SIGINT)
+        os.close(terminal)
+    else:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+    site.assert_nothing_left()

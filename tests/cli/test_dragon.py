@@ -1,0 +1,105 @@
+"""The dragon command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+import dragon
+from conftest import Site
+
+
+def test_the_exit_code_is_the_programs(site: Site) -> None:
+    assert site.dragon(site.write("import sys; sys.exit(7)")).returncode == 7
+
+
+def test_a_killed_program_gives_128_and_the_signal(site: Site) -> None:
+    done = site.dragon(site.write("import os; os.kill(os.getpid(), 9)"))
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+def test_arguments_and_standard_streams_are_the_programs(site: Site) -> None:
+    program = site.write("import sys; print(sys.argv[1:], sys.stdin.read()); print('bad', file=sys.stderr)")
+    process = site.start(sys.executable, "-m", "dragon", program, "-l", "--epochs", "3", stdin=-1)
+    out, err = process.communicate("hello", timeout=60)
+    assert out == "['-l', '--epochs', '3'] hello\n"
+    assert err == "bad\n"
+
+
+def test_a_module_runs_with_m(site: Site) -> None:
+    site.write("import sys; print(__name__, sys.argv[1:])", "module_of_mine.py")
+    done = site.dragon("-m", "module_of_mine", "-x", "1")
+    assert done.stdout == "__main__ ['-x', '1']\n", done.stderr
+
+
+def test_an_executable_runs(site: Site) -> None:
+    done = site.dragon("sh", "-c", "echo $0 $1; exit 3", "a", "b")
+    assert (done.returncode, done.stdout) == (3, "a b\n")
+
+
+def test_the_program_is_in_a_run(site: Site) -> None:
+    assert site.dragon(site.write("import dragon; print(dragon.in_dragon())")).stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "start"), [("--basic-label", "[head] "), ("--verbose-label", "["), ("--no-label", "one")]
+)
+def test_labels(site: Site, option: str, start: str) -> None:
+    done = site.dragon(option, site.write("print('one'); print('two')"))
+    lines = done.stdout.splitlines()
+    assert [line[-3:] for line in lines] == ["one", "two"]
+    assert lines[0].startswith(start)
+
+
+def test_labels_name_every_process_of_a_group(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        def speak(word):
+            for number in range(200):
+                print(word, number)
+
+        if __name__ == "__main__":
+            group = ProcessGroup(name="talk")
+            group.add_process(2, ProcessTemplate(speak, args=("hello",)))
+            group.init(); group.start(); group.join(); group.close()
+        """
+    )
+    done = site.dragon("--basic-label", program)
+    for rank in (0, 1):
+        mine = [line for line in done.stdout.splitlines() if line.startswith(f"[talk-{rank}] ")]
+        assert [line.split()[-1] for line in mine] == [str(n) for n in range(200)]
+
+
+def test_version(site: Site) -> None:
+    assert site.dragon("--version").stdout == f"dragon {dragon.__version__}\n"
+
+
+def test_help_teaches(site: Site) -> None:
+    text = site.dragon("--help").stdout
+    assert "examples:" in text
+    assert "dragon train.py" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no program given"),
+        (["no_such_program_anywhere"], "no such program in PATH"),
+        (["-l", "LOUD", "x.py"], "the levels are"),
+        (["--nonsense", "x.py"], "--nonsense"),
+    ],
+)
+def test_bad_use_is_told(site: Site, arguments: list[str], message: str) -> None:
+    done = site.dragon(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_the_log_level_reaches_the_runtime(site: Site) -> None:
+    program = site.write("import os; print(os.environ['DRAGON_LOG_LEVEL'])")
+    assert site.dragon("-l", "stderr=DEBUG", program).stdout.endswith("DEBUG\n")

@@ -1,0 +1,117 @@
+"""What the tests share: programs run in processes of their own, and a look at what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+MARK = "DRAGON_TEST_MARK"
+
+
+@dataclass
+class Site:
+    """A place of its own for programs: a folder, a runtime folder, and a mark that all their processes carry."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        runtime = self.folder / "r"
+        runtime.mkdir(exist_ok=True, mode=0o700)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DRAGON_")}
+        return {**clean, MARK: self.mark, "XDG_RUNTIME_DIR": str(runtime)}
+
+    def write(self, source: str, name: str = "program.py") -> Path:
+        path = self.folder / name
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    def start(self, *command: str | Path, **options: object) -> subprocess.Popen[str]:
+        environment = {**self.environment, **options.pop("env", {})}  # type: ignore[dict-item]
+        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+            [str(c) for c in command],
+            env=environment,
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+
+    def run(self, *command: str | Path, timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
+        process = self.start(*command, **options)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"{command} did not end in {timeout} s\n{out}\n{err}")
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def python(self, source: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        """Run a program with plain Python."""
+        return self.run(sys.executable, self.write(source), *arguments, **options)  # type: ignore[arg-type]
+
+    def dragon(self, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+        """Run the command."""
+        return self.run(sys.executable, "-m", "dragon", *arguments, **options)  # type: ignore[arg-type]
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Every live process that carries the mark."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or int(entry) == os.getpid():
+                continue
+            try:
+                environment = Path(f"/proc/{entry}/environ").read_bytes()
+                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if self.mark.encode() in environment and state not in "ZX":
+                found.append((int(entry), command))
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Processes and files that are left."""
+        files = [str(p) for p in (self.folder / "r").rglob("*")] if (self.folder / "r").exists() else []
+        return [f"process {pid}: {command}" for pid, command in self.processes()] + files
+
+    def assert_nothing_left(self, within: float = 15) -> None:
+        deadline = time.monotonic() + within
+        while (left := self.leftovers()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == []
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A place to run programs in, which must be left as it was found."""
+    place = Site(tmp_path_factory.mktemp("s"))
+    shared = set(os.listdir("/dev/shm"))
+    yield place
+    place.assert_nothing_left()
+    assert set(os.listdir("/dev/shm")) - shared == set()
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], object]], None]:
+    """Wait until a condition holds, and fail where that takes too long."""
+
+    def wait(condition: Callable[[], object], timeout: float = 30) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come about"
+            time.sleep(0.01)
+
+    return wait

@@ -1,0 +1,151 @@
+"""The runtime starts by itself wherever Python runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from conftest import Site
+
+INTERACTIVE = """
+import multiprocessing as mp, dragon
+mp.set_start_method("dragon")
+def square(x):
+    return x * x
+
+with mp.Pool(2) as pool:
+    print(pool.map(square, range(4)), pool.map(lambda x: -x, range(3)))
+
+from dragon.native import Process, Queue
+queue = Queue()
+def put(x):
+    queue.put(square(x))
+
+process = Process(put, (5,)); process.start()
+print(queue.get(timeout=30), process.join())
+exit()
+"""
+
+
+@pytest.mark.parametrize("options", [["-"], ["-i", "-q"]], ids=["stdin", "REPL"])
+def test_functions_typed_in_are_found(site: Site, options: list[str]) -> None:
+    process = site.start(sys.executable, *options, stdin=-1)
+    out, err = process.communicate(INTERACTIVE, timeout=60)
+    assert "[0, 1, 4, 9] [0, -1, -2]" in out, err
+    assert "25 0" in out, err
+
+
+def test_functions_given_with_c_are_found(site: Site) -> None:
+    source = INTERACTIVE.replace("exit()", "")
+    done = site.run(sys.executable, "-c", source)
+    assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
+
+
+def test_a_script_without_a_main_guard_works(site: Site) -> None:
+    done = site.python(INTERACTIVE.replace("exit()", ""))
+    assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
+
+
+def test_a_notebook_runs_functions_of_its_cells(site: Site) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    cells = [
+        "import multiprocessing as mp, dragon\nmp.set_start_method('dragon')",
+        "def square(x):\n    return x * x",
+        "with mp.Pool(2) as pool:\n    result = pool.map(square, range(4))\nresult",
+        "q = mp.Queue()\np = mp.Process(target=lambda: q.put(square(6)))\np.start()\np.join()\nq.get()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    path = site.folder / "notebook.ipynb"
+    nbformat.write(notebook, path)
+    runner = site.write(
+        f"""
+        import nbformat, nbclient
+        notebook = nbformat.read({str(path)!r}, 4)
+        nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+        print([cell.outputs[0]["data"]["text/plain"] for cell in notebook.cells[2:]])
+        """,
+        "run_notebook.py",
+    )
+    environment = {"IPYTHONDIR": str(site.folder / "i"), "JUPYTER_RUNTIME_DIR": str(site.folder / "j")}
+    done = site.run(sys.executable, runner, env=environment, timeout=120)
+    assert done.stdout == "['[0, 1, 4, 9]', '36']\n", done.stderr
+    assert nbclient
+
+
+def test_pytest_with_four_workers_uses_the_runtime_at_the_same_time(site: Site) -> None:
+    pytest.importorskip("xdist")
+    site.write(
+        """
+        import multiprocessing as mp
+        import dragon, pytest
+
+        def square(x):
+            return x * x
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_pool(number):
+            with mp.get_context("dragon").Pool(2) as pool:
+                assert pool.map(square, range(number)) == [x * x for x in range(number)]
+        """,
+        "test_inner.py",
+    )
+    done = site.run(
+        sys.executable, "-m", "pytest", "-q", "-n", "4", "-p", "no:cacheprovider", "test_inner.py", timeout=120
+    )
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_importing_starts_nothing_and_is_quick(site: Site) -> None:
+    done = site.python(
+        """
+        import os, threading
+        import dragon, dragon.native
+        print(threading.active_count(), len(os.listdir("/proc/self/task")), dragon.in_dragon())
+        """
+    )
+    assert done.stdout == "1 1 False\n", done.stderr
+    assert not (site.folder / "r" / f"dragon-{os.getuid()}").exists()
+
+
+def test_a_forked_child_does_not_end_its_parents_run(site: Site) -> None:
+    done = site.python(
+        """
+        import os
+        from dragon.native import Queue
+        queue = Queue()
+        if os.fork() == 0:
+            queue.put("from the child")
+            raise SystemExit
+        print(queue.get(timeout=30))
+        os.wait()
+        queue.put("the run lives")
+        print(queue.get(timeout=30))
+        """
+    )
+    assert done.stdout == "from the child\nthe run lives\n", done.stderr
+
+
+def test_a_program_started_by_a_program_joins_its_run(site: Site) -> None:
+    inner = site.write(
+        """
+        import sys
+        from dragon.native import Queue
+        Queue.attach(sys.argv[1].encode()).put("from an executable")
+        """,
+        "inner.py",
+    )
+    done = site.python(
+        f"""
+        import sys
+        from dragon.native import Process, Queue
+        queue = Queue()
+        process = Process(sys.executable, [{str(inner)!r}, queue.serialize().decode()])
+        process.start()
+        print(queue.get(timeout=30), process.join())
+        """
+    )
+    assert done.stdout == "from an executable 0\n", done.stderr

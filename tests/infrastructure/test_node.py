@@ -1,0 +1,71 @@
+"""What a node has, as the job's allocation gives it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from dragon.globalservices import node as node_service
+from dragon.globalservices.node import DragonNodeError
+from dragon.infrastructure import node_desc, parameters
+from dragon.native.machine import Node, System, cpu_count, current
+
+
+def test_the_node_has_the_hosts_name() -> None:
+    assert current().hostname == socket.gethostname()
+    assert Node("localhost").h_uid == Node(System().nodes[0]).h_uid == current().h_uid
+
+
+def test_an_unknown_node_is_an_error_that_names_those_there_are() -> None:
+    with pytest.raises(DragonNodeError, match=socket.gethostname()):
+        Node("unknown")
+
+
+def test_the_systems_policies_lead_to_its_nodes() -> None:
+    system = System()
+    assert system.nnodes == len(system.nodes) == len(node_service.get_list()) == 1
+    assert [policy.host_name for policy in system.hostname_policies()] == [current().hostname]
+    assert len(system.gpu_policies()) == current().num_gpus
+    assert cpu_count() == System.cpu_count() == current().num_cpus
+
+
+def test_affinity_limits_the_cpus() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert node_desc.find_cpus() == [min(before)]
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize("variable", ["SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS"])
+def test_the_workload_manager_limits_the_cpus(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert len(node_desc.find_cpus()) == 1
+
+
+def test_a_device_mask_limits_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_desc, "_count_nvidia", lambda: 4)
+    assert node_desc.find_gpus() == ("nvidia", [0, 1, 2, 3])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert node_desc.find_gpus() == ("nvidia", [2, 3])
+
+
+@pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("2K", 2048), ("1.5G", 3 << 29), ("10MiB", 10 << 20)])
+def test_sizes(text: str, size: int) -> None:
+    assert parameters.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "0", "1X"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="size"):
+        parameters.parse_size(text)
+
+
+def test_the_arena_may_take_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(parameters.ARENA_SIZE, raising=False)
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert 0 < parameters.arena_limit() <= total // 2 + 1

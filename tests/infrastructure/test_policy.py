@@ -1,0 +1,53 @@
+"""Policies as plain data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragon.infrastructure.policy import Policy, PolicyError
+
+policies = st.builds(
+    Policy,
+    placement=st.sampled_from([Policy.Placement.LOCAL, Policy.Placement.ANYWHERE, Policy.Placement.DEFAULT]),
+    distribution=st.sampled_from(Policy.Distribution),
+    cpu_affinity=st.lists(st.integers(0, 200), max_size=4),
+    gpu_affinity=st.lists(st.integers(0, 16), max_size=4),
+    gpu_env_str=st.sampled_from(["", "MY_DEVICES"]),
+)
+
+
+@given(policies)
+def test_a_policy_is_what_its_description_says(policy: Policy) -> None:
+    assert Policy.from_sdict(policy.get_sdict()) == policy
+    assert Policy.from_sdict(policy.sdesc) == policy
+
+
+@given(policies, policies)
+def test_what_the_higher_policy_sets_wins(low: Policy, high: Policy) -> None:
+    merged, default = Policy.merge(low, high), Policy()
+    for name in policies_fields():
+        wanted = getattr(high, name) if getattr(high, name) != getattr(default, name) else getattr(low, name)
+        assert getattr(merged, name) == wanted
+
+
+def policies_fields() -> list[str]:
+    return list(Policy().get_sdict())
+
+
+def test_blocks_nest() -> None:
+    with Policy(cpu_affinity=[1]), Policy(gpu_affinity=[2]):
+        assert Policy.thread_policy() == Policy(cpu_affinity=[1], gpu_affinity=[2])
+    assert Policy.thread_policy() == Policy()
+
+
+@pytest.mark.parametrize("value", ["0", 0, [None], ["1"], (1,)])
+def test_an_affinity_is_a_list_of_numbers(value: object) -> None:
+    with pytest.raises(PolicyError, match="list of device numbers"):
+        Policy(cpu_affinity=value)  # type: ignore[arg-type]
+
+
+def test_a_host_name_is_needed_where_it_is_asked_for() -> None:
+    with pytest.raises(PolicyError, match="host_name"):
+        Policy(placement=Policy.Placement.HOST_NAME)

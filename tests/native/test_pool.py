@@ -1,0 +1,162 @@
+"""Native pools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.machine import System, cpu_count
+from dragon.native.pool import Pool
+from dragon.native.workers import WorkerLostError
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def fail(x: int) -> None:
+    raise KeyError(x)
+
+
+def kill_myself(x: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def affinity(_: Any) -> list[int]:
+    time.sleep(0.05)
+    return sorted(os.sched_getaffinity(0))
+
+
+def remember(value: Any) -> None:
+    global remembered
+    remembered = value
+
+
+def recall(_: Any) -> Any:
+    return remembered
+
+
+def refuse() -> None:
+    raise RuntimeError("the initializer's own words")
+
+
+remembered: Any = None
+
+
+def test_every_way_to_submit() -> None:
+    with Pool(2) as pool:
+        assert pool.apply(square, (3,)) == 9
+        assert pool.apply_async(square, (4,)).get(30) == 16
+        assert pool.map(square, range(10)) == [x * x for x in range(10)]
+        assert pool.map(square, [], 1) == []
+        assert pool.starmap(pow, [(2, 3), (3, 2)]) == [8, 9]
+        assert list(pool.imap(square, range(5), 2)) == [0, 1, 4, 9, 16]
+        assert sorted(pool.imap_unordered(square, range(5))) == [0, 1, 4, 9, 16]
+
+
+def test_an_endless_iterable_is_taken_as_results_are() -> None:
+    import itertools
+
+    with Pool(2) as pool:
+        squares = pool.imap(square, itertools.count())
+        assert [next(squares) for _ in range(3000)] == [x * x for x in range(3000)]
+
+
+def test_errors_come_back_with_their_remote_traceback() -> None:
+    with Pool(1) as pool:
+        result = pool.apply_async(fail, (7,))
+        with pytest.raises(KeyError, match="7") as caught:
+            result.get(30)
+        assert "in fail" in str(caught.value.__cause__)
+        assert not result.successful()
+
+
+def test_callbacks_are_called_though_nobody_waits() -> None:
+    done, failed = threading.Event(), threading.Event()
+    with Pool(1) as pool:
+        pool.apply_async(square, (2,), callback=lambda value: done.set() if value == 4 else None)
+        pool.apply_async(fail, (2,), error_callback=lambda error: failed.set())
+        assert done.wait(30)
+        assert failed.wait(30)
+
+
+def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
+    with Pool(2) as pool:
+        with pytest.raises(WorkerLostError, match="signal 9"):
+            pool.apply_async(kill_myself, (1,)).get(30)
+        assert pool.map(square, range(20), 1) == [x * x for x in range(20)]
+
+
+def test_an_initializer_runs_in_every_worker_and_its_error_is_every_tasks() -> None:
+    with Pool(2, remember, ("hello",)) as pool:
+        assert set(pool.map(recall, range(4))) == {"hello"}
+    with Pool(2, refuse) as pool, pytest.raises(RuntimeError, match="own words"):
+        pool.apply_async(square, (1,)).get(30)
+
+
+def test_workers_are_replaced_after_their_share_of_tasks() -> None:
+    with Pool(1, maxtasksperchild=2) as pool:
+        pids = pool.map(_pid, range(6), 1)
+    assert len(set(pids)) == 3
+
+
+def _pid(_: Any) -> int:
+    return os.getpid()
+
+
+def test_policies_place_the_workers() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    with Pool(policy=[Policy(cpu_affinity=[cpu]) for cpu in cpus], processes_per_policy=1) as pool:
+        assert {tuple(a) for a in pool.map(affinity, range(4 * len(cpus)), 1)} == {(cpu,) for cpu in cpus}
+
+
+@pytest.mark.skipif(bool(System().gpu_policies()), reason="this machine has GPUs")
+def test_an_empty_list_of_policies_is_one_worker_per_cpu_with_a_warning() -> None:
+    with pytest.warns(RuntimeWarning, match="one worker per CPU"):
+        pool = Pool(policy=System().gpu_policies(), processes_per_policy=1)
+    assert len(pool._pool) == cpu_count()
+    pool.close()
+    pool.join()
+
+
+def test_time_outs_and_closing() -> None:
+    pool = Pool(1)
+    result = pool.apply_async(time.sleep, (0.3,))
+    with pytest.raises(TimeoutError):
+        result.get(0.01)
+    with pytest.raises(ValueError, match="ready"):
+        result.successful()
+    with pytest.raises(ValueError, match="running"):
+        pool.join()
+    pool.close()
+    with pytest.raises(ValueError, match="not running"):
+        pool.apply_async(square, (1,))
+    pool.join()
+    assert result.get(30) is None
+
+
+def test_terminate_ends_tasks_with_an_error() -> None:
+    pool = Pool(1)
+    results = [pool.apply_async(time.sleep, (100,)) for _ in range(3)]
+    pool.terminate()
+    pool.join()
+    for result in results:
+        with pytest.raises(RuntimeError, match="terminated"):
+            result.get(30)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Pool(0)
+    with pytest.raises(TypeError):
+        Pool("two")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="processes_per_policy"):
+        Pool(2, policy=[Policy()], processes_per_policy=1)
+    with pytest.raises(TypeError, match="callable"):
+        Pool(1, initializer=3)  # type: ignore[arg-type]

@@ -1,0 +1,274 @@
+"""Native processes, through their public API, inside pytest itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragon.globalservices import process as process_service
+from dragon.globalservices.process import ProcessError
+from dragon.infrastructure.connection import Connection
+from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.native.process import MSG_PIPE, Popen, Process, ProcessTemplate, current
+from dragon.native.queue import Queue
+
+
+def put(queue: Queue, value: Any) -> None:
+    queue.put(value)
+
+
+def exit_with(code: int) -> None:
+    sys.exit(code)
+
+
+def raise_error() -> None:
+    raise ValueError("a message of mine")
+
+
+def sleep() -> None:
+    time.sleep(1000)
+
+
+def describe(queue: Queue) -> None:
+    me = current()
+    queue.put({"puid": me.puid, "cwd": os.getcwd(), "cpus": os.sched_getaffinity(0), "env": dict(os.environ)})
+
+
+def lines_of(connection: Connection) -> Iterator[str]:
+    while True:
+        try:
+            yield connection.recv()
+        except EOFError:
+            return
+
+
+def started(*args: Any, **kwargs: Any) -> Process:
+    process = Process(*args, **kwargs)
+    process.start()
+    return process
+
+
+def test_a_function_runs_with_its_arguments() -> None:
+    queue = Queue()
+    process = started(put, (queue,), {"value": [1, "two", {3: 4.0}]})
+    assert queue.get(timeout=30) == [1, "two", {3: 4.0}]
+    assert process.join() == 0
+
+
+def test_a_lambda_and_a_local_function_run() -> None:
+    queue = Queue()
+    kept = "closed over"
+
+    def local() -> None:
+        queue.put(kept)
+
+    processes = [started(local), started(lambda: queue.put(kept))]
+    assert [queue.get(timeout=30) for _ in processes] == [kept, kept]
+    assert [process.join() for process in processes] == [0, 0]
+
+
+def test_arguments_have_any_size() -> None:
+    queue = Queue()
+    process = started(put, (queue, bytes(30_000_000)))
+    assert len(queue.get(timeout=30)) == 30_000_000
+    assert process.join() == 0
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_the_exit_code_is_that_of_sys_exit(code: int) -> None:
+    assert started(exit_with, (code,)).join() == code
+
+
+def test_an_exception_ends_with_1_and_one_traceback() -> None:
+    process = started(raise_error, stderr=MSG_PIPE)
+    assert process.stderr_conn is not None
+    assert process.join() == 1
+    lines = list(lines_of(process.stderr_conn))
+    assert lines[-1] == "ValueError: a message of mine\n"
+    assert "".join(lines).count("Traceback") == 1
+
+
+@pytest.mark.parametrize(("end", "code"), [("terminate", -signal.SIGTERM), ("kill", -signal.SIGKILL)])
+def test_a_signal_is_a_negative_exit_code(end: str, code: int) -> None:
+    process = started(sleep)
+    assert process.is_alive
+    assert process.join(0.05) is None
+    getattr(process, end)()
+    assert process.join() == code
+    assert not process.is_alive
+    assert process.returncode == process.exitcode == code
+    getattr(process, end)()  # no complaint from a process that has ended
+
+
+def test_a_process_has_its_policy_folder_and_environment(tmp_path: Path) -> None:
+    queue = Queue()
+    cpu = min(os.sched_getaffinity(0))
+    policy = Policy(cpu_affinity=[cpu])
+    process = started(describe, (queue,), cwd=str(tmp_path), env={"MINE": "yes"}, policy=policy)
+    found = queue.get(timeout=30)
+    assert found["puid"] == process.puid
+    assert found["cwd"] == str(tmp_path)
+    assert found["cpus"] == {cpu}
+    assert found["env"]["MINE"] == "yes"
+    assert found["env"]["PATH"] == os.environ["PATH"]
+    process.join()
+
+
+def test_a_policy_in_a_with_block_holds_for_processes_started_in_it() -> None:
+    queue = Queue()
+    cpu = max(os.sched_getaffinity(0))
+    with Policy(cpu_affinity=[cpu]):
+        process = started(describe, (queue,))
+    assert queue.get(timeout=30)["cpus"] == {cpu}
+    process.join()
+
+
+def test_an_executable_gets_its_arguments_and_streams() -> None:
+    process = started("sh", ["-c", "read line; echo got $line; echo bad >&2"], stdin=-1, stdout=-1, stderr=-2)
+    assert process.stdin_conn is not None
+    assert process.stdout_conn is not None
+    process.stdin_conn.send("a line\n")
+    process.stdin_conn.close()
+    assert process.stdout_conn.recv() == "got a line\n"
+    assert process.stdout_conn.recv() == "bad\n"
+    with pytest.raises(EOFError):
+        process.stdout_conn.recv()
+    assert process.join() == 0
+
+
+def test_output_goes_to_a_file_or_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    for word in ("one", "two"):
+        started("sh", ["-c", f"echo {word}; echo lost >&2"], stdout=str(file), stderr=-3).join()
+    assert file.read_text() == "one\ntwo\n"
+
+
+def test_a_process_is_found_by_name_and_puid_even_after_its_end() -> None:
+    process = started(sleep, ident="a name of mine")
+    assert Process(None, ident="a name of mine").puid == process.puid
+    with pytest.raises(ProcessError, match="a name of mine"):
+        Process(sleep, ident="a name of mine")
+    process.kill()
+    process.join()
+    found = Process(None, ident=process.puid)
+    assert (found.name, found.returncode, found.join()) == ("a name of mine", -9, -9)
+
+
+def test_parents_and_children() -> None:
+    process = started(sleep)
+    assert process.puid in [child.puid for child in current().children()]
+    assert process.parent().puid == current().puid
+    with pytest.raises(ProcessError, match="head"):
+        current().parent()
+    process.kill()
+    process.join()
+
+
+def test_popen() -> None:
+    process = Popen(["-c", "echo out; exit 4"], executable="/bin/sh", stdout=Popen.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.recv() == "out\n"
+    process.wait()
+    assert process.returncode == 4
+
+
+def test_multi_join() -> None:
+    quick, slow = started(exit_with, (0,)), started(sleep)
+    ended, statuses = process_service.multi_join([quick.puid, slow.puid], timeout=30)
+    assert ended == [(quick.puid, 0)]
+    assert statuses == {str(quick.puid): [0, 0], str(slow.puid): [4, None]}
+    assert process_service.multi_join([slow.puid], timeout=0.05) == (None, {str(slow.puid): [2, None]})
+    process_service.kill(slow.puid)
+    ended, statuses = process_service.multi_join({quick.puid, slow.puid}, join_all=True)
+    assert process_service.get_multi_join_success_puids(statuses) == [quick.puid]
+    assert process_service.get_multi_join_failure_puids(statuses) == [slow.puid]
+    with pytest.raises(ProcessError):
+        process_service.multi_join([])
+
+
+def test_executables_are_created_by_name() -> None:
+    made = process_service.create("sleep", "", ["1000"], None, user_name="sleeper")
+    assert process_service.create("true", "", [], None, user_name="sleeper", soft=True).p_uid == made.p_uid
+    with pytest.raises(ProcessError, match="sleeper"):
+        process_service.create("true", "", [], None, user_name="sleeper")
+    process_service.kill("sleeper")
+    assert process_service.join(made.p_uid) == -signal.SIGKILL
+    assert made.p_uid in process_service.get_list()
+    with pytest.raises(ProcessError, match="no_such_program"):
+        process_service.create("no_such_program", "", [], None)
+
+
+def test_a_template_starts_any_number_of_processes() -> None:
+    queue = Queue()
+    template = ProcessTemplate(put, (queue, 1))
+    processes = [Process.from_template(template) for _ in range(3)]
+    for process in processes:
+        process.start()
+    assert [process.join() for process in processes] == [0, 0, 0]
+    assert queue.size() == 3
+    with pytest.raises(NotImplementedError):
+        template.start()
+    assert ProcessTemplate.from_sdict(template.get_sdict()).get_original_python_parameters() == (put, (queue, 1), {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"target": "no_such_program_anywhere"}, AttributeError, "no_such_program_anywhere"),
+        ({"target": "true", "cwd": "/no/such/folder"}, FileNotFoundError, "/no/such/folder"),
+        ({"target": 3}, TypeError, "3"),
+        ({"target": "true", "env": {"A": 1}}, TypeError, "'A'"),
+        ({"target": "true", "stdout": ""}, ValueError, "non-empty"),
+        ({"target": "true", "stdout": -2}, ValueError, "stdout"),
+        ({"target": "true", "policy": "here"}, TypeError, "here"),
+    ],
+)
+def test_bad_input_is_refused_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        Process(**arguments)
+
+
+def test_a_file_that_may_not_be_executed_is_refused_at_the_call(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a program")
+    with pytest.raises(PermissionError, match=r"notes\.txt"):
+        Process(str(file))
+    file.chmod(0o755)
+    with pytest.raises(OSError, match="Exec format error"):
+        Process(str(file)).start()
+
+
+def test_a_target_that_cannot_be_pickled_is_refused_at_the_call() -> None:
+    import threading
+
+    with pytest.raises(TypeError, match="cannot pickle"):
+        Process(put, (threading.Lock(),)).start()
+
+
+def test_a_host_that_the_run_lacks_is_refused_with_the_names_of_those_it_has() -> None:
+    policy = Policy(placement=Policy.Placement.HOST_NAME, host_name="nowhere")
+    with pytest.raises(ProcessError, match=r"nowhere.*there is"):
+        Process(sleep, policy=policy).start()
+    with pytest.raises(PolicyError):
+        Policy(cpu_affinity="0")  # type: ignore[arg-type]
+
+
+def test_a_second_start_and_a_join_before_the_first_are_errors() -> None:
+    process = Process(exit_with, (0,))
+    with pytest.raises(ProcessError):
+        process.join()
+    process.start()
+    with pytest.raises(RuntimeError, match=str(process.puid)):
+        process.start()
+    process.join()
+    with pytest.raises(ProcessError, match="no process"):
+        Process(None, ident="never heard of")
+    with pytest.raises(NotImplementedError):
+        type("Mine", (Process,), {})

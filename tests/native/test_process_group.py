@@ -1,0 +1,213 @@
+"""Process groups."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragon.native import process_group as pg
+from dragon.native.process import ProcessTemplate
+from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+from dragon.native.queue import Queue
+
+Wait = Callable[..., None]
+
+
+def put(queue: Queue, value: Any) -> None:
+    queue.put(value)
+
+
+def fail(code: int, text: str) -> None:
+    print(text, file=sys.stderr)
+    sys.exit(code)
+
+
+def sleep() -> None:
+    time.sleep(1000)
+
+
+def ignore_interrupts(queue: Queue) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    queue.put("ready")
+    time.sleep(1000)
+
+
+def group(*templates: tuple[int, ProcessTemplate], **settings: Any) -> ProcessGroup:
+    result = ProcessGroup(**settings)
+    for count, template in templates:
+        result.add_process(count, template)
+    result.init()
+    result.start()
+    return result
+
+
+def test_several_templates_run_together() -> None:
+    queue = Queue()
+    members = group(
+        (2, ProcessTemplate(put, (queue, "a"))), (1, ProcessTemplate(put, (queue, "b"))), (1, ProcessTemplate("true"))
+    )
+    members.join()
+    assert sorted(queue.get() for _ in range(3)) == ["a", "a", "b"]
+    assert [code for _, code in members.exit_status] == [0, 0, 0, 0]
+    assert members.puids == []
+    members.close()
+
+
+def test_puids_right_after_the_start_are_all_members_in_order() -> None:
+    members = group((3, ProcessTemplate(sleep)))
+    puids = members.puids
+    assert len(puids) == 3
+    assert puids == sorted(puids)
+    members.kill()
+    members.join()
+    members.close()
+
+
+def test_the_first_failure_is_reported_with_rank_code_and_last_lines() -> None:
+    members = group((1, ProcessTemplate(sleep)), (1, ProcessTemplate(fail, (3, "the reason why"))))
+    with pytest.raises(DragonUserCodeError, match=r"exit codes: \[3\].*(?s:rank 1.*exit code 3.*the reason why)"):
+        members.join(timeout=30)
+    assert members.in_error_state
+    members.stop()
+    members.close()
+
+
+def test_a_killed_member_is_reported_by_its_signal() -> None:
+    members = group((1, ProcessTemplate("sh", ["-c", "kill -9 $$"])))
+    with pytest.raises(DragonUserCodeError, match="SIGKILL"):
+        members.join()
+    members.close()
+
+
+def test_failures_can_be_ignored() -> None:
+    members = group((2, ProcessTemplate(fail, (3, ""))), ignore_error_on_exit=True)
+    members.join()
+    assert [code for _, code in members.inactive_puids] == [3, 3]
+    members.close()
+
+
+def test_a_group_may_be_started_again() -> None:
+    queue = Queue()
+    members = group((2, ProcessTemplate(put, (queue, 1))))
+    members.join()
+    members.start()
+    members.join()
+    assert queue.size() == 4
+    members.close()
+
+
+def test_members_are_restarted_until_that_is_stopped(wait_until: Wait) -> None:
+    queue = Queue()
+    members = group((1, ProcessTemplate(put, (queue, 1))), restart=True)
+    for _ in range(4):
+        queue.get(timeout=30)
+    members.stop_restart()
+    members.join(timeout=30)
+    assert len(members.inactive_puids) >= 4
+    members.close()
+
+
+def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
+    members = group((2, ProcessTemplate(sleep)), restart=True)
+    from dragon.globalservices import process
+
+    before = members.puids
+    process.kill(before[0])
+    wait_until(lambda: len(members.puids) == 2 and members.puids[0] != before[0])
+    assert members.puids[1] == before[1]
+    members.stop()
+    members.close()
+
+
+def test_stop_goes_from_interrupt_to_kill() -> None:
+    queue = Queue()
+    members = group((2, ProcessTemplate(ignore_interrupts, (queue,))))
+    assert [queue.get(timeout=30) for _ in range(2)] == ["ready", "ready"]
+    members.stop(patience=0.1)
+    members.join()  # ended by us: no failure of theirs
+    assert {code for _, code in members.exit_status} <= {-signal.SIGTERM, -signal.SIGKILL}
+    members.close()
+
+
+def test_walltime_ends_the_group() -> None:
+    members = group((2, ProcessTemplate(sleep)), walltime=0.3)
+    members.join(timeout=30)
+    assert [code for _, code in members.exit_status] == [-9, -9]
+    members.close()
+
+
+def test_join_times_out_naming_who_runs() -> None:
+    members = group((1, ProcessTemplate(sleep)))
+    with pytest.raises(TimeoutError, match=str(members.puids[0])):
+        members.join(timeout=0.05)
+    members.close()
+
+
+def test_other_processes_may_use_a_group() -> None:
+    queue = Queue()
+    members = group((1, ProcessTemplate(sleep)))
+    watcher = group((1, ProcessTemplate(_kill_group, (members, queue))))
+    assert queue.get(timeout=30) == members.puids or members.puids == []
+    members.join(timeout=30)
+    watcher.join()
+    watcher.close()
+    members.close()
+    with pytest.raises(ValueError, match="init"):
+        pickle.dumps(ProcessGroup())
+
+
+def _kill_group(members: ProcessGroup, queue: Queue) -> None:
+    queue.put(members.puids)
+    members.kill()
+
+
+def test_members_run_where_their_policy_says(tmp_path: Path) -> None:
+    from dragon.infrastructure.policy import Policy
+
+    cpus = sorted(os.sched_getaffinity(0))
+    queue = Queue()
+    members = group(
+        (1, ProcessTemplate(_affinity, (queue,), policy=Policy(cpu_affinity=[cpus[-1]]))),
+        (1, ProcessTemplate(_affinity, (queue,))),
+        policy=Policy(cpu_affinity=[cpus[0]]),
+    )
+    members.join()
+    assert sorted(queue.get() for _ in range(2)) == sorted([[cpus[0]], [cpus[-1]]])
+    members.close()
+
+
+def _affinity(queue: Queue) -> None:
+    queue.put(sorted(os.sched_getaffinity(0)))
+
+
+def test_use_in_the_wrong_state_is_an_error_that_says_so() -> None:
+    empty = ProcessGroup()
+    with pytest.raises(pg.DragonProcessGroupStartError, match="no templates"):
+        empty.init()
+    with pytest.raises(pg.DragonProcessGroupStartError, match="init"):
+        empty.start()
+    with pytest.raises(pg.DragonProcessGroupSignalError):
+        empty.kill()
+    members = group((1, ProcessTemplate(sleep)))
+    with pytest.raises(pg.DragonProcessGroupAlreadyInitialized):
+        members.add_process(1, ProcessTemplate(sleep))
+    with pytest.raises(pg.DragonProcessGroupError, match="running"):
+        members.start()
+    members.close()
+    members.close()
+    with pytest.raises(pg.DragonProcessGroupRunningError):
+        members.join()
+    with pytest.raises(RuntimeError, match="PMI"):
+        ProcessGroup(pmi="carrier pigeon")
+    with pytest.raises(ValueError, match="nproc"):
+        ProcessGroup().add_process(0, ProcessTemplate(sleep))
+    with pytest.raises(ValueError, match="walltime"):
+        ProcessGroup(walltime=-1)

@@ -1,0 +1,162 @@
+"""Native queues."""
+
+from __future__ import annotations
+
+import queue as standard
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dragon._core import DestroyedError
+from dragon.native.process import Process
+from dragon.native.queue import Queue, QueueError
+
+
+def run(function: Any, *args: Any) -> Process:
+    process = Process(function, args)
+    process.start()
+    return process
+
+
+def relay(source: Queue, target: Queue) -> None:
+    while (item := source.get()) is not None:
+        target.put(item)
+
+
+def get_for_ever(queue: Queue, ready: Queue) -> None:
+    ready.put("ready")
+    try:
+        queue.get()
+    except DestroyedError:
+        ready.put("destroyed")
+
+
+def test_objects_of_every_kind_go_through_another_process() -> None:
+    there, back = Queue(), Queue()
+    process = run(relay, there, back)
+    objects = [0, -(2**63), 2**64, 1.5, True, "text", "\ud800", b"", bytes(10**6), [1, [2]], {"a": (1,)}, {1, 2}]
+    for item in objects:
+        there.put(item)
+    there.put(None)
+    received = [back.get(timeout=30) for _ in objects]
+    assert received == objects
+    assert [type(item) for item in received] == [type(item) for item in objects]
+    process.join()
+
+
+def test_a_queue_goes_through_a_queue() -> None:
+    outer = Queue()
+    outer.put(Queue())
+    inner = outer.get()
+    inner.put(1)
+    assert inner.get() == 1
+
+
+def test_full_and_empty_and_their_time_outs() -> None:
+    queue = Queue(2)
+    queue.put(1)
+    queue.put(2)
+    assert queue.full()
+    assert queue.size() == queue.qsize() == 2
+    for call in (lambda: queue.put_nowait(3), lambda: queue.put(3, timeout=0.01), lambda: queue.put(3, False)):
+        with pytest.raises(standard.Full):
+            call()
+    assert [queue.get(), queue.get()] == [1, 2]
+    assert queue.empty()
+    assert not queue.poll(0.01)
+    for call in (queue.get_nowait, lambda: queue.get(timeout=0.01), lambda: queue.get(False)):
+        with pytest.raises(standard.Empty):
+            call()
+
+
+def test_put_waits_for_room() -> None:
+    queue = Queue(1)
+    queue.put(1)
+    threading.Timer(0.05, queue.get).start()
+    queue.put(2, timeout=30)
+    assert queue.get() == 2
+
+
+def test_a_joinable_queue_waits_for_its_tasks() -> None:
+    queue = Queue(joinable=True)
+    queue.put(1)
+    queue.put(2)
+    with pytest.raises(TimeoutError):
+        queue.join(timeout=0.01)
+    for _ in range(2):
+        queue.get()
+        queue.task_done()
+    queue.join(timeout=30)
+    with pytest.raises(ValueError, match="too many"):
+        queue.task_done()
+    with pytest.raises(QueueError):
+        Queue().task_done()
+
+
+def test_a_closed_queue_is_an_error_here_and_goes_on_elsewhere() -> None:
+    queue = Queue()
+    other = Queue.attach(queue.serialize())
+    queue.put(1)
+    queue.close()
+    assert queue.closed
+    for call in (lambda: queue.put(1), queue.get, queue.size):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    assert other.get() == 1
+
+
+def test_destroying_a_queue_wakes_who_waits_with_an_error() -> None:
+    queue, ready = Queue(), Queue()
+    process = run(get_for_ever, queue, ready)
+    assert ready.get(timeout=30) == "ready"
+    time.sleep(0.05)
+    queue.destroy()
+    assert ready.get(timeout=30) == "destroyed"
+    process.join()
+
+
+def test_a_queue_that_nobody_is_attached_to_is_gone() -> None:
+    queue = Queue()
+    name = queue.serialize()
+    queue.close()
+    with pytest.raises(DestroyedError):
+        Queue.attach(name)
+
+
+def test_what_cannot_be_pickled_is_refused_at_the_call() -> None:
+    queue = Queue()
+    with pytest.raises(TypeError, match="pickle"):
+        queue.put(threading.Lock())
+    assert queue.empty()
+    with pytest.raises(TypeError, match="maxsize"):
+        Queue("many")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="stream"):
+        Queue(num_streams=2)
+
+
+def test_many_producers_and_consumers_lose_nothing() -> None:
+    work, results, count = Queue(50), Queue(), 500
+    producers = [run(_produce, work, n, count) for n in range(3)]
+    consumers = [run(_consume, work, results) for _ in range(3)]
+    for process in producers:
+        process.join()
+    for _ in consumers:
+        work.put(None)
+    got = [item for _ in consumers for item in results.get(timeout=30)]
+    assert sorted(got) == sorted((n, i) for n in range(3) for i in range(count))
+    for process in consumers:
+        process.join()
+
+
+def _produce(work: Queue, number: int, count: int) -> None:
+    for i in range(count):
+        work.put((number, i))
+
+
+def _consume(work: Queue, results: Queue) -> None:
+    got = []
+    while (item := work.get()) is not None:
+        got.append(item)
+    results.put(got)

@@ -1,0 +1,223 @@
+"""Locks, semaphores, events, conditions, barriers, values and arrays between processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragon.native import (
+    Array,
+    Barrier,
+    BoundedSemaphore,
+    Condition,
+    Event,
+    Lock,
+    Process,
+    Queue,
+    RLock,
+    Semaphore,
+    Value,
+)
+
+Wait = Callable[..., None]
+
+
+def run(function: Any, *args: Any) -> Process:
+    process = Process(function, args)
+    process.start()
+    return process
+
+
+def count(lock: Lock, value: Value, times: int) -> None:
+    for _ in range(times):
+        with lock:
+            value.value += 1
+
+
+def test_a_lock_excludes() -> None:
+    lock, value = Lock(), Value("i", 0)
+    processes = [run(count, lock, value, 2000) for _ in range(3)]
+    for process in processes:
+        process.join()
+    assert value.value == 6000
+
+
+def hold_and_die(lock: Lock, ready: Event) -> None:
+    lock.acquire()
+    ready.set()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock])
+def test_a_lock_whose_holder_died_is_recovered_and_says_so(kind: type[Lock]) -> None:
+    lock, ready = kind(), Event()
+    process = run(hold_and_die, lock, ready)
+    assert ready.wait(30)
+    process.join()
+    with pytest.warns(RuntimeWarning, match="died"):
+        assert lock.acquire(timeout=30)
+    lock.release()
+
+
+def test_a_lock_is_released_by_anyone_a_recursive_one_by_its_owner() -> None:
+    lock = Lock()
+    lock.acquire()
+    thread = threading.Thread(target=lock.release)
+    thread.start()
+    thread.join()
+    assert lock.count() == 0
+    with pytest.raises(ValueError, match="too many"):
+        lock.release()
+    recursive = RLock()
+    assert recursive.acquire()
+    assert recursive.acquire()
+    assert recursive.count() == 2
+    assert recursive.is_mine()
+    errors: list[BaseException] = []
+
+    def release() -> None:
+        try:
+            recursive.release()
+        except AssertionError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1
+    recursive.release()
+    recursive.release()
+
+
+def test_semaphores() -> None:
+    semaphore = Semaphore(2)
+    assert semaphore.acquire()
+    assert semaphore.acquire()
+    assert not semaphore.acquire(blocking=False)
+    assert not semaphore.acquire(timeout=0.01)
+    threading.Timer(0.05, semaphore.release, (2,)).start()
+    assert semaphore.acquire(timeout=30)
+    assert Semaphore.attach(semaphore.serialize()).get_value() == semaphore.get_value()
+    bounded = BoundedSemaphore(1)
+    with pytest.raises(ValueError, match="too many"):
+        bounded.release()
+    with pytest.raises(ValueError, match="negative"):
+        Semaphore(-1)
+
+
+def test_an_event_wakes_all() -> None:
+    event, queue = Event(), Queue()
+    processes = [run(_wait_and_tell, event, queue) for _ in range(3)]
+    assert not event.wait(0.01)
+    event.set()
+    assert [queue.get(timeout=30) for _ in processes] == [True] * 3
+    event.clear()
+    assert not event.is_set()
+    for process in processes:
+        process.join()
+
+
+def _wait_and_tell(event: Event, queue: Queue) -> None:
+    queue.put(event.wait(30))
+
+
+def _wait_condition(condition: Condition, arrived: Semaphore, queue: Queue, name: Any) -> None:
+    with condition:
+        arrived.release()
+        condition.wait()
+        queue.put(name)
+
+
+def test_a_condition_tells_in_order_and_skips_the_dead(wait_until: Wait) -> None:
+    condition, arrived, queue = Condition(), Semaphore(0), Queue()
+    processes = []
+    for name in range(3):
+        processes.append(run(_wait_condition, condition, arrived, queue, name))
+        assert arrived.acquire(timeout=30)
+        with condition:  # the waiter is inside wait() now
+            pass
+    processes[0].kill()
+    processes[0].join()
+    for expected in (1, 2):
+        with condition:
+            condition.notify()
+        assert queue.get(timeout=30) == expected
+    with condition:
+        assert not condition.wait(0.01)
+        assert condition.wait_for(lambda: False, 0.01) is False
+    with pytest.raises(AssertionError):
+        condition.notify()
+    for process in processes[1:]:
+        process.join()
+
+
+def _pass(barrier: Barrier, queue: Queue) -> None:
+    queue.put(barrier.wait(30))
+
+
+def test_a_barrier_lets_its_parties_through_together() -> None:
+    barrier, queue = Barrier(3), Queue()
+    processes = [run(_pass, barrier, queue) for _ in range(2)]
+    queue.put(barrier.wait(30))
+    assert sorted(queue.get(timeout=30) for _ in range(3)) == [0, 1, 2]
+    assert Barrier.attach(barrier.serialize()).parties == 3
+    with pytest.raises(threading.BrokenBarrierError):
+        barrier.wait(0.01)
+    assert barrier.broken
+    barrier.reset()
+    assert not barrier.broken
+    for process in processes:
+        process.join()
+    for arguments in ({"parties": "two"}, {"parties": 2, "action": 3}, {"parties": 2, "timeout": -1}):
+        with pytest.raises(ValueError):
+            Barrier(**arguments)  # type: ignore[arg-type]
+
+
+class Point(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_double))
+
+
+def _change(value: Value, point: Value, array: Array) -> None:
+    value.value = 5
+    point.x = 2.5
+    array[1] = 7
+    array[2:4] = [8, 9]
+
+
+def test_values_and_arrays_are_shared() -> None:
+    value, point, array = Value("i", 1, lock=True), Value(Point, (1.0, 2.0)), Array("i", 4)
+    run(_change, value, point, array).join()
+    assert (value.value, point.x, point.y, list(array)) == (5, 2.5, 2.0, [0, 7, 8, 9])
+    with value, array:
+        assert len(array) == 4
+    text = Array("c", b"hello", lock=False)
+    assert (text.value, text.raw) == (b"hello", b"hello")
+    with pytest.raises(IndexError, match="out of range"):
+        array[4]
+    with pytest.raises(ValueError, match="negative"):
+        Array("i", -1)
+    with pytest.raises(AttributeError):
+        Value("no type")
+    with pytest.raises(AttributeError):
+        Value("i", lock="no lock")
+
+
+def test_a_wait_can_be_interrupted() -> None:
+    event = Event()
+    hits: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: hits.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        start = time.monotonic()
+        assert not event.wait(0.3)
+        assert hits == [1]
+        assert time.monotonic() - start >= 0.29
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,100 @@
+"""Memory that is not there is an error that says so, never a crash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import Site
+
+FILL = """
+    import dragon.native as native
+
+    queue = native.Queue(0)
+    count = 0
+    try:
+        while True:
+            queue.put(bytes(1 << 20))
+            count += 1
+    except MemoryError as error:
+        print(error)
+    for _ in range(count):
+        assert len(queue.get()) == 1 << 20
+    queue.put("still in use")
+    print(queue.get())
+"""
+
+
+def test_a_full_arena_is_a_memory_error_that_says_how_much_there_is(site: Site) -> None:
+    done = site.python(FILL, env={"DRAGON_ARENA_SIZE": "64M"})
+    assert done.returncode == 0, done.stderr
+    error, last = done.stdout.splitlines()
+    assert "bytes of shared memory" in error
+    assert "67108864" in error
+    assert "DRAGON_ARENA_SIZE" in error
+    assert last == "still in use"
+
+
+def test_one_object_larger_than_the_arena_is_refused(site: Site) -> None:
+    done = site.python(
+        """
+        import dragon.native as native
+        try:
+            native.Queue().put(bytes(200 << 20))
+        except MemoryError as error:
+            print(error)
+        """,
+        env={"DRAGON_ARENA_SIZE": "64M"},
+    )
+    assert "209715" in done.stdout, done.stderr
+
+
+def test_memory_of_received_arrays_comes_back(site: Site) -> None:
+    done = site.python(
+        """
+        import numpy
+        import dragon.native as native
+        from dragon import _core
+        queue = native.Queue()
+        for _ in range(100):
+            queue.put(numpy.ones(1 << 20))
+            array = queue.get()
+            array += 1
+            assert array[-1] == 2
+        del array
+        print(_core.usage()["in_use"] < 1 << 20, _core.usage()["committed"] < 64 << 20)
+        """
+    )
+    assert done.stdout == "True True\n", done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="a /dev/shm of its own takes root")
+def test_a_small_dev_shm_is_no_limit(site: Site) -> None:
+    program = site.write(
+        """
+        import multiprocessing as mp
+        import numpy
+        import dragon
+
+        def double(queue, result):
+            result.put(queue.get() * 2)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            queue, result = mp.Queue(), mp.Queue()
+            process = mp.Process(target=double, args=(queue, result))
+            process.start()
+            queue.put(numpy.ones(25_000_000))
+            print(result.get().sum())
+            process.join()
+        """
+    )
+    script = f"mount -t tmpfs -o size=64M none /dev/shm && exec {sys.executable} {program}"
+    if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    done = site.run("unshare", "-m", "sh", "-c", script)
+    assert done.stdout == "50000000.0\n", done.stderr

@@ -1,0 +1,120 @@
+"""Whatever way a program ends, its processes, sockets, memory and files are gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from conftest import Site
+
+PROGRAM = """
+    import json, os, subprocess, sys, time
+    import multiprocessing as mp
+    import dragon
+    from dragon.runtime.run import this_run
+
+    def work(queue):
+        grandchild = subprocess.Popen(["sleep", "1000"])
+        queue.put([os.getpid(), grandchild.pid])
+        queue.put(bytes(5_000_000))
+        time.sleep(1000)
+
+    def parent_of(pid):
+        return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        queue = mp.Queue()
+        workers = [mp.Process(target=work, args=(queue,), daemon=True) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        queue.get(), queue.get()
+        pids = {"head": os.getpid(), "worker": workers[0].pid, "zygote": parent_of(workers[0].pid),
+                "agent": this_run().agent.pid, "launcher": os.getppid()}
+        print(json.dumps(pids), flush=True)
+        how = sys.argv[1]
+        if how == "return":
+            sys.exit(0)
+        if how == "exception":
+            raise RuntimeError("on purpose")
+        if how == "exit":
+            sys.exit(3)
+        if how == "os._exit":
+            os._exit(4)
+        while True:
+            workers[0].join(1)
+            if workers[0].exitcode is not None:
+                sys.exit(5)
+"""
+
+
+def start(site: Site, how: str, launcher: bool) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    command = [sys.executable, *(["-m", "dragon"] if launcher else []), site.write(PROGRAM), how]
+    process = site.start(*command)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
+
+
+@pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("exception", 1), ("exit", 3), ("os._exit", 4)])
+def test_after_an_end_of_its_own(site: Site, how: str, code: int, launcher: bool) -> None:
+    process, _ = start(site, how, launcher)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert ("on purpose" in errors) == (how == "exception")
+    site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_after_a_signal(site: Site, number: signal.Signals, launcher: bool) -> None:
+    process, _ = start(site, "wait", launcher)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("launcher", [False, True], ids=["python", "dragon"])
+@pytest.mark.parametrize("victim", ["head", "agent", "zygote", "worker", "launcher"])
+def test_after_a_kill_of_any_one(site: Site, victim: str, launcher: bool) -> None:
+    if victim == "launcher" and not launcher:
+        pytest.skip("plain python has no launcher")
+    process, pids = start(site, "wait", launcher)
+    pid = process.pid if victim == "launcher" else pids[victim]
+    os.kill(pid, signal.SIGKILL)
+    if victim in ("agent", "zygote") and not launcher:
+        # The head process goes on; it learns of it when its worker is gone, and ends.
+        process.communicate(timeout=60)
+    else:
+        process.communicate(timeout=60)
+    site.assert_nothing_left()
+
+
+def test_what_a_kill_of_everything_left_is_swept_at_the_next_start(site: Site) -> None:
+    process, _ = start(site, "wait", True)
+    for pid, _ in site.processes():
+        os.kill(pid, signal.SIGSTOP)
+    for pid, _ in site.processes():
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert site.leftovers() != []
+    done = site.python("import dragon.native as n; n.Queue().put(1)")
+    assert done.returncode == 0, done.stderr
+    site.assert_nothing_left()
+
+
+def test_a_live_run_of_the_same_user_is_not_touched(site: Site) -> None:
+    process, _ = start(site, "wait", False)
+    for _ in range(3):
+        done = site.python("import dragon.native as n; q = n.Queue(); q.put(1); print(q.get())")
+        assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert process.poll() is None
+    process.terminate()
+    process.communicate(timeout=60)

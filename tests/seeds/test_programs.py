@@ -1,0 +1,78 @@
+"""The programs of the documents that the runtime is described in run as they are written there."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(params=["python", "dragon"])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """Both ways to run a program."""
+    return [sys.executable, *(["-m", "dragon"] if request.param == "dragon" else [])]
+
+
+def test_hello_world(site: Site, command: list[str]) -> None:
+    done = site.run(*command, PROGRAMS / "hello_world_group.py")
+    assert done.stdout.splitlines() == [f"hello from process {socket.gethostname()}!"] * 4, done.stderr
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_generator_and_consumer(site: Site, command: list[str], quiet: bool) -> None:
+    name = "generator_consumer_sanitized.py" if quiet else "generator_consumer.py"
+    done = site.run(*command, PROGRAMS / name)
+    fed = re.findall(r"generator feeding (\d+) to consumer", done.stdout)
+    results = re.findall(r"consumer computed result (\d+) from input (\d+)", done.stdout)
+    assert len(results) == 5, done.stderr
+    assert all(int(result) == 2 * int(value) for result, value in results)
+    assert fed == ([] if quiet else [value for _, value in results])
+
+
+def test_training_on_a_host_that_does_not_exist_is_refused_by_name(site: Site, command: list[str]) -> None:
+    pytest.importorskip("torch")
+    done = site.run(*command, PROGRAMS / "policy_pytorch.py")
+    assert done.returncode == 1
+    assert "pinoak0033" in done.stderr
+    assert socket.gethostname() in done.stderr
+
+
+def test_training_on_this_host_gets_its_data(site: Site, command: list[str]) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        source = (PROGRAMS / "policy_pytorch.py").read_text().replace("cuda", "cpu")
+    else:
+        source = (PROGRAMS / "policy_pytorch.py").read_text()
+    program = site.write(source.replace("pinoak0033", socket.gethostname()))
+    done = site.run(*command, program)
+    assert re.search(r"Result: y = .* x\^3", done.stdout), done.stderr
+    assert done.returncode == 0
+
+
+def test_pools(site: Site, command: list[str]) -> None:
+    pytest.importorskip("numpy")
+    done = site.run(*command, PROGRAMS / "0_dragon_pool.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"Hello from host {socket.gethostname()}") == 16
+    assert done.stderr.count("one worker per CPU") == (0 if "GPU ID(s): 0" in done.stdout else 1)
+
+
+def test_a_group_with_affinities(site: Site, command: list[str]) -> None:
+    done = site.run(*command, PROGRAMS / "1_dragon_process_group.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"Hello from host {socket.gethostname()}") == 4
+    assert done.stderr.count("Warning") <= 1
+
+
+def test_affinities_that_cannot_be_met_are_an_error_with_strict(site: Site) -> None:
+    done = site.dragon("--strict", PROGRAMS / "1_dragon_process_group.py")
+    assert done.returncode == 1
+    assert "PolicyError" in done.stderr
+    assert re.search(r"has no CPUs .* \(it has ", done.stderr)

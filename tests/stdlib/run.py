@@ -1,0 +1,372 @@
+"""CPython's own tests of multiprocessing and of process-pool executors, run with the start method "dragon".
+
+Every class of tests runs in a process of its own, several at a time. A test that hangs or crashes is a failed test; the
+rest of its class goes on in a new process. What a class leaves behind (processes, files of a run) is a failure too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import fnmatch
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dragon  # noqa: F401 - makes "dragon" a start method
+
+try:
+    from test import _test_multiprocessing, support
+    from test.support import script_helper
+except ImportError as missing:  # some distributions package Python without its tests
+    raise SystemExit(f"this Python has no tests of multiprocessing installed: {missing}") from missing
+
+# Tests of how another start method does it, and what that is. Patterns of test names.
+EXCLUDED = {
+    "WithProcessesTestConnection.test_*fd_transfer": (
+        "hands descriptors over through the socket behind a Pipe; ours is shared memory"
+        " (pickling sockets and connections works: TestPicklingConnections)"
+    ),
+    "WithProcessesTestQueue.test_queue_feeder_*": (
+        "is about the feeder thread of a Queue; ours has none: put() itself raises what pickling raises"
+    ),
+    "TestStartMethod.test_get_all": "lists the standard start methods and nothing else; there is one more with us",
+    "TestNoForkBomb.test_noforkbomb": (
+        "runs a main program without a __main__ guard that does not import dragon and must fail; with us it works"
+    ),
+}
+
+# These are of multiprocessing.dummy, which is threads alone: no start method has a part in them.
+_NOT_OURS = "WithThreads"
+_PATIENCE = 10.0  # seconds for what a class started to end
+
+
+def _executor_tests() -> Iterator[type[unittest.TestCase]]:
+    """The process-pool tests of concurrent.futures, with our context in place of "spawn"."""
+    package = importlib.import_module("test.test_concurrent_futures")
+    modules = [package]
+    for found in pkgutil.iter_modules(getattr(package, "__path__", [])):
+        if found.name.startswith("test_"):
+            modules.append(importlib.import_module(f"{package.__name__}.{found.name}"))
+    spawn = getattr(package, "ProcessPoolSpawnMixin", None)
+    if spawn is None:
+        spawn = importlib.import_module(f"{package.__name__}.util").ProcessPoolSpawnMixin
+
+    class ProcessPoolDragonMixin(spawn):  # type: ignore[misc]
+        ctx = "dragon"
+
+    def assert_python_ok(option: str, code: str) -> Any:
+        return script_helper.assert_python_ok(option, f"import dragon\n{code}", PYTHONPATH=os.pathsep.join(sys.path))
+
+    for module in modules:
+        if hasattr(module, "assert_python_ok"):  # for programs that do not know of us
+            module.assert_python_ok = assert_python_ok  # type: ignore[attr-defined]
+        for name, cls in list(vars(module).items()):
+            if isinstance(cls, type) and issubclass(cls, unittest.TestCase) and spawn in cls.__bases__:
+                bases = tuple(ProcessPoolDragonMixin if base is spawn else base for base in cls.__bases__)
+                yield type(name.replace("Spawn", "Dragon"), bases, {"__module__": __name__})
+
+
+def _install() -> str:
+    """Put the test classes into this module, under which processes find them; why some are missing, if any."""
+    _test_multiprocessing.install_tests_in_module_dict(globals(), "dragon")
+    for name in [name for name in globals() if name.startswith(_NOT_OURS)]:
+        del globals()[name]
+    try:
+        globals().update({cls.__name__: cls for cls in _executor_tests()})
+    except ModuleNotFoundError as missing:
+        return f"test.test_concurrent_futures: not installed with this Python ({missing})"
+    return ""
+
+
+def _adapt() -> None:
+    """Where a test looks into the other implementation for one moment: the same question, put to ours."""
+    _test_multiprocessing.unpickleable_result = _unpicklable_result
+    globals()["WithProcessesTestCondition"].check_invariant = _nobody_waits
+    globals()["TestIgnoreEINTR"]._test_ignore = staticmethod(_ignore_two_signals)
+
+
+def _unpicklable_result() -> Any:
+    return threading.Lock()  # the lambda of the original can be sent here
+
+
+def _nobody_waits(test: unittest.TestCase, condition: Any) -> None:
+    with condition:
+        assert condition._notify(1) == 0
+
+
+def _ignore_two_signals(conn: Any) -> None:
+    """The original, which ends before its second signal is sent where a Pipe has room for what it sends last."""
+    came: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    conn.send("ready")
+    conn.send(conn.recv())
+    conn.send_bytes(b"x" * globals()["TestIgnoreEINTR"].CONN_MAX_SIZE)
+    while len(came) < 2:
+        time.sleep(0.01)
+
+
+_missing = _install()
+_adapt()
+
+
+# ---- one class, in a process of its own
+
+
+class _Report(unittest.TestResult):
+    """Writes what happens as lines of JSON."""
+
+    def __init__(self, file: Any, limit: float) -> None:
+        super().__init__()
+        self._file = file
+        self._limit = limit
+        self._outcome, self._detail = "passed", ""
+        self._began = 0.0
+
+    def write(self, **values: Any) -> None:
+        print(json.dumps(values), file=self._file, flush=True)
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        self._outcome, self._detail = "passed", ""
+        print(f"---- {_name(test)}", file=sys.stderr, flush=True)
+        self.write(started=_name(test))
+        faulthandler.dump_traceback_later(self._limit, exit=True)
+        self._began = time.monotonic()
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        seconds = time.monotonic() - self._began
+        self.write(ended=_name(test), outcome=self._outcome, detail=self._detail, seconds=seconds)
+        super().stopTest(test)
+
+    def _failed(self, test: Any, error: Any) -> None:
+        detail = self._exc_info_to_string(error, test)  # type: ignore[attr-defined]
+        print(detail, file=sys.stderr, flush=True)
+        if isinstance(test, unittest.TestCase):
+            self._outcome, self._detail = "failed", detail
+        else:
+            self.write(fixture=str(test), detail=detail)
+
+    addError = addFailure = _failed
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        if err is not None:
+            self._failed(test, err)
+
+    def addSkip(self, test: Any, reason: str) -> None:
+        if isinstance(test, unittest.TestCase):
+            self._outcome, self._detail = "skipped", reason
+        else:
+            self.write(skipped=reason)
+
+    def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
+        self._outcome = "passed"
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
+        self._outcome, self._detail = "failed", "it was expected to fail"
+
+
+def _name(test: unittest.TestCase) -> str:
+    return f"{type(test).__name__}.{test._testMethodName}"
+
+
+def _run_class(names: list[str], report_fd: int, limit: float) -> int:
+    os.set_inheritable(report_fd, False)
+    with open(report_fd, "w", encoding="utf-8") as file:
+        report = _Report(file, limit)
+        tests = [globals()[cls](method) for cls, _, method in (name.partition(".") for name in names)]
+        unittest.TestSuite(tests).run(report)
+        report.write(left_behind=bool(support.environment_altered))
+    return 0
+
+
+# ---- all of them
+
+
+class Outcome(NamedTuple):
+    """What became of a test. `text` is a reason or an error."""
+
+    name: str
+    kind: str
+    text: str = ""
+    seconds: float = 0.0
+
+
+def _processes_of(session: int) -> list[int]:
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(entry))
+    return found
+
+
+def _leftovers(session: int, folder: Path) -> str:
+    """What a class left, once it had time to go; it is removed."""
+    deadline = time.monotonic() + _PATIENCE
+    while (processes := _processes_of(session)) or any(folder.iterdir()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode() for pid in processes]
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+    return ", ".join([*commands, *(entry.name for entry in folder.iterdir())])
+
+
+def _run_worker(names: list[str], limit: float) -> Iterator[Outcome]:
+    """Run tests of one class in one process. Those that a crash or a hang kept from running have no outcome."""
+    with (
+        tempfile.TemporaryDirectory(prefix="d") as folder,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
+        reading, writing = os.pipe()
+        environment = {**os.environ, "TMPDIR": folder}
+        environment.pop("XDG_RUNTIME_DIR", None)
+        worker = subprocess.Popen(
+            [
+                sys.executable,
+                "-X",
+                "faulthandler",
+                __file__,
+                "--limit",
+                str(limit),
+                "--report",
+                str(writing),
+                "--",
+                *names,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=[writing],
+            start_new_session=True,
+        )
+        os.close(writing)
+        running, ended, cls = "", False, names[0].partition(".")[0]
+        with open(reading, encoding="utf-8") as report:
+            for line in report:
+                event = json.loads(line)
+                if "started" in event:
+                    running = event["started"]
+                elif "ended" in event:
+                    yield Outcome(running, event["outcome"], event["detail"], event["seconds"])
+                    running = ""
+                elif "fixture" in event:
+                    yield Outcome(event["fixture"], "failed", event["detail"])
+                elif "skipped" in event:
+                    yield from (Outcome(name, "skipped", event["skipped"]) for name in names)
+                else:
+                    ended = True
+                    if event["left_behind"]:
+                        yield Outcome(cls, "failed", "it left something behind:\n" + _text(log))
+        code = worker.wait()
+        if running:
+            text = _text(log).rpartition(f"---- {running}")[2]
+            yield Outcome(running, "failed", f"it hung or crashed (exit code {code}):{text}", limit)
+        elif not ended:
+            yield Outcome(cls, "failed", f"its process ended (exit code {code}) between tests:\n{_text(log)}")
+        left = _leftovers(worker.pid, Path(folder))
+        if left and code == 0:
+            yield Outcome(cls, "failed", f"left after the end: {left}\n{_text(log)}")
+
+
+def _text(log: Any) -> str:
+    log.seek(0)
+    return str(log.read())[-8000:]
+
+
+def _run_tests(names: list[str], limit: float) -> list[Outcome]:
+    """Run tests of one class, in as many processes as it takes."""
+    outcomes: list[Outcome] = []
+    while names:
+        outcomes += _run_worker(names, limit)
+        seen = {outcome.name for outcome in outcomes}
+        left = [name for name in names if name not in seen]
+        if len(left) == len(names):
+            outcomes += [Outcome(name, "failed", "it could not be run") for name in left]
+            break
+        names = left
+    return outcomes
+
+
+def _all_tests(pattern: str) -> Iterator[list[str]]:
+    for cls in list(globals().values()):
+        if isinstance(cls, type) and issubclass(cls, unittest.TestCase) and cls.__module__ == __name__:
+            names = [f"{cls.__name__}.{method}" for method in unittest.defaultTestLoader.getTestCaseNames(cls)]
+            chosen = [name for name in names if pattern.lower() in name.lower() or fnmatch.fnmatch(name, pattern)]
+            if chosen:
+                yield chosen
+
+
+def _reason_to_exclude(name: str) -> str | None:
+    return next((reason for pattern, reason in EXCLUDED.items() if fnmatch.fnmatch(name, pattern)), None)
+
+
+def _show(outcome: Outcome, verbose: bool) -> None:
+    if outcome.kind == "failed":
+        print(f"FAILED  {outcome.name}\n{outcome.text}", flush=True)
+    elif outcome.kind == "skipped":
+        print(f"skipped {outcome.name}: {outcome.text}", flush=True)
+    elif verbose:
+        print(f"passed  {outcome.name} ({outcome.seconds:.1f} s)", flush=True)
+
+
+def main() -> int:
+    """Run what the command line asks for; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", metavar="PATTERN", default="", help="only tests whose name has or matches PATTERN")
+    parser.add_argument("-v", action="store_true", help="show what passes, and the slowest tests")
+    parser.add_argument("-j", metavar="N", type=int, default=4, help="classes that run at a time (default: 4)")
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=60.0, help="for one test (default: 60)")
+    parser.add_argument("--report", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.report is not None:
+        return _run_class(options.names, options.report, options.limit)
+
+    outcomes: list[Outcome] = []
+    groups: list[list[str]] = []
+    for names in _all_tests(options.k):
+        excluded = {name: reason for name in names if (reason := _reason_to_exclude(name)) is not None}
+        outcomes += [Outcome(name, "skipped", reason) for name, reason in excluded.items()]
+        groups.append([name for name in names if name not in excluded])
+    if _missing:
+        outcomes.append(Outcome(*_missing.split(": ", 1)[:1], "skipped", _missing.split(": ", 1)[1]))
+    for outcome in outcomes:
+        _show(outcome, options.v)
+    with ThreadPoolExecutor(options.j) as threads:
+        # The long ones first.
+        jobs = [threads.submit(_run_tests, names, options.limit) for names in sorted(groups, key=len, reverse=True)]
+        for job in as_completed(jobs):
+            for outcome in job.result():
+                _show(outcome, options.v)
+            outcomes += job.result()
+    if options.v:
+        print("slowest:")
+        for outcome in sorted(outcomes, key=lambda o: o.seconds, reverse=True)[:15]:
+            print(f"  {outcome.seconds:5.1f} s  {outcome.name}")
+    count = {kind: sum(o.kind == kind for o in outcomes) for kind in ("passed", "failed", "skipped")}
+    print(f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
+    return 1 if count["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
