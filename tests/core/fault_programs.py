@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -336,6 +337,56 @@ def handles(seed: int) -> None:
     Workers(seed, [send, send, attach, attach]).churn(120)
     while channel._size():
         channel.get()
+
+
+@leaves_nothing
+def forked_copies(seed: int) -> None:
+    """A forked child's copy of a handle does not keep the object, and says so when that is gone."""
+    made = [_core.Channel(), _core.Lock(), _core.Semaphore(), _core.Event(), _core.Words(1)]
+    gone = _core.Words(1)
+    pid = os.fork()
+    if pid == 0:
+        gone.wait(0, 0, PATIENCE)
+        missed = 0
+        uses = [made[0].get_nowait, made[1].acquire, made[2].acquire, made[3].set, lambda: made[4].add(0, 1)]
+        for use in uses:
+            try:
+                use()
+                missed += 1
+            except _core.DestroyedError:
+                pass
+        os._exit(missed)
+    for handle in made:
+        handle._close()
+    successors = [_core.Channel(), _core.Lock(), _core.Semaphore(), _core.Event(), _core.Words(1)]
+    gone.add(0, 1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert successors[1].acquire(False)
+
+
+@leaves_nothing
+def leaving(seed: int) -> None:
+    """Who ends in order leaves nothing to be reaped, unless a thread or a block is at work still."""
+    for in_use in (None, "thread", "block"):
+        event = _core.Event()
+        pid = os.fork()
+        if pid == 0:
+            copy, channel = _core.Event(event._name()), _core.Channel()
+            channel.put(np.zeros(5000))
+            array = channel.get() if in_use == "block" else None
+            if in_use == "thread":
+                threading.Thread(target=copy.wait, daemon=True).start()
+            _core.leave_arena()
+            if in_use is None:
+                try:
+                    copy.set()
+                except _core.DestroyedError:
+                    os._exit(0)
+            os._exit(0 if in_use and not copy.is_set() and array is not event else 1)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, in_use
+        assert (_core.reap_dead() == 0) == (in_use is None)
 
 
 def main(name: str, seed: int) -> None:

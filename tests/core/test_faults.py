@@ -27,6 +27,8 @@ TIME_OUT = 100
         "semaphore",
         "condition",
         "handles",
+        "forked_copies",
+        "leaving",
     ],
 )
 def test_survivors_go_on(program: str, seed: int) -> None:
