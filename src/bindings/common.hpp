@@ -25,10 +25,19 @@ struct Shared {
     Arena* a = nullptr;
     Handle handle;
     Role role = Role::Plain;
+    const Meta* meta = nullptr;
 
-    Shared(Handle h, Role r) : a(&arena()), handle(h), role(r) {}
+    Shared(Handle h, Role r) : a(&arena()), handle(h), role(r), meta(&a->meta(h.offset)) {}
     Shared(const Shared&) = delete;
-    ~Shared() { close(); }
+    ~Shared() {
+        try {
+            close();
+        } catch (const std::exception& e) {
+            nb::error_scope scope;
+            PyErr_SetString(PyExc_RuntimeError, e.what());
+            PyErr_WriteUnraisable(nullptr);
+        }
+    }
     void close() {
         if (a && has_arena() && &arena() == a) a->release(handle, role);
         a = nullptr;
@@ -38,6 +47,8 @@ struct Shared {
         if (!a) throw nb::value_error("this handle is closed");
         if (!has_arena() || &arena() != a)
             throw ObjectDestroyed("the run that this object belonged to has ended");
+        // A forked child's copy of a handle does not keep the object.
+        if (meta->generation() != handle.generation) throw ObjectDestroyed("the object is gone");
         return *a->at<T>(handle.offset);
     }
     using Name = std::tuple<Offset, uint32_t, uint32_t>;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 
 #include "../core/process.hpp"
 #include "messages.hpp"
@@ -31,6 +32,14 @@ int create_arena(uint64_t limit) {
     auto* a = new Arena(limit);
     set_arena(a);
     return a->fd();
+}
+
+// Other threads may be inside of an object that would go with this process's attachment. Then, and while it
+// holds memory, everything is left to whoever reaps the process.
+void leave_arena() {
+    struct stat tasks;
+    bool alone = stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;
+    if (has_arena() && alone && arena().leave()) set_arena(nullptr);
 }
 
 std::vector<std::tuple<int, uint64_t, Offset>> processes() {
@@ -137,12 +146,7 @@ NB_MODULE(_core, m) {
     m.def(
         "close_arena", [] { set_arena(nullptr); },
         "Leave the run; handles of its objects are dead from now on.");
-    m.def(
-        "leave_arena",
-        [] {
-            if (has_arena()) arena().leave();
-        },
-        "This process ends: drop what it is attached to.");
+    m.def("leave_arena", &leave_arena, "This process ends: drop what it is attached to.");
     m.def("has_arena", &has_arena);
     m.def("arena_fd", [] { return arena().fd(); });
     m.def("arena_id", [] { return arena().id(); });

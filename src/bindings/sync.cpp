@@ -25,9 +25,14 @@ bool acquire(LockHandle& h, Nanoseconds deadline) {
     Lock& lock = h.get();
     OwnerId self = h.a->self();
     uint64_t thread = thread_id();
-    return acquired(
-        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); }),
-        "lock");
+    Status status =
+        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); });
+    try {
+        return acquired(status, "lock");
+    } catch (...) {
+        if (status == Status::Recovered) lock.release(self, thread);  // the warning became an exception
+        throw;
+    }
 }
 
 void release(LockHandle& h) {

@@ -644,19 +644,20 @@ bool Arena::reap_slot(Slot& s, OwnerId owner) {
     return true;
 }
 
-void Arena::leave() {
+bool Arena::leave() {
     OwnerId owner = self_.load();
-    if (!owner) return;
+    if (!owner) return true;
     Slot& s = slot(owner);
     std::lock_guard lock(attachments->mutex);
     int64_t chunks = 0;
     for (Offset c = s.attachments; c; c = at<Chunk>(c)->next) ++chunks;
-    if (s.owned.load() != chunks) return;  // other threads may be using blocks still: left to reap()
+    if (s.owned.load() != chunks) return false;
     release_all(s);
     attachments->entries.clear();
     attachments->free.clear();
     self_ = 0;
     s.state = kFree;
+    return true;
 }
 
 // Whoever holds the lock may be repairing what the dead process left, so that is waited for.

@@ -205,7 +205,9 @@ class Arena {
     // The same, where the process itself will take the slot and tell when it started.
     void promise_slot(OwnerId owner, pid_t pid);
     void take_slot(OwnerId owner);  // this process is the one the slot was reserved for
-    void leave();                   // this process ends in order
+    // This process ends in order: what it is attached to is released, unless it holds blocks still. Then it
+    // is left to reap(). Nothing in the arena may be used afterwards.
+    bool leave();
     bool alive(OwnerId owner) const;
     pid_t pid_of(OwnerId owner) const;
     // Whether a process is known to be dead already: cheaper than alive(), which asks the kernel.
