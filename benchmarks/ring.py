@@ -6,6 +6,7 @@ python benchmarks/ring.py [--stdlib] [--processes 16] [--messages 1] [--laps 300
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing as mp
 import time
 from typing import Any
@@ -29,7 +30,7 @@ def main() -> None:
         import dragon  # noqa: F401 - registers the start method
     mp.set_start_method("fork" if arguments.stdlib else "dragon")
     queues = [mp.Queue() for _ in range(arguments.processes)]
-    ring = [mp.Process(target=pass_on, args=pair) for pair in zip(queues, queues[1:], strict=False)]
+    ring = [mp.Process(target=pass_on, args=pair) for pair in itertools.pairwise(queues)]
     for process in ring:
         process.start()
     first, last = queues[0], queues[-1]

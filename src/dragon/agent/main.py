@@ -15,6 +15,7 @@ from dragon.runtime.folder import Owner, RunInfo
 
 __all__ = ["main"]
 
+_PR_SET_CHILD_SUBREAPER = 36
 _ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET = 3, 4, 5
 
 
@@ -34,6 +35,7 @@ def main(settings: dict[str, Any]) -> None:
     run_module.serve(run)
     requests = socket.socket(fileno=_ZYGOTE_SOCKET)
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    _core.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # before there is anybody who could leave orphans
     zygote = os.fork()
     if zygote == 0:
         here.close()

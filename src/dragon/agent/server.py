@@ -18,7 +18,7 @@ from dragon import _core
 from dragon.agent.groups import Groups
 from dragon.agent.registry import Registry
 from dragon.agent.streams import Streams
-from dragon.agent.zygote import PR_SET_CHILD_SUBREAPER, children_of
+from dragon.agent.zygote import children_of
 from dragon.infrastructure.messages import Reply, Spawn, decode_request, encode
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
@@ -30,6 +30,7 @@ log = runtime_log("agent")
 
 _LARGEST_FRAME = 256 * 2**20
 _LARGEST_EVENT = 64 * 1024
+_SWEEP_EVERY = 10.0  # seconds
 
 
 class Agent:
@@ -49,11 +50,14 @@ class Agent:
         self._synchronised = False
 
     def serve_for_ever(self) -> NoReturn:
-        """Serve until the run ends, then leave nothing behind."""
-        _core.prctl(PR_SET_CHILD_SUBREAPER, 1)
-        uvloop.run(self._serve())
-        self._clean_up()
-        os._exit(0)
+        """Serve until the run ends, then leave nothing behind, whatever happened."""
+        try:
+            uvloop.run(self._serve())
+        except Exception:
+            log.exception("the agent failed; the run ends")
+        finally:
+            self._clean_up()
+            os._exit(0)
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -61,7 +65,11 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGHUP):
             self.loop.add_signal_handler(number, self.end)
         self._watch(self.owner, self.end)
-        self.spawner = self.run.zygote_socket()
+        try:
+            self.spawner = self.run.zygote_socket()
+        except ConnectionRefusedError:
+            log.error("the zygote (pid %d) is gone already; the run ends", self.zygote)
+            return
         self.spawner.setblocking(False)
         self.events.setblocking(False)
         self.requests.setblocking(False)
@@ -69,7 +77,13 @@ class Agent:
         self.loop.add_reader(self.requests, self._on_connect)
         self.streams.attach(self.loop)
         self.groups.attach(self.loop)
+        self._sweep()
         await self.over
+
+    def _sweep(self) -> None:
+        """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
+        _core.reap_dead()
+        self.loop.call_later(_SWEEP_EVERY, self._sweep)
 
     def _watch(self, process: Owner, gone: Callable[[], None]) -> None:
         try:

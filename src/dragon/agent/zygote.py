@@ -22,7 +22,6 @@ from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run
 from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
-from dragon.runtime.surroundings import take_over
 
 __all__ = ["Zygote", "children_of"]
 

@@ -1,0 +1,20 @@
+"""CPython's own tests of multiprocessing pass with our start method; run.py says which, and what does not apply."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Site
+
+
+@pytest.mark.timeout(900)
+def test_every_applicable_test_passes(site: Site) -> None:
+    pytest.importorskip("test._test_multiprocessing", reason="this Python has no tests of its own installed")
+    done = site.run(sys.executable, Path(__file__).with_name("run.py"), timeout=840)
+    closing = re.search(r"(\d+) passed, (\d+) failed, \d+ skipped\s*$", done.stdout)
+    assert closing is not None, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(closing[1]) > 200
