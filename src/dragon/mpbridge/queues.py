@@ -55,18 +55,6 @@ class Queue(_Queue):
     def _set_state(self, state: Any) -> None:
         self._maxsize = state
 
-    def qsize(self) -> int:
-        """Objects in it now."""
-        return self._size()
-
-    def empty(self) -> bool:
-        """Whether there is none now."""
-        return self._size() == 0
-
-    def full(self) -> bool:
-        """Whether put() would wait now."""
-        return self._full()
-
     def join_thread(self) -> None:
         """Nothing to wait for: what was put is in the queue."""
 
@@ -96,10 +84,6 @@ class SimpleQueue(_Queue):
 
     def __init__(self, *, ctx: Any = None) -> None:
         super().__init__(0, False)
-
-    def empty(self) -> bool:
-        """Whether there is nothing in it now."""
-        return self._size() == 0
 
     @property
     def _rlock(self) -> threading.Lock:

@@ -80,18 +80,6 @@ class Queue(Channel):
         """Objects in it now."""
         return self._size()
 
-    def qsize(self) -> int:
-        """Objects in it now."""
-        return self._size()
-
-    def empty(self) -> bool:
-        """Whether there is none now."""
-        return self._size() == 0
-
-    def full(self) -> bool:
-        """Whether put() would wait now."""
-        return self._full()
-
     def poll(self, timeout: float | None = 0) -> bool:
         """Whether there is an object, waiting `timeout` seconds for one (None: for ever)."""
         return self._wait_readable(timeout)

@@ -52,6 +52,18 @@ def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handl
 class Channel(Handle, _core.Channel):
     _core_class = _core.Channel
 
+    def qsize(self) -> int:
+        """Objects in it now."""
+        return self._size()
+
+    def empty(self) -> bool:
+        """Whether there is none now."""
+        return self._size() == 0
+
+    def full(self) -> bool:
+        """Whether put() would wait now."""
+        return self._full()
+
 
 class Lock(Handle, _core.Lock):
     _core_class = _core.Lock

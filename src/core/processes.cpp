@@ -1,0 +1,253 @@
+// The processes of an arena, each in a slot, and what is done when one of them has died.
+#include <fcntl.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "channel.hpp"
+#include "layout.hpp"
+#include "sync.hpp"
+
+namespace dragon {
+
+namespace {
+
+// State letter and start time of a process; false where there is none.
+bool process_stat(pid_t pid, char& state, uint64_t& start_time) {
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char* p = strrchr(text, ')');  // the name may hold anything
+    if (!p) return false;
+    p += 2;
+    state = *p;
+    for (int field = 3; field < 22; ++field) {
+        p = strchr(p, ' ');
+        if (!p) return false;
+        ++p;
+    }
+    start_time = strtoull(p, nullptr, 10);
+    return true;
+}
+
+}  // namespace
+
+Slot& Arena::slot(OwnerId owner) const { return header().slots[owner & (kSlots - 1)]; }
+
+OwnerId Arena::claim(pid_t pid, uint64_t start_time) {
+    Header& h = header();
+    uint32_t start = h.slot_hint.load();
+    for (uint32_t i = 0; i < kSlots; ++i) {
+        uint32_t index = (start + i) % kSlots;
+        Slot& s = h.slots[index];
+        uint32_t free = kFree;
+        if (!s.state.compare_exchange_strong(free, kClaiming | static_cast<uint32_t>(getpid()) << 2))
+            continue;
+        h.slot_hint.store(index + 1);
+        uint32_t used = h.slots_used.load();
+        while (used <= index && !h.slots_used.compare_exchange_weak(used, index + 1));
+        uint32_t generation = std::max(1u, (s.generation.load() + 1) & kGenerationMask);
+        s.generation = generation;
+        s.pid = pid;
+        s.start_time = start_time;
+        s.owned = 0;
+        s.attachments = 0;
+        s.waiting_on = 0;
+        s.state = kLive;
+        return generation << kSlotBits | index;
+    }
+    throw OutOfMemory("more than " + std::to_string(kSlots) + " processes use this node's shared memory");
+}
+
+OwnerId Arena::self() {
+    OwnerId id = self_.load(std::memory_order_relaxed);
+    if (id) [[likely]]
+        return id;
+    char state;
+    uint64_t start_time;
+    if (!process_stat(getpid(), state, start_time)) throw SystemFailure(ENOENT, "/proc is not mounted");
+    OwnerId claimed = claim(getpid(), start_time);
+    if (self_.compare_exchange_strong(id, claimed)) return claimed;
+    slot(claimed).state = kFree;  // another thread came first
+    return id;
+}
+
+OwnerId Arena::reserve_slot() { return claim(0, 0); }
+
+void Arena::fill_slot(OwnerId owner, pid_t pid) {
+    char state;
+    uint64_t start_time = 0;
+    process_stat(pid, state, start_time);
+    slot(owner).start_time = start_time;
+    slot(owner).pid = pid;
+}
+
+void Arena::promise_slot(OwnerId owner, pid_t pid) {
+    pid_t none = 0;
+    slot(owner).pid.compare_exchange_strong(none, pid);
+}
+
+void Arena::take_slot(OwnerId owner) {
+    Slot& s = slot(owner);
+    fill_slot(owner, getpid());
+    std::lock_guard lock(attachments->mutex);
+    for (Offset c = s.attachments; c; c = at<Chunk>(c)->next)
+        for (Entry& e : at<Chunk>(c)->entries) {
+            if (e.object)
+                attachments->entries.emplace(Attachments::Key{e.object, e.generation, e.role(), e.kind()},
+                                             &e);
+            else
+                attachments->free.push_back(&e);
+        }
+    self_ = owner;
+}
+
+bool Arena::reaped(OwnerId owner) const {
+    const Slot& s = slot(owner);
+    return s.generation.load() != owner >> kSlotBits || s.state.load() != kLive;
+}
+
+bool Arena::alive(OwnerId owner) const {
+    if (reaped(owner)) return false;
+    const Slot& s = slot(owner);
+    pid_t pid = s.pid.load();
+    if (pid == 0) return true;  // about to be forked
+    char state;
+    uint64_t start_time;
+    if (!process_stat(pid, state, start_time)) return false;
+    uint64_t expected = s.start_time.load();
+    return state != 'Z' && state != 'X' && (expected == 0 || expected == start_time);
+}
+
+pid_t Arena::pid_of(OwnerId owner) const {
+    const Slot& s = slot(owner);
+    return s.generation.load() == owner >> kSlotBits ? s.pid.load() : 0;
+}
+
+void Arena::set_waiting(Offset object) { slot(self()).waiting_on.store(object, std::memory_order_relaxed); }
+
+size_t Arena::processes(SlotInfo* out, size_t capacity) const {
+    size_t n = 0;
+    for (uint32_t i = 0; i < header().slots_used.load() && n < capacity; ++i) {
+        Slot& s = header().slots[i];
+        if (s.state.load() == kLive)
+            out[n++] = {s.generation.load() << kSlotBits | i, s.pid.load(),
+                        static_cast<uint64_t>(s.owned.load()), s.waiting_on.load()};
+    }
+    return n;
+}
+
+bool Arena::reap(pid_t pid) {
+    bool found = false;
+    if (pid <= 0) return false;
+    for (uint32_t i = 0; i < header().slots_used.load(); ++i) {
+        Slot& s = header().slots[i];
+        if (s.pid.load() != pid || s.state.load() != kLive) continue;
+        OwnerId owner = s.generation.load() << kSlotBits | i;
+        // One that never told its start time was promised the slot and died before it took it; by now its
+        // process id may be another's.
+        if (s.start_time.load() == 0 || !alive(owner)) found |= reap_slot(s, owner);
+    }
+    return found;
+}
+
+int Arena::reap_dead() {
+    int count = 0;
+    for (uint32_t i = 0; i < header().slots_used.load(); ++i) {
+        Slot& s = header().slots[i];
+        OwnerId owner = s.generation.load() << kSlotBits | i;
+        uint32_t state = s.state.load(), claimant_state = state & 3;
+        if (claimant_state == kClaiming) {
+            char letter = 'X';
+            uint64_t start_time;
+            if (!process_stat(static_cast<pid_t>(state >> 2), letter, start_time) || letter == 'Z')
+                s.state.compare_exchange_strong(state, kFree);
+        } else if (state == kLive && !alive(owner)) {
+            count += reap_slot(s, owner);
+        }
+    }
+    return count;
+}
+
+// Every step can be done again, by whoever goes on where a process was killed that reaped another.
+bool Arena::reap_slot(Slot& s, OwnerId owner) {
+    struct Reaping {
+        SharedLock& lock;
+        ~Reaping() { lock.unlock(); }
+    };
+    s.reaping.hold(self());
+    Reaping reaping{s.reaping};
+    if (reaped(owner)) return false;
+    // Blocks are freed by owner, so first everything reachable from a structure must be marked as its
+    // structure's.
+    repair_structures(owner);
+    release_all(s);
+    if (s.owned.load() != 0) free_owned_by(owner);
+    s.state = kFree;
+    return true;
+}
+
+bool Arena::leave() {
+    OwnerId owner = self_.load();
+    if (!owner) return true;
+    Slot& s = slot(owner);
+    std::lock_guard lock(attachments->mutex);
+    int64_t chunks = 0;
+    for (Offset c = s.attachments; c; c = at<Chunk>(c)->next) ++chunks;
+    if (s.owned.load() != chunks) return false;
+    release_all(s);
+    attachments->entries.clear();
+    attachments->free.clear();
+    self_ = 0;
+    s.state = kFree;
+    return true;
+}
+
+// Whoever holds the lock may be repairing what the dead process left, so that is waited for.
+template <class Repair>
+void Arena::settle(SharedLock& lock, OwnerId dead, Repair repair) {
+    if (lock.owner() == 0) return;
+    if (lock.take_from_dead(dead, self()) || lock.hold(self())) repair();
+    lock.unlock();
+}
+
+void Arena::repair_structures(OwnerId dead) {
+    {
+        Change change(*this);
+    }  // who takes that lock undoes what the dead process had begun
+    for (size_t c = 0; c < kClasses; ++c) settle(header().classes[c].lock, dead, [&] { repair_class(c); });
+    for (size_t c : {class_of_size(sizeof(Channel)), class_of_size(sizeof(Condition))}) {
+        uint64_t carved = header().classes[c].carved.load();
+        for (uint64_t i = 0; i < carved; ++i) {
+            Offset block = region_start(c) + i * class_size(c);
+            Kind kind = meta(block).kind();
+            if (kind != Kind::Condition && !(kind == Kind::Channel && at<Channel>(block)->is_locked()))
+                continue;
+            Change change(*this);  // while that lock is held no object goes
+            if (meta(block).owner != 0) continue;
+            if (meta(block).kind() == Kind::Channel) at<Channel>(block)->recover(*this, dead);
+            if (meta(block).kind() == Kind::Condition) at<Condition>(block)->recover(*this, dead);
+        }
+    }
+}
+
+void Arena::free_owned_by(OwnerId dead) {
+    std::vector<Offset> left;
+    each_block([&](Offset block, Meta& m) {
+        if (m.owner == dead && m.kind() != Kind::Free) left.push_back(block);
+    });
+    // Channels first: what hangs on them is freed with them.
+    for (Offset block : left)
+        if (meta(block).kind() == Kind::Channel) at<Channel>(block)->tear_down(*this);
+    for (Offset block : left)
+        if (meta(block).owner == dead) free(block);
+}
+
+}  // namespace dragon
