@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from multiprocessing import util as mp_util
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class Forker:
             reason = _unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
+        mp_util._flush_std_streams()  # or every child would print again what the import printed
         gc.freeze()
 
     def _give_up_forking(self, reason: str) -> None:
