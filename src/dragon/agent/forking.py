@@ -74,7 +74,8 @@ class Forker:
             reason = _unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
-        mp_util._flush_std_streams()  # or every child would print again what the import printed
+        # Or every child would print again what the import printed.
+        mp_util._flush_std_streams()  # type: ignore[attr-defined]
         gc.freeze()
 
     def _give_up_forking(self, reason: str) -> None:
