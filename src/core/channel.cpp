@@ -29,6 +29,14 @@ void set_bell_folder(const char* path) {
     bells.clear();
 }
 
+void close_bell(Handle channel) {
+    std::lock_guard lock(bells_mutex);
+    auto it = bells.find({channel.offset, channel.generation});
+    if (it == bells.end()) return;
+    close(it->second);
+    bells.erase(it);
+}
+
 int open_bell(Handle channel) {
     std::lock_guard lock(bells_mutex);
     auto [it, fresh] = bells.try_emplace({channel.offset, channel.generation}, -1);
@@ -311,11 +319,7 @@ void Channel::tear_down(Arena& a) {
     if (bell_.load()) {
         auto self = static_cast<Offset>(reinterpret_cast<char*>(this) - a.at<char>(0));
         Handle handle{self, a.meta(self).generation()};
-        std::lock_guard lock(bells_mutex);
-        if (auto it = bells.find({handle.offset, handle.generation}); it != bells.end()) {
-            close(it->second);
-            bells.erase(it);
-        }
+        close_bell(handle);
         unlink(bell_path(handle).c_str());
     }
     Locked locked(*this, a);

@@ -107,5 +107,7 @@ class Channel : public Object {
 void set_bell_folder(const char* path);
 // The descriptor of a channel's bell, which stays open.
 int open_bell(Handle channel);
+// This process needs it no more.
+void close_bell(Handle channel);
 
 }  // namespace dragon

@@ -155,6 +155,10 @@ void Arena::release(Handle handle, Role role) {
     drop(handle, role, kAttached, *entry);
     std::lock_guard lock(attachments->mutex);
     attachments->free.push_back(entry);
+    auto next = attachments->entries.lower_bound({handle.offset, handle.generation, Role::Plain, 0});
+    bool in_use = next != attachments->entries.end() && next->first.object == handle.offset &&
+                  next->first.generation == handle.generation;
+    if (!in_use) close_bell(handle);
 }
 
 void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
@@ -177,7 +181,11 @@ void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
         if (last) adopt(handle.offset);  // found by reap() if this process is killed before it is freed
         entry.object = 0;
         change.commit();
-        if (end_goes) at<Channel>(handle.offset)->end_went();
+        if (end_goes) {
+            // Again: a reader that took the last message in between has emptied the bell.
+            if (role == Role::Writer) at<Channel>(handle.offset)->ring_end(*this);
+            at<Channel>(handle.offset)->end_went();
+        }
     }
     if (!last) return;
     if (meta(handle.offset).kind() == Kind::Channel) at<Channel>(handle.offset)->tear_down(*this);

@@ -1,0 +1,70 @@
+"""Waiting on connections with the standard library's own connection.wait()."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+
+import dragon  # noqa: F401 - registers the start method
+
+context = mp.get_context("dragon")
+COUNT = 3
+
+
+def send_and_close(writers: Any) -> None:
+    """Serve connections that come through a queue, until None does."""
+    while (writer := writers.get()) is not None:
+        for number in range(COUNT):
+            if number == COUNT - 1:
+                time.sleep(0.0002)  # the reader waits by now, and takes the last message as the end goes
+            writer.send(number)
+        writer.close()
+
+
+@pytest.fixture
+def sender() -> Iterator[Any]:
+    """A process that sends on every connection that is put into this queue, and closes it."""
+    queue = context.Queue()
+    process = context.Process(target=send_and_close, args=(queue,))
+    process.start()
+    yield queue
+    queue.put(None)
+    process.join()
+
+
+def send_from(sender: Any) -> Connection:
+    reader, writer = context.Pipe(duplex=False)
+    sender.put(writer)
+    writer.close()
+    return reader
+
+
+def test_the_end_of_a_connection_is_never_missed(sender: Any) -> None:
+    for _ in range(5000):
+        reader = send_from(sender)
+        received = []
+        try:
+            while True:
+                assert wait([reader], timeout=10) == [reader]
+                received.append(reader.recv())
+        except EOFError:
+            reader.close()
+        assert received == list(range(COUNT))
+
+
+def test_several_are_waited_for_together(sender: Any) -> None:
+    readers = [send_from(sender) for _ in range(20)]
+    received = dict.fromkeys(readers, 0)
+    while readers:
+        for reader in wait(readers, timeout=30):
+            try:
+                assert reader.recv() == received[reader]
+                received[reader] += 1
+            except EOFError:
+                readers.remove(reader)
+    assert list(received.values()) == [COUNT] * 20
