@@ -46,7 +46,6 @@ class Agent:
         self.registry = Registry(self.streams)
         self.groups = Groups(self.send_spawn, self.registry)
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
-        self._ending: list[Client] = []
         self._synchronised = False
 
     def serve_for_ever(self) -> NoReturn:
@@ -174,7 +173,6 @@ class Agent:
     def handle(self, client: Client, operation: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
         """Do what a process asked for; what this returns or raises is the reply."""
         if operation == "end":
-            self._ending.append(client)
             self.end()
             return None
         part, _, name = operation.partition(".")
