@@ -41,9 +41,9 @@ class OwnBlock {
 };
 
 OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
-    if (size >= kCopyWithoutGil && !a.has_warm(size)) {
+    if (size >= kCopyWithoutGil && !channel.has_room(a, size)) {
         nb::gil_scoped_release release;
-        channel.await_warm(a, size);
+        channel.await_room(a, size);
     }
     return {a, a.allocate(size)};
 }

@@ -42,8 +42,9 @@ class Channel : public Object {
     Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline);
     // On success the block belongs to the channel; otherwise it is still the caller's.
     Status put_block(Arena& a, Label label, Offset block, Nanoseconds deadline);
-    // Gives the readers of a large message a moment to free its block: new pages cost more than that wait.
-    void await_warm(Arena& a, size_t size);
+    // Whether a large message can be written at full speed; and a moment's wait for that.
+    bool has_room(Arena& a, size_t size) const;
+    void await_room(Arena& a, size_t size);
     Status get(Arena& a, Message& out, Nanoseconds deadline);
     Status wait_readable(Nanoseconds deadline);
 
@@ -85,6 +86,7 @@ class Channel : public Object {
     int64_t unfinished() const;
 
     static constexpr uint32_t kSpares = 256;
+    static constexpr uint64_t kCacheable = 4 << 20;  // bytes
 
     alignas(64) SharedLock lock_;
     Word bell_{0};

@@ -12,6 +12,8 @@
 #include <climits>
 #include <cstdint>
 
+#include "processor.hpp"
+
 namespace dragon {
 
 using Word = std::atomic<uint32_t>;
@@ -101,6 +103,7 @@ struct Sleepers {
     Word word{0};
     Word count{0};
     Word pending{0};
+    Word waker{0};  // the processor that the last wake-up came from
 
     void notify_one() {
         word.fetch_add(1);
@@ -111,7 +114,9 @@ struct Sleepers {
         if (count.load() > 0) futex_wake(word, INT_MAX);
     }
     void pass_on() {
-        if (count.load() > 0 && pending.exchange(1) == 0) futex_wake(word, 1);
+        if (count.load() == 0 || pending.exchange(1) != 0) return;
+        waker.store(current_processor());
+        futex_wake(word, 1);
     }
     // Sleeps unless `ready` holds. The caller checks its condition again, whatever is returned.
     template <class Ready>
@@ -119,9 +124,11 @@ struct Sleepers {
         uint32_t seen = word.load();
         count.fetch_add(1);
         pending.store(0);  // whoever was to be woken may have been killed
-        Status status = ready() ? Status::Ok : futex_wait(word, seen, deadline, slice);
+        bool slept = !ready();
+        Status status = slept ? futex_wait(word, seen, deadline, slice) : Status::Ok;
         count.fetch_sub(1);
         pending.store(0);
+        if (slept && status == Status::Ok) woken_from(waker.load());
         return status;
     }
 };
