@@ -116,7 +116,7 @@ struct Sleepers {
     void pass_on() {
         if (count.load() == 0 || pending.exchange(1) != 0) return;
         waker.store(current_processor());
-        futex_wake(word, 1);
+        if (futex_wake(word, 1) > 0) woke_another();
     }
     // Sleeps unless `ready` holds. The caller checks its condition again, whatever is returned.
     template <class Ready>
@@ -128,7 +128,7 @@ struct Sleepers {
         Status status = slept ? futex_wait(word, seen, deadline, slice) : Status::Ok;
         count.fetch_sub(1);
         pending.store(0);
-        if (slept && status == Status::Ok) woken_from(waker.load());
+        if (slept && status == Status::Ok) was_woken_from(waker.load());
         return status;
     }
 };

@@ -13,8 +13,8 @@ namespace dragon {
 
 namespace {
 
-constexpr int kStreak = 1;  // wake-ups on the waker's processor before anything is done
 constexpr Nanoseconds kSoonest = 2'000'000, kLatest = 2'000'000'000;  // between two moves
+constexpr Nanoseconds kYields = 200'000;                              // between two yields
 
 // Threads on this machine that run or would like to.
 long runnable() {
@@ -43,22 +43,23 @@ void leave(uint32_t processor) {
 
 }  // namespace
 
-void woken_from(uint32_t waker) {
-    static thread_local int streak = 0;
+void was_woken_from(uint32_t waker) {
     static thread_local Nanoseconds next = 0, pause = kSoonest;
-    uint32_t here = current_processor();
-    if (here != waker) {
-        streak = 0;
-        return;
-    }
-    if (++streak < kStreak) return;
-    streak = 0;
+    if (waker != current_processor()) return;
     Nanoseconds time = now();
     if (time < next) return;
     // Where moving does not help for long it is tried less and less.
     pause = time - next < pause ? std::min(pause * 2, kLatest) : kSoonest;
     next = time + pause;
-    leave(here);
+    leave(waker);
+}
+
+void woke_another() {
+    static thread_local Nanoseconds next = 0;
+    Nanoseconds time = now();
+    if (time < next) return;
+    next = time + kYields;
+    sched_yield();
 }
 
 }  // namespace dragon

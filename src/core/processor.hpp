@@ -9,10 +9,12 @@ namespace dragon {
 
 inline uint32_t current_processor() { return static_cast<uint32_t>(sched_getcpu()); }
 
-// This thread was woken from a sleep by a process that runs on `waker`. Where both share that processor again
-// and again although others are idle, the thread moves to another. Kernels that are not told which processors
-// share a cache, on virtual machines above all, wake a sleeper where it last ran; both then take turns until
-// the load balancer looks, tens of milliseconds later.
-void woken_from(uint32_t waker);
+// Kernels that are not told which processors share a cache, on virtual machines above all, wake a sleeper on
+// its waker's processor even when others are idle, and both take turns there until the load balancer looks,
+// tens of milliseconds later. So this thread, woken by one that runs on `waker`, moves where that is its own
+// processor and others are idle; and one that woke another lets that run for a moment, once in a while, so
+// that it can.
+void was_woken_from(uint32_t waker);
+void woke_another();
 
 }  // namespace dragon
