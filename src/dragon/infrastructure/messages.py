@@ -55,6 +55,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     attached: list[Name] = []
     streams: list[Output] = []
     group: int = 0
+    node: int = 0  # index of the node it is to run on
 
 
 class Surroundings(msgspec.Struct, omit_defaults=True):

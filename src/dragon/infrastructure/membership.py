@@ -1,0 +1,57 @@
+"""Who belongs to a run of several nodes, and what a node needs in order to join it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from dragon.infrastructure.node_desc import NodeDescriptor
+
+__all__ = ["Member", "Membership", "Token"]
+
+
+class Token(msgspec.Struct, kw_only=True):
+    """What the front end hands to each agent in private: never on a command line, never in a readable file.
+
+    `addresses` are "host:port" of the front end, `fingerprint` the SHA-256 of its certificate (hexadecimal), `secret`
+    the run's. `index` is the node's place if the launcher knows it; `claims` are what a rehearsed node is to look like.
+    """
+
+    addresses: list[str]
+    fingerprint: str
+    secret: bytes
+    index: int | None = None
+    claims: dict[str, Any] = {}
+
+    def encode(self) -> str:
+        """One line of text."""
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Token:
+        """Raises ValueError for what encode() did not write."""
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text.strip()), type=cls)
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """A node of the run: what it has, and where its agent listens for the others."""
+
+    node: NodeDescriptor
+    addresses: list[str]
+    port: int
+
+
+class Membership(msgspec.Struct, kw_only=True):
+    """A run as its front end describes it to one node, `index` of `members`.
+
+    `certificate` and `key` are this node's, signed by `authority` (all PEM); `settings` are the run's options.
+    """
+
+    index: int
+    members: list[Member]
+    authority: bytes
+    certificate: bytes
+    key: bytes
+    settings: dict[str, Any] = {}
