@@ -84,6 +84,24 @@ void put_bytes(ChannelHandle& h, nb::handle buffer, size_t start, size_t size) {
           python.queue_full);
 }
 
+void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle timeout) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
+    struct Release {
+        Py_buffer* view;
+        ~Release() { PyBuffer_Release(view); }
+    } release{&view};
+    check(put_parts(*h.a, h.get(), h.handle.offset, kind, view.buf, static_cast<size_t>(view.len),
+                    deadline_from(timeout.ptr())),
+          python.queue_full);
+}
+
+nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
+    Message message;
+    check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
+    return to_parts(*h.a, message);
+}
+
 nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
     Message message;
     check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
@@ -145,6 +163,8 @@ void bind_channel(nb::module_& m) {
          nb::arg("capacity") = 0, nb::arg("pipe") = false, nb::arg("role") = 0)
         .def("_put_bytes", &put_bytes)
         .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
+        .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none())
+        .def("_get_parts", &get_parts, nb::arg("timeout").none())
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
         .def("_size", [](ChannelHandle& h) { return h.get().size(); })

@@ -18,6 +18,13 @@ struct Python {
 };
 extern Python python;
 
+// The index of the node this process is on. A name carries it above the role.
+extern uint32_t node_index;
+inline constexpr uint32_t kNodeShift = 8;
+inline Role role_of(uint32_t role_and_node) {
+    return static_cast<Role>(role_and_node & ((1u << kNodeShift) - 1));
+}
+
 // A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's
 // end.
 template <class T, Kind K>
@@ -55,10 +62,13 @@ struct Shared {
     // Attaches this process to an object that exists.
     static void attach(Shared* self, Name name) {
         auto [offset, generation, role] = name;
-        arena().attach({offset, generation}, K, static_cast<Role>(role));
-        new (self) Shared({offset, generation}, static_cast<Role>(role));
+        if (role >> kNodeShift != node_index) throw ObjectDestroyed("the object is on another node");
+        arena().attach({offset, generation}, K, role_of(role));
+        new (self) Shared({offset, generation}, role_of(role));
     }
-    Name name() const { return {handle.offset, handle.generation, static_cast<uint32_t>(role)}; }
+    Name name() const {
+        return {handle.offset, handle.generation, static_cast<uint32_t>(role) | node_index << kNodeShift};
+    }
     void send() const {
         get();
         a->send(handle, role);
@@ -161,7 +171,9 @@ T& self_of(PyObject* self) {
     return *nb::inst_ptr<T>(nb::handle(self));
 }
 
-inline uint64_t thread_id() { return PyThread_get_thread_ident(); }
+// The calling thread, or that of the guest the agent acts for.
+extern uint64_t guest_thread;
+inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
 
 // Warns that a lock's holder died. May throw: warnings can be errors.
 void warn_recovered(const char* what);
@@ -173,6 +185,7 @@ void bind_handle(nb::class_<H>& c) {
         .def("_name", &H::name)
         .def("_send", &H::send)
         .def("_close", &H::close)
+        .def("_watch", [](H& h, bool on) { h.get().watch(on ? 1u : UINT32_MAX); })
         .def_prop_ro("_closed", &H::closed);
 }
 

@@ -261,6 +261,18 @@ PyObject* to_object(Arena& a, Message& message) {
     return result;
 }
 
+nb::tuple to_parts(Arena& a, Message& message) {
+    if (message.block == 0)
+        return nb::make_tuple(message.label.kind, nb::bytes(message.data, message.label.size));
+    auto* loan = new Loan{&a, message.block, a.self(), message.label.size};
+    return nb::make_tuple(message.label.kind, nb::cast(loan, nb::rv_policy::take_ownership));
+}
+
+Status put_parts(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
+                 Nanoseconds deadline) {
+    return put_bytes(a, channel, offset, kind, data, size, deadline);
+}
+
 PyObject* to_bytes(Arena& a, Message& message) {
     if (message.label.kind == kRaw || message.label.kind == kPickle) {
         message.label.kind = kBytes;

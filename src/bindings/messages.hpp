@@ -30,6 +30,11 @@ PyObject* to_object(Arena& a, Message& message);
 // The same as bytes: raw ones as they are, others pickled.
 PyObject* to_bytes(Arena& a, Message& message);
 
+// A message as it is, for another node: its kind and its bytes, and back.
+nb::tuple to_parts(Arena& a, Message& message);
+Status put_parts(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
+                 Nanoseconds deadline);
+
 void bind_loan(nb::module_& m);
 
 }  // namespace dragon::py

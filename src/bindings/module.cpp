@@ -13,6 +13,8 @@
 namespace dragon::py {
 
 Python python{};
+uint32_t node_index = 0;
+uint64_t guest_thread = 0;
 
 void warn_recovered(const char* what) {
     if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "the %s was held by a process that died; it is recovered",
@@ -155,6 +157,25 @@ NB_MODULE(_core, m) {
     m.def(
         "trim", [] { return arena().trim(); },
         "Give the pages of free large blocks back; returns the bytes.");
+    m.def(
+        "set_node", [](uint32_t index) { node_index = index; }, "The index of the node this process is on.");
+    m.def("agent_bell", &open_agent_bell,
+          "A descriptor from which the offsets of watched objects are read that changed, 8 bytes each.");
+    m.def(
+        "act_as",
+        [](OwnerId guest, uint64_t thread) {
+            guest_thread = thread;
+            return arena().act_as(guest);
+        },
+        "Act as a guest, a thread of a process of another node; returns whom this process was acting as.");
+    m.def("myself", [] { return arena().self(); });
+    for (auto [name, function] :
+         {std::pair{"guest_attach", &Arena::guest_attach}, std::pair{"guest_release", &Arena::guest_release},
+          std::pair{"guest_send", &Arena::guest_send}})
+        m.def(name, [function = function](OwnerId guest, Offset offset, uint32_t generation, uint32_t role) {
+            (arena().*function)(guest, {offset, generation}, role_of(role));
+        });
+    m.def("guest_left", [](OwnerId guest) { arena().guest_left(guest); });
     m.def("next_number", [] { return arena().next_number(); });
     m.def(
         "set_serializer", [](nb::object f) { python.serializer = f.release().ptr(); }, nb::arg("serializer"));
@@ -168,7 +189,7 @@ NB_MODULE(_core, m) {
     m.def(
         "attach_for",
         [](OwnerId owner, Offset offset, uint32_t generation, uint32_t role) {
-            arena().attach_for(owner, {offset, generation}, static_cast<Role>(role));
+            arena().attach_for(owner, {offset, generation}, role_of(role));
         },
         "Attach the process of a reserved place to an object.");
     m.def("exists", [](Offset offset, uint32_t generation) { return arena().exists({offset, generation}); });

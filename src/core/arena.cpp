@@ -156,6 +156,12 @@ Meta& Arena::meta(Offset block) const {
     return *reinterpret_cast<Meta*>(base_ + kMetaStart + c * (region_ / 4) + index * sizeof(Meta));
 }
 
+Offset Arena::block_at(Offset inside) const {
+    size_t c = class_of(inside), size = class_size(c);
+    Offset start = region_start(c);
+    return start + (inside - start) / size * size;
+}
+
 // ---- allocation
 
 // Takes pages. The class is locked.

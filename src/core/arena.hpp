@@ -179,8 +179,9 @@ class Arena {
         return reinterpret_cast<T*>(base_ + offset);
     }
     Meta& meta(Offset block) const;
-    void adopt(Offset block);   // the block becomes this process's
-    void disown(Offset block);  // the block is linked into a shared structure
+    Offset block_at(Offset inside) const;  // the block in which that lies
+    void adopt(Offset block);              // the block becomes this process's
+    void disown(Offset block);             // the block is linked into a shared structure
 
     // Makes a shared object in a new block, attached in `role` by this process.
     template <class T, class... Args>
@@ -197,6 +198,18 @@ class Arena {
     void send(Handle handle, Role role);
     // Attaches a process that is about to be forked, on whose behalf `owner` was reserved.
     void attach_for(OwnerId owner, Handle handle, Role role);
+    // What a guest, a process of another node with a slot here, does: attach, release, send.
+    void guest_attach(OwnerId guest, Handle handle, Role role);
+    void guest_release(OwnerId guest, Handle handle, Role role);
+    void guest_send(OwnerId guest, Handle handle, Role role);
+    // The guest's process has ended.
+    void guest_left(OwnerId guest);
+    // This process acts as that guest from now on; returns whom it was acting as.
+    OwnerId act_as(OwnerId guest) {
+        OwnerId before = self();
+        self_ = guest;
+        return before;
+    }
     bool exists(Handle handle) const;
 
     OwnerId self();          // this process's id; claims a slot the first time

@@ -15,6 +15,7 @@ namespace {
 std::string bell_folder;
 std::mutex bells_mutex;
 std::map<std::pair<Offset, uint32_t>, int> bells;
+int agent_bell = -1;
 
 std::string bell_path(Handle channel) {
     return bell_folder + "/bell-" + std::to_string(channel.offset) + "-" + std::to_string(channel.generation);
@@ -27,6 +28,26 @@ void set_bell_folder(const char* path) {
     bell_folder = path;
     for (auto& [channel, fd] : bells) close(fd);
     bells.clear();
+    if (agent_bell >= 0) close(agent_bell);
+    agent_bell = -1;
+}
+
+int open_agent_bell() {
+    std::lock_guard lock(bells_mutex);
+    if (agent_bell < 0) {
+        std::string path = bell_folder + "/bell-agent";
+        if (mkfifo(path.c_str(), 0600) != 0 && errno != EEXIST) throw SystemFailure(errno, "mkfifo " + path);
+        agent_bell = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+        if (agent_bell < 0) throw SystemFailure(errno, "open " + path);
+    }
+    return agent_bell;
+}
+
+void ring_agent(const void* inside) {
+    Arena& a = arena();
+    Offset block = a.block_at(static_cast<Offset>(static_cast<const char*>(inside) - a.at<char>(0)));
+    // A full bell is heard all the same: the agent then looks at everything.
+    if (write(open_agent_bell(), &block, sizeof block) < 0) return;
 }
 
 void close_bell(Handle channel) {

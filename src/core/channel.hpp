@@ -61,6 +61,11 @@ class Channel : public Object {
     Status join(Nanoseconds deadline);
 
     void destroy(Arena& a);
+    // The agent looks for waiters on other nodes, or no longer.
+    void watch(uint32_t change) {
+        for (Sleepers* s : {&readers_, &writers_, &joiners_}) s->watchers.fetch_add(change);
+    }
+
     void ring_end(Arena& a);  // the last writer goes
     void end_went();          // the last reader or writer is gone
     void tear_down(Arena& a);
@@ -107,6 +112,9 @@ class Channel : public Object {
 
 // The bells of this process's run are FIFO files in this folder.
 void set_bell_folder(const char* path);
+// The agent hears of changes to what it watches from this descriptor: the offsets of the objects, 8 bytes
+// each.
+int open_agent_bell();
 // The descriptor of a channel's bell, which stays open.
 int open_bell(Handle channel);
 // This process needs it no more.

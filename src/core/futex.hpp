@@ -97,20 +97,27 @@ class Spin {
     std::atomic<uint32_t> skipped_{0};
 };
 
+// Tells the node's agent of a change to the object in which `inside` lies: it waits for processes of other
+// nodes.
+void ring_agent(const void* inside);
+
 // Sleepers on one word, woken one at a time. `pending` keeps a fast producer from waking a process that was
 // woken already and has not run yet; the woken one clears it and passes the wake-up on when there is more.
 struct Sleepers {
     Word word{0};
     Word count{0};
     Word pending{0};
-    Word waker{0};  // the processor that the last wake-up came from
+    Word waker{0};     // the processor that the last wake-up came from
+    Word watchers{0};  // waiters on other nodes, for which the agent looks
 
     void notify_one() {
         word.fetch_add(1);
+        if (watchers.load() > 0) ring_agent(this);
         pass_on();
     }
     void notify_all() {
         word.fetch_add(1);
+        if (watchers.load() > 0) ring_agent(this);
         if (count.load() > 0) futex_wake(word, INT_MAX);
     }
     void pass_on() {

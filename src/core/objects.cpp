@@ -130,6 +130,38 @@ void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
     change.commit();
 }
 
+void Arena::guest_attach(OwnerId guest, Handle handle, Role role) {
+    Change change(*this);
+    if (!exists(handle))
+        throw ObjectDestroyed("the object is gone: nobody was attached to it any more, or it was destroyed");
+    Entry* entry = entry_for(guest);
+    Object& o = *at<Object>(handle.offset);
+    change.begin(handle.offset, entry);
+    o.count(role, o.in_flight(role) ? 1 - kOneInFlight : 1);
+    entry->set(handle, role, kAttached);
+    change.commit();
+}
+
+void Arena::guest_send(OwnerId guest, Handle handle, Role role) {
+    Change change(*this);
+    if (!exists(handle)) throw ObjectDestroyed("the object is gone");
+    Entry* entry = entry_for(guest);
+    change.begin(handle.offset, entry);
+    at<Object>(handle.offset)->count(role, kOneInFlight);
+    entry->set(handle, role, kInFlight);
+    change.commit();
+}
+
+void Arena::guest_release(OwnerId guest, Handle handle, Role role) {
+    for (Offset c = slot(guest).attachments; c; c = at<Chunk>(c)->next)
+        for (Entry& e : at<Chunk>(c)->entries)
+            if (e.object == handle.offset && e.generation == handle.generation && e.role() == role &&
+                e.kind() == kAttached)
+                return drop(handle, role, kAttached, e);
+}
+
+void Arena::guest_left(OwnerId guest) { reap_slot(slot(guest), guest); }
+
 void Arena::send(Handle handle, Role role) {
     std::lock_guard lock(attachments->mutex);
     Attachments::Key key{handle.offset, handle.generation, role, kInFlight};

@@ -42,7 +42,9 @@ Lock::Release Lock::release(OwnerId self, uint64_t thread) {
         if (count_.fetch_sub(1) > 1) return Release::Ok;
         thread_ = 0;
     }
-    return lock_.unlock() ? Release::Ok : Release::NotLocked;
+    if (!lock_.unlock()) return Release::NotLocked;
+    if (watchers_.load() > 0) ring_agent(this);
+    return Release::Ok;
 }
 
 // ---- semaphore
@@ -176,6 +178,7 @@ uint32_t Condition::tell(Arena& a, uint32_t count) {
         futex_wake(waiter->notified, 1);
         ++told;
     }
+    if (told > 0 && watchers_.load() > 0) ring_agent(this);
     return told;
 }
 

@@ -18,9 +18,11 @@ class Lock : public Object {
     OwnerId owner() const { return lock_.owner(); }
     uint32_t count() const { return lock_.owner() == 0 ? 0 : recursive_ ? count_.load() : 1; }
     bool recursive() const { return recursive_; }
+    void watch(uint32_t change) { watchers_.fetch_add(change); }
 
   private:
     SharedLock lock_;
+    Word watchers_{0};  // waiters on other nodes
     bool recursive_;
     Word count_{0};
     std::atomic<uint64_t> thread_{0};
@@ -33,6 +35,7 @@ class Semaphore : public Object {
     bool release(uint32_t count);  // false: over the bound
     uint32_t value() const { return value_.load(); }
     void destroy();
+    void watch(uint32_t change) { sleepers_.watchers.fetch_add(change); }
 
   private:
     bool try_acquire();
@@ -49,6 +52,7 @@ class Event : public Object {
     bool is_set() const { return flag_.load(); }
     Status wait(Nanoseconds deadline);
     void destroy();
+    void watch(uint32_t change) { sleepers_.watchers.fetch_add(change); }
 
   private:
     Word flag_{0};
@@ -68,6 +72,7 @@ class Condition : public Object {
     uint32_t notify(Arena& a, uint32_t count);
     void destroy(Arena& a);
     void recover(Arena& a, OwnerId dead);
+    void watch(uint32_t change) { watchers_.fetch_add(change); }
 
   private:
     struct Waiter {
@@ -78,7 +83,8 @@ class Condition : public Object {
     void lock(Arena& a);
     uint32_t tell(Arena& a, uint32_t count);
     SharedLock lock_;
-    Link head_;  // those that were notified stay until they leave
+    Word watchers_{0};  // waiters on other nodes
+    Link head_;         // those that were notified stay until they leave
 };
 
 // 64-bit words that processes set, add to and wait on.
@@ -99,6 +105,7 @@ class Words : public Object {
     Word& changes() { return sleepers_.word; }
     Sleepers& sleepers() { return sleepers_; }
     void destroy();
+    void watch(uint32_t change) { sleepers_.watchers.fetch_add(change); }
 
   private:
     uint32_t count_;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragon._core import DestroyedError
 
-__all__ = ["DestroyedError", "DragonError", "DragonLoggingError", "NotSupportedError", "RunEndedError"]
+__all__ = ["DestroyedError", "DragonError", "DragonLoggingError", "NodeLostError", "NotSupportedError", "RunEndedError"]
 
 
 class DragonError(Exception):
@@ -17,6 +17,10 @@ class DragonLoggingError(DragonError):
 
 class RunEndedError(DragonError):
     """The run that an operation needs has ended, or cannot be started."""
+
+
+class NodeLostError(DragonError, ConnectionError):
+    """A node of the run that an operation needs is gone, or cannot be reached."""
 
 
 class NotSupportedError(DragonError, NotImplementedError):

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["FIRST_PUID", "PMIBackend"]
+__all__ = ["FIRST_PUID", "PUID_NODE_SHIFT", "PMIBackend", "node_of_puid"]
 
 FIRST_PUID = 2**32
 """The process id, within a run, of the first process. Ids are never used twice in a run."""
+
+PUID_NODE_SHIFT = 40
+"""Above these bits a process id holds the index of the node that the process runs on."""
+
+
+def node_of_puid(puid: int) -> int:
+    """The index of the node that the process of this id runs on."""
+    return (puid - FIRST_PUID) >> PUID_NODE_SHIFT
 
 
 class PMIBackend(enum.StrEnum):

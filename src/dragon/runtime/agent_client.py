@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import Any
 
-from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.messages import Request, decode_reply, encode
 from dragon.runtime.run import this_run
 
@@ -15,9 +15,20 @@ __all__ = ["ask"]
 
 _local = threading.local()
 _ERRORS: dict[str, type[Exception]] = {
-    "LookupError": LookupError,
-    "RuntimeError": RuntimeError,
-    "ValueError": ValueError,
+    error.__name__: error
+    for error in (
+        AssertionError,
+        BrokenPipeError,
+        DestroyedError,
+        EOFError,
+        IndexError,
+        LookupError,
+        MemoryError,
+        NodeLostError,
+        NotSupportedError,
+        RuntimeError,
+        ValueError,
+    )
 }
 
 
@@ -35,10 +46,20 @@ def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: An
         _local.connection = None
         run.check()
         raise RunEndedError(f"the agent of the run in {run.folder} does not answer: {error}") from error
+    except BaseException:
+        _drop_connection()  # the agent forgets what was asked for
+        raise
     if reply.error is not None:
         kind, text = reply.error
         raise _ERRORS.get(kind, RuntimeError)(text)
     return reply.value
+
+
+def _drop_connection() -> None:
+    known = getattr(_local, "connection", None)
+    _local.connection = None
+    if known is not None:
+        known[2].close()
 
 
 def _connection(address: str) -> socket.socket:

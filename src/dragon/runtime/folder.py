@@ -33,6 +33,7 @@ class RunInfo(msgspec.Struct):
     agent: Owner
     arena_fd: int
     command: str = ""
+    node: int = 0
 
     def write(self, folder: Path) -> None:
         """Put it in the folder, whole or not at all."""

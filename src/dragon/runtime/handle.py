@@ -18,6 +18,7 @@ class Handle:
     """
 
     _core_class: ClassVar[Any]
+    _local_class: ClassVar[type[Any] | None] = None  # that of handles on the object's own node
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         this_run()
@@ -26,7 +27,7 @@ class Handle:
     def __reduce__(self) -> Any:
         name = self._name()  # type: ignore[attr-defined]
         mention(name, self._send)  # type: ignore[attr-defined]
-        return _restore, (type(self), name, self._state())
+        return _restore, (self._local_class or type(self), name, self._state())
 
     def _state(self) -> Any:
         """What a copy in another process needs besides the name."""
@@ -38,9 +39,16 @@ class Handle:
     @classmethod
     def _attached(cls, name: tuple[int, int, int], state: Any = None) -> Self:
         """A handle of an object that exists. Raises DestroyedError where it is gone."""
-        this_run()
-        handle = cls.__new__(cls)
-        cls._core_class.__init__(handle, name)
+        if name[2] >> 8 != this_run().node:
+            from dragon.runtime.remote import remote_class
+
+            local: Any = cls
+            remote = remote_class(local)
+            handle: Self = remote.__new__(remote)
+            handle._open(name)  # type: ignore[attr-defined]
+        else:
+            handle = cls.__new__(cls)
+            cls._core_class.__init__(handle, name)
         handle._set_state(state)
         return handle
 

@@ -22,7 +22,7 @@ import msgspec
 from dragon import _core
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import RunEndedError
-from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.runtime import folder as run_folder
 
 __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "start_run", "this_run"]
@@ -42,11 +42,14 @@ class Identity(msgspec.Struct):
 class Run:
     """A run as one of its processes sees it. `owner_pid` is set in the process whose end is the run's end."""
 
-    def __init__(self, folder: Path, agent: run_folder.Owner, owner_pid: int = 0, label: str = "") -> None:
+    def __init__(
+        self, folder: Path, agent: run_folder.Owner, owner_pid: int = 0, label: str = "", node: int = 0
+    ) -> None:
         self.folder = folder
         self.agent = agent
         self.owner_pid = owner_pid
         self.label = label
+        self.node = node  # index of the node this process is on
         self.base_environment = dict(os.environ)
         # The environment when it was last compared with the base, and the difference.
         self.environment_seen: tuple[dict[bytes, bytes], dict[str, str | None]] = ({}, {})
@@ -137,7 +140,7 @@ def start_run(label: str = "", command: str = "") -> Run:
     agent_socket.close()
     zygote_socket.close()
     started = Run(folder, run_folder.Owner(pid, run_folder.process_start_time(pid) or 0), os.getpid(), label)
-    _enter(started, Identity(puid=FIRST_PUID + _core.next_number(), name="head"))
+    _enter(started, Identity(puid=next_puid(0), name="head"))
     _end_at_exit()
     return started
 
@@ -187,16 +190,22 @@ def join_run(folder: Path) -> Run:
         # The variable is inherited by every process below; the place in the arena is for one of them.
         if pid in (0, os.getpid()) and slot:
             _core.take_slot(slot)
-        _enter(Run(folder, info.agent), known)
+        _enter(Run(folder, info.agent, node=info.node), known)
     else:
-        _enter(Run(folder, info.agent), Identity(puid=FIRST_PUID + _core.next_number(), name="guest"))
+        _enter(Run(folder, info.agent, node=info.node), Identity(puid=next_puid(info.node), name="guest"))
     atexit.register(_core.leave_arena)
     return this_run()
+
+
+def next_puid(node: int) -> int:
+    """An id that no other process of the run has, for one on that node, which must be this one."""
+    return FIRST_PUID + (node << PUID_NODE_SHIFT) + _core.next_number()
 
 
 def _enter(run: Run, me: Identity) -> None:
     global _run, _identity
     _core.set_bell_folder(str(run.folder))
+    _core.set_node(run.node)
     _run, _identity = run, me
 
 

@@ -12,11 +12,10 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
-from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.messages import Spawn
 from dragon.runtime import serialization
 from dragon.runtime.handle import Words
-from dragon.runtime.run import Run, identity, is_open, this_run
+from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
 from dragon.runtime.surroundings import describe
 
 __all__ = [
@@ -100,8 +99,7 @@ def exit_code(record: Words) -> int:
 
 def new_puid() -> int:
     """An id that no other process of the run has."""
-    this_run()
-    return FIRST_PUID + _core.next_number()
+    return next_puid(this_run().node)
 
 
 def environment_changes(run: Run, changes: dict[str, str] | None = None) -> dict[str, str | None]:

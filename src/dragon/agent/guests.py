@@ -1,0 +1,280 @@
+"""What processes of other nodes do with this node's objects.
+
+A guest is such a process. It has a place in the arena like the node's own processes, so that what it is attached to
+lives, and what it holds is freed when it has ended. An operation that must wait is parked: it costs no thread, and is
+tried again when the object changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragon import _core
+from dragon.infrastructure.messages import Name
+from dragon.runtime import handle as handles
+
+__all__ = ["Guests"]
+
+_KINDS: dict[str, type[Any]] = {
+    kind: getattr(handles, kind) for kind in ("Channel", "Lock", "Semaphore", "Event", "Condition", "Words")
+}
+_IMMEDIATE = {
+    "Channel": {"_size", "_capacity", "_full", "_task_done", "_destroy"},
+    "Lock": {"release", "_is_mine", "_count", "_recursive", "_owner_pid", "_destroy"},
+    "Semaphore": {"release", "_value", "_destroy"},
+    "Event": {"set", "clear", "is_set", "_destroy"},
+    "Condition": {"_enter", "_leave", "_notify", "_destroy"},
+    "Words": {"__len__", "__getitem__", "__setitem__", "add", "swap_if", "read", "write", "_destroy"},
+}
+_WAITING = {
+    "Channel": {"put", "get", "_wait_readable", "_join"},
+    "Lock": {"acquire"},
+    "Semaphore": {"acquire"},
+    "Event": {"wait"},
+    "Condition": {"_sleep"},
+    "Words": {"wait"},
+}
+_LOOK_AGAIN = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
+
+GuestId = tuple[int, int]  # node, process id
+Respond = Callable[..., None]
+
+
+@dataclass(eq=False)
+class _Parked:
+    """An operation that waits."""
+
+    offset: int
+    attempt: Callable[[], tuple[bool, Any, Any]]
+    respond: Respond
+    handle: Any
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass
+class _Place:
+    """A guest's place in the arena."""
+
+    slot: int
+    parked: set[_Parked] = field(default_factory=set)
+
+
+class Guests:
+    """All guests of this node."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._places: dict[GuestId, _Place] = {}
+        self._parked: dict[int, list[_Parked]] = defaultdict(list)
+        self._handles: dict[tuple[str, int, int], Any] = {}
+        self._me = _core.myself()
+        self._bell = _core.agent_bell()
+        loop.add_reader(self._bell, self._on_bell)
+        self._look_again()
+
+    # ---- guests
+
+    def _place(self, guest: GuestId) -> _Place:
+        place = self._places.get(guest)
+        if place is None:
+            slot = _core.reserve_slot()
+            _core.fill_slot(slot, os.getpid())
+            place = self._places[guest] = _Place(slot)
+        return place
+
+    def left(self, guest: GuestId) -> None:
+        """A guest has ended: what it held is free."""
+        place = self._places.pop(guest, None)
+        if place is None:
+            return
+        for parked in list(place.parked):
+            self._unpark(parked, place)
+        _core.guest_left(place.slot)
+        self._forget_handles()
+        self._try_all()
+
+    def node_left(self, node: int) -> None:
+        """All processes of a node are gone."""
+        for guest in [guest for guest in self._places if guest[0] == node]:
+            self.left(guest)
+
+    def _forget_handles(self) -> None:
+        waited_for = {parked.offset for several in self._parked.values() for parked in several}
+        for key in [key for key in self._handles if key[1] not in waited_for]:
+            self._handles.pop(key)._close()
+
+    # ---- operations
+
+    def serve(
+        self, guest: GuestId, arguments: dict[str, Any], payload: Any, respond: Respond
+    ) -> Callable[[], None] | None:
+        """Do what a guest asked for: respond at once, or later; then the result cancels it."""
+        place = self._place(guest)
+        for released in arguments.get("released", ()):
+            self._release(place, tuple(released))
+        name: Name = tuple(arguments["name"])
+        kind, method, given = arguments["kind"], arguments["method"], arguments["given"]
+        if method == "_attach":
+            _core.guest_attach(place.slot, *name)
+            respond((True, None))
+        elif method == "_send":
+            _core.guest_send(place.slot, *name)
+            respond((True, None))
+        elif method == "_release":
+            self._release(place, name)
+            respond((True, None))
+        elif method in _IMMEDIATE.get(kind, ()):
+            respond((True, self._at_once(self._handle(kind, name), place, arguments, given, payload)))
+        elif method in _WAITING.get(kind, ()):
+            return self._begin(self._handle(kind, name), place, arguments, payload, respond)
+        else:
+            raise ValueError(f"a {kind} has no operation {method!r}")
+        return None
+
+    def _release(self, place: _Place, name: Name) -> None:
+        _core.guest_release(place.slot, *name)
+        # The agent's own handle would keep the object.
+        for key in [key for key in self._handles if key[1] == name[0] and not self._parked.get(name[0])]:
+            self._handles.pop(key)._close()
+
+    def _handle(self, kind: str, name: Name) -> Any:
+        key = (kind, name[0], name[1])
+        found = self._handles.get(key)
+        if found is None:
+            # Not as one end of a pipe: the agent is neither its reader nor its writer.
+            found = self._handles[key] = _KINDS[kind]._attached((name[0], name[1], name[2] & ~0xFF))
+        return found
+
+    def _at_once(self, handle: Any, place: _Place, arguments: dict[str, Any], given: list[Any], payload: Any) -> Any:
+        method = arguments["method"]
+        if method == "read":
+            return bytes(memoryview(handle))
+        if method == "write":
+            memoryview(handle)[given[0] : given[0] + len(payload)] = payload
+            handle.add(0, 0)  # whoever waits for a word looks at it
+            return None
+        with _Acting(place.slot, arguments["thread"], self._me):
+            return getattr(handle, method)(*given)
+
+    def _begin(
+        self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any, respond: Respond
+    ) -> Callable[[], None] | None:
+        attempt = self._attempt(handle, place, arguments, payload)
+        done, value, data = attempt()
+        timeout = arguments["timeout"]
+        if done or timeout == 0:
+            respond((done, value), data)
+            return None
+        parked = _Parked(arguments["name"][0], attempt, respond, handle)
+        handle._watch(True)
+        place.parked.add(parked)
+        self._parked[parked.offset].append(parked)
+        if timeout is not None:
+            parked.timer = self._loop.call_later(timeout, self._time_out, parked, place)
+        # It may have changed before it was watched.
+        self._try(parked, place)
+        return lambda: self._unpark(parked, place)
+
+    def _attempt(
+        self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any
+    ) -> Callable[[], tuple[bool, Any, Any]]:
+        method, given, thread = arguments["method"], arguments["given"], arguments["thread"]
+
+        def put() -> tuple[bool, Any, Any]:
+            try:
+                handle._put_parts(given[0], payload, 0)
+            except queue.Full:
+                return False, None, b""
+            return True, None, b""
+
+        def get() -> tuple[bool, Any, Any]:
+            try:
+                kind, data = handle._get_parts(0)
+            except queue.Empty:
+                return False, None, b""
+            return True, kind, data
+
+        def acquire() -> tuple[bool, Any, Any]:
+            with _Acting(place.slot, thread, self._me):
+                return handle.acquire(False), None, b""
+
+        def other() -> tuple[bool, Any, Any]:
+            return getattr(handle, method)(*given, 0), None, b""
+
+        chosen = {"put": put, "get": get, "acquire": acquire}
+        return chosen.get(method, other)
+
+    # ---- waiting
+
+    def _on_bell(self) -> None:
+        data = os.read(self._bell, 8 * 4096)
+        if len(data) == 8 * 4096:  # more may have rung than the bell could hold
+            self._try_all()
+            return
+        for offset in {int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)}:
+            self._try_those_at(offset)
+
+    def _look_again(self) -> None:
+        self._try_all()
+        self._loop.call_later(_LOOK_AGAIN, self._look_again)
+
+    def _try_all(self) -> None:
+        for offset in list(self._parked):
+            self._try_those_at(offset)
+
+    def _try_those_at(self, offset: int) -> None:
+        for place in list(self._places.values()) if offset in self._parked else ():
+            for parked in [p for p in place.parked if p.offset == offset]:
+                self._try(parked, place)
+
+    def _try(self, parked: _Parked, place: _Place) -> None:
+        if parked not in place.parked:
+            return
+        try:
+            done, value, data = parked.attempt()
+        except Exception as error:
+            self._unpark(parked, place)
+            parked.respond(None, b"", error)
+            return
+        if done:
+            self._unpark(parked, place)
+            parked.respond((True, value), data)
+
+    def _time_out(self, parked: _Parked, place: _Place) -> None:
+        if parked in place.parked:
+            self._unpark(parked, place)
+            parked.respond((False, None))
+
+    def _unpark(self, parked: _Parked, place: _Place) -> None:
+        if parked not in place.parked:
+            return
+        place.parked.discard(parked)
+        several = self._parked[parked.offset]
+        several.remove(parked)
+        if not several:
+            del self._parked[parked.offset]
+        if parked.timer is not None:
+            parked.timer.cancel()
+        try:
+            parked.handle._watch(False)
+        except _core.DestroyedError:
+            return  # nobody will ever watch it again
+
+
+class _Acting:
+    """The agent acts as a guest in the block: locks are the guest's, not the agent's."""
+
+    def __init__(self, slot: int, thread: int, me: int) -> None:
+        self._slot, self._thread, self._me = slot, thread, me
+
+    def __enter__(self) -> None:
+        _core.act_as(self._slot, self._thread)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _core.act_as(self._me, 0)

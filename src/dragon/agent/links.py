@@ -1,0 +1,311 @@
+"""Connections between agents: one for each pair of nodes, made when it is first needed.
+
+A frame is a header (its size and the size of what follows, 4 and 8 bytes), a msgpack part and raw bytes, which are
+received straight into place. Requests are numbered, their answers come in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.membership import Member
+from dragon.infrastructure.messages import encode
+from dragon.runtime.log import runtime_log
+
+__all__ = ["Answer", "Links", "error_of"]
+
+log = runtime_log("links")
+
+_HEADER = struct.Struct("<IQ")
+_LARGEST_PART = 64 * 2**20
+_LARGEST_PAYLOAD = 2**40
+_CONNECT_TIMEOUT = 10.0
+_ACKNOWLEDGED_WITHIN = 5000  # milliseconds; then the other side counts as gone
+_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL = range(5)
+
+# What came back: a value, and raw bytes.
+Answer = tuple[Any, Any]
+# (node, operation, arguments, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
+Serve = Callable[[int, str, dict[str, Any], Any, Callable[..., None]], Callable[[], None] | None]
+
+
+def error_of(error: BaseException) -> tuple[str, str]:
+    """An exception as it is sent: its class's name and its text."""
+    kind = error.kind if isinstance(error, RemoteError) else type(error).__name__
+    return kind, str(error)
+
+
+class RemoteError(Exception):
+    """What an operation raised on another node."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Links:
+    """All connections of one agent."""
+
+    def __init__(
+        self, index: int, members: list[Member], client: ssl.SSLContext, serve: Serve, noticed: Callable[..., None]
+    ) -> None:
+        self.index = index
+        self.members = members
+        self.serve = serve
+        self.noticed = noticed
+        self.lost: dict[int, str] = {}
+        self._client = client
+        self._links: dict[int, Link] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._waiting: dict[int, list[tuple[int, asyncio.Future[Answer] | None, Any, Any]]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def accept(self) -> Link:
+        """The protocol of a connection that another agent made."""
+        return Link(self, None)
+
+    def call(self, node: int, operation: str, arguments: dict[str, Any], payload: Any = b"") -> asyncio.Future[Answer]:
+        """Have another agent do something. Fails with NodeLostError where it is gone."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._send(node, _REQUEST, future, (operation, arguments), payload)
+        return future
+
+    def notify(self, node: int, operation: str, arguments: dict[str, Any], payload: Any = b"") -> None:
+        """The same without an answer."""
+        self._send(node, _NOTICE, None, (operation, arguments), payload)
+
+    def host(self, node: int) -> str:
+        """How messages name a node."""
+        return f"node {node} ({self.members[node].node.host_name})" if node < len(self.members) else f"node {node}"
+
+    def forget(self, node: int, reason: str) -> None:
+        """A node is gone: whatever waits for it fails."""
+        if node in self.lost:
+            return
+        self.lost[node] = reason
+        link = self._links.pop(node, None)
+        if link is not None:
+            link.abort()
+        for _, future, _, _ in self._waiting.pop(node, []):
+            self._fail(node, future)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link in list(self._links.values()):
+            link.abort()
+
+    def _fail(self, node: int, future: asyncio.Future[Answer] | None) -> None:
+        if future is not None and not future.done():
+            future.set_exception(NodeLostError(f"{self.host(node)} is gone: {self.lost.get(node, 'no connection')}"))
+
+    def _send(self, node: int, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
+        link = self._links.get(node)
+        if link is not None:
+            link.send(kind, future, body, payload)
+        elif node in self.lost:
+            self._fail(node, future)
+        elif not 0 <= node < len(self.members):
+            if future is not None:
+                future.set_exception(ValueError(f"the run has no node {node}"))
+        else:
+            self._waiting.setdefault(node, []).append((kind, future, body, payload))
+            if node not in self._connecting:
+                self._connecting[node] = self._loop.create_task(self._connect(node))
+
+    async def _connect(self, node: int) -> None:
+        member, failure = self.members[node], "it has no address"
+        try:
+            for address in member.addresses:
+                try:
+                    await asyncio.wait_for(
+                        self._loop.create_connection(lambda: Link(self, node), address, member.port, ssl=self._client),
+                        _CONNECT_TIMEOUT,
+                    )
+                    return
+                except (TimeoutError, OSError, ssl.SSLError) as error:
+                    failure = f"{address} port {member.port}: {error or type(error).__name__}"
+            self.forget(node, f"no connection to {failure}")
+        finally:
+            self._connecting.pop(node, None)
+
+    def made(self, node: int, link: Link) -> None:
+        """A connection to that node stands."""
+        self._links.setdefault(node, link)
+        for kind, future, body, payload in self._waiting.pop(node, []):
+            link.send(kind, future, body, payload)
+
+    def broken(self, node: int | None, link: Link, reason: str) -> None:
+        """A connection ended."""
+        if node is not None and self._links.get(node) is link:
+            del self._links[node]
+        if node is not None:
+            for future in link.pending.values():
+                if not future.done():
+                    future.set_exception(NodeLostError(f"{self.host(node)} is gone: {reason}"))
+        for cancel in link.serving.values():
+            if cancel is not None:
+                cancel()
+        link.pending, link.serving = {}, {}
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection. `node` is None until the other side's certificate has told."""
+
+    def __init__(self, links: Links, node: int | None) -> None:
+        self.links = links
+        self.node = node
+        self.pending: dict[int, asyncio.Future[Answer]] = {}
+        self.serving: dict[int, Callable[[], None] | None] = {}
+        self._last = 0
+        self._buffer = bytearray(256 * 1024)
+        self._start = self._end = 0
+        self._part: Any = None
+        self._payload: bytearray | None = None
+        self._filled = 0
+
+    # ---- asyncio
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        peer = transport.get_extra_info("socket")
+        if peer is not None:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _ACKNOWLEDGED_WITHIN)
+        subject = dict(pair[0] for pair in transport.get_extra_info("peercert")["subject"])
+        node = int(subject["commonName"].removeprefix("node-"))
+        if self.node not in (None, node):
+            log.error("%s answered in place of %s", self.links.host(node), self.links.host(self.node or 0))
+            transport.abort()
+            return
+        self.node = node
+        self.links.made(node, self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.links.broken(self.node, self, str(error or "the connection was closed"))
+
+    def get_buffer(self, hint: int) -> memoryview:
+        if self._payload is not None:
+            return memoryview(self._payload)[self._filled :]
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._payload is not None:
+            self._filled += count
+            if self._filled == len(self._payload):
+                part, payload, self._payload = self._part, self._payload, None
+                self._received(part, payload)
+            return
+        self._end += count
+        while self._payload is None and self._next():
+            pass
+        if self._payload is None:
+            self._make_room()
+
+    def _next(self) -> bool:
+        available = self._end - self._start
+        if available < _HEADER.size:
+            return False
+        size, payload = _HEADER.unpack_from(self._buffer, self._start)
+        if size > _LARGEST_PART or payload > _LARGEST_PAYLOAD:
+            log.error("%s sent a frame of %d bytes; the connection is closed", self.links.host(self.node or 0), size)
+            self.transport.abort()
+            return False
+        if available < _HEADER.size + size:
+            return False
+        start = self._start + _HEADER.size
+        part = msgspec.msgpack.decode(memoryview(self._buffer)[start : start + size])
+        self._start = start + size
+        if payload == 0:
+            self._received(part, b"")
+            return True
+        there = min(payload, self._end - self._start)
+        self._payload = bytearray(payload)
+        self._payload[:there] = memoryview(self._buffer)[self._start : self._start + there]
+        self._start += there
+        self._part, self._filled = part, there
+        if there < payload:
+            self._start = self._end = 0
+            return False
+        whole, self._payload = self._payload, None
+        self._received(part, whole)
+        return True
+
+    def _make_room(self) -> None:
+        rest = self._end - self._start
+        needed = 0
+        if rest >= _HEADER.size:
+            needed = _HEADER.size + _HEADER.unpack_from(self._buffer, self._start)[0]
+        if self._start or needed > len(self._buffer):
+            data = bytes(memoryview(self._buffer)[self._start : self._end])
+            if needed > len(self._buffer):
+                self._buffer = bytearray(needed)
+            self._buffer[:rest] = data
+            self._start, self._end = 0, rest
+
+    # ---- frames
+
+    def send(self, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
+        """Send a request or a notice."""
+        number = 0
+        if future is not None:
+            if future.done():
+                return
+            self._last = number = self._last + 1
+            self.pending[number] = future
+            future.add_done_callback(lambda done: self._asked_no_more(number, done))
+        self._write((kind, number, *body), payload)
+
+    def _asked_no_more(self, number: int, future: asyncio.Future[Answer]) -> None:
+        if self.pending.pop(number, None) is not None and future.cancelled():
+            self._write((_CANCEL, number), b"")
+
+    def _write(self, part: Any, payload: Any) -> None:
+        if self.transport.is_closing():
+            return
+        data = encode(part)
+        size = memoryview(payload).nbytes
+        self.transport.write(_HEADER.pack(len(data), size) + data)
+        if size:
+            self.transport.write(payload)
+
+    def _received(self, part: Any, payload: Any) -> None:
+        kind, number = part[0], part[1]
+        assert self.node is not None
+        if kind == _REQUEST:
+            cancel = self.links.serve(
+                self.node, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
+            )
+            if cancel is not None:
+                self.serving[number] = cancel
+        elif kind == _NOTICE:
+            self.links.noticed(self.node, part[2], part[3], payload)
+        elif kind == _CANCEL:
+            cancel = self.serving.pop(number, None)
+            if cancel is not None:
+                cancel()
+        else:
+            future = self.pending.pop(number, None)
+            if future is not None and not future.done():
+                if kind == _VALUE:
+                    future.set_result((part[2], payload))
+                else:
+                    future.set_exception(RemoteError(part[2], part[3]))
+
+    def _respond(self, number: int, value: Any, payload: Any = b"", error: BaseException | None = None) -> None:
+        self.serving.pop(number, None)
+        if error is not None:
+            self._write((_ERROR, number, *error_of(error)), b"")
+        else:
+            self._write((_VALUE, number, value), payload)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()

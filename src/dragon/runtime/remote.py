@@ -1,0 +1,289 @@
+"""Handles of objects on other nodes: each operation is a request to this node's agent, which asks the owner's."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Any, ClassVar
+
+from dragon import _core
+from dragon.infrastructure.messages import Name
+from dragon.runtime.agent_client import ask
+
+__all__ = ["node_of", "remote_class"]
+
+
+def node_of(name: Name) -> int:
+    """The index of the node that holds the object of that name."""
+    return name[2] >> 8
+
+
+# Handles that the garbage collector took. It may run in the middle of a request, so their objects are released with
+# the next one.
+_released: deque[Name] = deque()
+
+
+class _Remote:
+    """What all handles of remote objects have in common. Comes before the class of the local ones among the bases."""
+
+    _kind: ClassVar[str]
+    _remote_name: Name
+    _remote_closed = True
+
+    def _open(self, name: Name) -> None:
+        self._remote_name = name
+        self._call("_attach")
+        self._remote_closed = False
+
+    def _call(self, method: str, *arguments: Any, payload: Any = b"") -> Any:
+        """The result of a method of the object. Raises what it raises, NodeLostError where its node is gone."""
+        return self._wait(method, *arguments, payload=payload)[1]
+
+    def _wait(self, method: str, *arguments: Any, timeout: float | None = 0, payload: Any = b"") -> tuple[bool, Any]:
+        """Whether the method succeeded within `timeout` seconds, and its result."""
+        released = [_released.popleft() for _ in range(len(_released))]
+        done, value = ask(
+            "remote.call",
+            name=self._remote_name,
+            kind=self._kind,
+            method=method,
+            given=arguments,
+            timeout=timeout,
+            thread=threading.get_ident(),
+            payload=payload,
+            released=released,
+        )
+        return done, value
+
+    def _checked_wait(self, method: str, *arguments: Any, timeout: float | None) -> bool:
+        self._check_open()
+        return self._wait(method, *arguments, timeout=timeout)[0]
+
+    def _check_open(self) -> None:
+        if self._remote_closed:
+            raise ValueError("this handle is closed")
+
+    def _name(self) -> Name:
+        return self._remote_name
+
+    def _send(self) -> None:
+        self._call("_send")
+
+    def _destroy(self) -> None:
+        self._call("_destroy")
+
+    @property
+    def _closed(self) -> bool:
+        return self._remote_closed
+
+    def _close(self) -> None:
+        if not self._remote_closed:
+            self._remote_closed = True
+            self._call("_release")
+
+    def __del__(self) -> None:
+        if not self._remote_closed:
+            _released.append(self._remote_name)
+
+
+def _limit(block: bool, timeout: float | None) -> float | None:
+    return max(timeout, 0) if block and timeout is not None else None if block else 0
+
+
+_scratch = threading.local()
+
+
+def _own_channel() -> _core.Channel:
+    """A channel of this thread's, through which objects become messages and back."""
+    if not hasattr(_scratch, "channel"):
+        _scratch.channel = _core.Channel()
+    channel: _core.Channel = _scratch.channel
+    return channel
+
+
+class RemoteChannel(_Remote):
+    _kind = "Channel"
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        self._check_open()
+        channel = _own_channel()
+        channel.put(obj)
+        kind, data = channel._get_parts(0)
+        self._put_message(kind, data, _limit(block, timeout))
+
+    def put_nowait(self, obj: Any) -> None:
+        self.put(obj, False)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        kind, data = self._get_message(_limit(block, timeout))
+        channel = _own_channel()
+        channel._put_parts(kind, data, 0)
+        return channel.get()
+
+    def get_nowait(self) -> Any:
+        return self.get(False)
+
+    def _put_message(self, kind: int, data: Any, timeout: float | None) -> None:
+        if not self._wait("put", kind, timeout=timeout, payload=bytes(data))[0]:
+            raise queue.Full
+
+    def _get_message(self, timeout: float | None) -> tuple[int, bytes]:
+        self._check_open()
+        done, message = self._wait("get", timeout=timeout)
+        if not done:
+            raise queue.Empty
+        kind, data = message
+        return kind, data
+
+    def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
+        self._check_open()
+        channel = _own_channel()
+        channel._put_bytes(buffer, start, size)
+        self._put_message(*channel._get_parts(0), None)
+
+    def _get_bytes(self, timeout: float | None) -> bytes:
+        channel = _own_channel()
+        channel._put_parts(*self._get_message(timeout), 0)
+        return channel._get_bytes(0)
+
+    def _wait_readable(self, timeout: float | None) -> bool:
+        return self._checked_wait("_wait_readable", timeout=timeout)
+
+    def _join(self, timeout: float | None) -> bool:
+        return self._checked_wait("_join", timeout=timeout)
+
+    def _size(self) -> int:
+        self._check_open()
+        return int(self._call("_size"))
+
+    def _capacity(self) -> int:
+        return int(self._call("_capacity"))
+
+    def _full(self) -> bool:
+        self._check_open()
+        return bool(self._call("_full"))
+
+    def _task_done(self) -> bool:
+        return bool(self._call("_task_done"))
+
+
+class _RemoteAcquired(_Remote):
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        return self._checked_wait("acquire", timeout=_limit(block, timeout))
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def release(self, n: int = 1) -> None:
+        self._check_open()
+        self._call("release", *([n] if n != 1 else []))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class RemoteLock(_RemoteAcquired):
+    _kind = "Lock"
+
+    def _is_mine(self) -> bool:
+        return bool(self._call("_is_mine"))
+
+    def _count(self) -> int:
+        return int(self._call("_count"))
+
+    def _recursive(self) -> bool:
+        return bool(self._call("_recursive"))
+
+    def _owner_pid(self) -> int:
+        return int(self._call("_owner_pid"))
+
+
+class RemoteSemaphore(_RemoteAcquired):
+    _kind = "Semaphore"
+
+    def _value(self) -> int:
+        return int(self._call("_value"))
+
+
+class RemoteEvent(_Remote):
+    _kind = "Event"
+
+    def set(self) -> None:
+        self._call("set")
+
+    def clear(self) -> None:
+        self._call("clear")
+
+    def is_set(self) -> bool:
+        return bool(self._call("is_set"))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._checked_wait("wait", timeout=_limit(True, timeout))
+
+
+class RemoteCondition(_Remote):
+    _kind = "Condition"
+
+    def _enter(self) -> int:
+        return int(self._call("_enter"))
+
+    def _sleep(self, waiter: int, timeout: float | None) -> bool:
+        return self._checked_wait("_sleep", waiter, timeout=_limit(True, timeout))
+
+    def _leave(self, waiter: int) -> bool:
+        return bool(self._call("_leave", waiter))
+
+    def _notify(self, n: int) -> int:
+        return int(self._call("_notify", n))
+
+
+class RemoteWords(_Remote):
+    _kind = "Words"
+
+    def __len__(self) -> int:
+        return int(self._call("__len__"))
+
+    def __getitem__(self, i: int) -> int:
+        return int(self._call("__getitem__", i))
+
+    def __setitem__(self, i: int, value: int) -> None:
+        self._call("__setitem__", i, value)
+
+    def add(self, i: int, value: int) -> int:
+        return int(self._call("add", i, value))
+
+    def swap_if(self, i: int, expected: int, value: int) -> bool:
+        return bool(self._call("swap_if", i, expected, value))
+
+    def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
+        return self._checked_wait("wait", i, value, timeout=_limit(True, timeout))
+
+    def _read(self) -> bytes:
+        """All bytes, as they are now."""
+        return bytes(self._call("read"))
+
+    def _write(self, start: int, data: bytes) -> None:
+        """Change bytes from `start` on."""
+        self._call("write", start, payload=data)
+
+
+_REMOTE: dict[type, type[_Remote]] = {
+    _core.Channel: RemoteChannel,
+    _core.Lock: RemoteLock,
+    _core.Semaphore: RemoteSemaphore,
+    _core.Event: RemoteEvent,
+    _core.Condition: RemoteCondition,
+    _core.Words: RemoteWords,
+}
+
+
+@functools.cache
+def remote_class(local: Any) -> type[Any]:
+    """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
+    remote = _REMOTE[local._core_class]
+    return type(local.__name__, (remote, local), {"_local_class": local, "__module__": local.__module__})
