@@ -13,7 +13,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.runtime import placement
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.run import identity, this_run
@@ -69,8 +69,14 @@ def create(
         placed = placement.place(policy)
         executable = placement.search_executable(exe, folder)
         request, _record = new_request(
-            user_name, executable=executable, arguments=list(args), folder=folder, cpus=placed.cpus
+            user_name,
+            executable=executable,
+            arguments=list(args),
+            folder=folder,
+            cpus=placed.mask,
+            node=placed.node.index,
         )
+        plan.note(placed, request.name, plan.name_of(executable), request.puid)
         request.environment = environment_changes(this_run(), {**placed.environment, **(env or {})})
         start(request)
     except (AttributeError, OSError, PolicyError) as error:
@@ -99,6 +105,7 @@ def query(identifier: int | str) -> ProcessDescriptor:
         name=known["name"],
         p_p_uid=known["parent"],
         group=known["group"],
+        node=known.get("node", 0),
         record=tuple(known["record"]),
         ecode=known["code"],
     )

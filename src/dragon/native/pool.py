@@ -17,6 +17,7 @@ from dragon.native import machine
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult
 from dragon.native.workers import WorkerProcess, Workers, work
+from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
 
 __all__ = ["Pool"]
@@ -66,7 +67,8 @@ class Pool:
         processes: number of workers (default: one per CPU of the run).
         initializer, initargs: called in every worker first. If it raises, so does every task.
         maxtasksperchild: tasks after which a worker is replaced by a fresh one.
-        policy: where the workers run: a policy, or a list of policies with `processes_per_policy` workers each.
+        policy: where the workers run: a policy, or a list of policies with `processes_per_policy` workers each. Workers
+            of which no policy names the node go round robin over the nodes.
 
     A worker that dies is replaced, and its task's result is a WorkerLostError. Leaving a `with` block terminates the
     pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
@@ -103,7 +105,7 @@ class Pool:
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
         self._workers = Workers(
-            count, self._starter(arguments), self._lost_handler(), self._unaccounted_handler(), self._doing
+            count, self._placing_starter(arguments), self._lost_handler(), self._unaccounted_handler(), self._doing
         )
         self._callback_thread: threading.Thread | None = None
         self._state = RUN
@@ -134,6 +136,16 @@ class Pool:
         if processes < 1:
             raise ValueError("Number of processes must be at least 1")
         return processes
+
+    def _placing_starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
+        """The workers are members of the pool, on whichever thread one is started again."""
+        start, members = self._starter(arguments), placement.members("pool", self._policies)
+
+        def start_member(index: int) -> WorkerProcess:
+            with placement.as_member(members[index]):
+                return start(index)
+
+        return start_member
 
     def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
         policies, wrap = self._policies, self._wrap_exceptions

@@ -15,10 +15,12 @@ from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.native.bootstrap import write_call
-from dragon.runtime import placement
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import Connection, Pipe
 from dragon.runtime.handle import Words
+from dragon.runtime.nodes import node_at
+from dragon.runtime.placement import Placed
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import Started, environment_changes, new_request, prepare_call, start
 
@@ -123,11 +125,13 @@ class ProcessTemplate:
         """A template starts nothing: Process.from_template(template).start() does."""
         raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
 
-    def request(self, name: str, policy: Policy | None = None) -> tuple[Spawn, Words]:
-        """A request for one process of this description, and its record. `policy` lies below the template's own."""
-        placed = placement.place(Policy.merge(policy, self.policy))
-        request, record = new_request(name, cpus=placed.cpus, folder=self.cwd, streams=self._outputs())
-        request.environment = environment_changes(this_run(), {**placed.environment, **self.env})
+    def request(self, name: str, placed: Placed | None = None) -> tuple[Spawn, Words]:
+        """A request for one process of this description, and its record; without a place, that is added later."""
+        request, record = new_request(name, folder=self.cwd, streams=self._outputs())
+        request.environment = environment_changes(this_run(), self.env)
+        if placed is not None:
+            request.node, request.cpus = placed.node.index, placed.mask
+            request.environment.update(self.environment_of(placed))
         if self.is_python:
             prepare_call(
                 request, "dragon.native.bootstrap:run", lambda: write_call(self._callable(), self.args, self.kwargs)
@@ -136,6 +140,10 @@ class ProcessTemplate:
             executable, arguments = self._command()
             request.executable, request.arguments = executable, arguments
         return request, record
+
+    def environment_of(self, placed: Placed) -> dict[str, str]:
+        """What the place adds to the environment; what the user set stays."""
+        return {key: value for key, value in placed.environment.items() if key not in self.env}
 
     def _command(self) -> tuple[str, list[str]]:
         target = str(self.target)
@@ -221,6 +229,7 @@ class Process(ProcessTemplate):
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None
+        self._placed: Placed | None = None
         self._creator = 0
         self._connections: dict[str, Connection] = {}
         self._name = ident if isinstance(ident, str) else ""
@@ -245,9 +254,12 @@ class Process(ProcessTemplate):
         if self._found is not None or self._started is not None:
             raise RuntimeError(f"This Process has already been started with puid {self.puid}")
         try:
-            request, _record = self.request(self._name)
+            placed = placement.place(self.policy)
         except PolicyError as error:
             raise ProcessError(f"process create failed: {error}") from error
+        request, _record = self.request(self._name, placed)
+        plan.note(placed, request.name, plan.name_of(self.target), request.puid)
+        self._placed = placed
         self._connections = connect_pipes(request)
         self._started = start(request)
         self._creator = request.parent
@@ -314,13 +326,17 @@ class Process(ProcessTemplate):
 
     @property
     def node(self) -> int:
-        """Index of the node it runs on."""
-        return 0
+        """Index of the node it runs on. Raises ProcessError before the start."""
+        if self._found is not None:
+            return self._found.node
+        if self._placed is None:
+            raise ProcessError("the process has not been started")
+        return self._placed.node.index
 
     @property
     def h_uid(self) -> int:
-        """Host id of the node it runs on."""
-        return placement.run_nodes()[self.node].h_uid
+        """Host id of the node it runs on. Raises ProcessError before the start, LookupError if the node is lost."""
+        return node_at(self.node).h_uid if self._placed is None else self._placed.node.h_uid
 
     @property
     def stdin_conn(self) -> Connection | None:

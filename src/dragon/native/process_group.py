@@ -16,9 +16,10 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
-from dragon.runtime.placement import one_warning
+from dragon.runtime.lacking import one_warning
 from dragon.runtime.spawning import standard_streams
 
 __all__ = [
@@ -92,7 +93,8 @@ class ProcessGroup:
         ignore_error_on_exit: a member that fails does not make join() raise, and the others go on.
         pmi: how the members find each other as ranks of an MPI job; `pmi_enabled=True` means that as well.
         walltime: seconds after which the members are killed, which the log says.
-        policy: placement of the members; a template's own policy lies above it.
+        policy: placement of the members; a template's own policy lies above it. Members of which no policy names the
+            node go round robin over the nodes, or fill one after the other with Policy.Distribution.BLOCK.
         critical: taken and unused.
         name: shows in the members' names and labels.
 
@@ -172,21 +174,39 @@ class ProcessGroup:
             raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
         if not self._templates:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
-        with one_warning():
-            templates = [(count, self._request(template)) for count, template in self._templates]
+        places = self._places()
+        templates = [self._request(template) for _, template in self._templates]
         with open(os.devnull, "r+") as null:
             streams = standard_streams(null.fileno())
             created = ask(
                 "groups.create",
                 streams,
                 settings=self._settings,
-                templates=[(count, msgspec.to_builtins(request)) for count, request in templates],
+                templates=[msgspec.to_builtins(request) for request in templates],
+                places=places,
             )
         self._number = created["number"]
         self._words = Words._attached(tuple(created["words"]))
 
+    def _places(self) -> list[tuple[int, int, int, list[int], dict[str, str]]]:
+        """Where the members go, in the order of their ranks: (count, template, node, CPUs, environment)."""
+        group = str(self._settings["name"] or "group")
+        ranks = [(which, template) for which, (count, template) in enumerate(self._templates) for _ in range(count)]
+        members = placement.members(group, (Policy.merge(self._policy, template.policy) for _, template in ranks))
+        result: list[tuple[int, int, int, list[int], dict[str, str]]] = []
+        with one_warning():
+            for (which, template), member in zip(ranks, members, strict=True):
+                placed = placement.place(template.policy, self._policy, member=member)
+                plan.note(placed, f"{group}-{member.rank}", plan.name_of(template.target))
+                place = (which, placed.node.index, placed.mask, template.environment_of(placed))
+                if result and result[-1][1:] == place:
+                    result[-1] = (result[-1][0] + 1, *place)
+                else:
+                    result.append((1, *place))
+        return result
+
     def _request(self, template: ProcessTemplate) -> Spawn:
-        request, record = template.request(self._settings["name"], self._policy)  # type: ignore[arg-type]
+        request, record = template.request(str(self._settings["name"]))
         if any(stream.kind == "pipe" for stream in request.streams):
             raise NotSupportedError("PIPE is for a single Process; let a group's members write to a Queue")
         self._kept.append(record)
