@@ -72,7 +72,7 @@ class Popen:
             self.duplicate_for_child(tracker)
         set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            return HEADER.pack(os.getpid(), tracker is not None) + serialization.dumps(process_obj)
+            return HEADER.pack(os.getpid() if local else 0, tracker is not None) + serialization.dumps(process_obj)
         finally:
             set_spawning_popen(None)
 

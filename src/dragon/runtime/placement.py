@@ -64,6 +64,7 @@ class _Context(threading.local):
 
 
 _context = _Context()
+_NOTHING = Policy()
 # Processes of this process that have no node named and belong to no group.
 _singles = itertools.count()
 
@@ -100,10 +101,12 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
     """
     member = member or _context.member
     thread_policy = Policy.thread_policy() if member is None else member.thread_policy
-    levels = {"global": Policy.global_policy(), "thread": thread_policy, "group": group_policy, "template": policy}
-    chosen = Policy()
+    inherited = thread_policy if thread_policy != _NOTHING else None
+    levels = {"thread": inherited, "group": group_policy, "template": policy}
+    chosen = Policy.global_policy()
     for level in levels.values():
-        chosen = Policy.merge(chosen, level)
+        if level is not None:
+            chosen = Policy.merge(chosen, level)
     node = _choose_node(chosen, member)
     cpus = [int(cpu) for cpu in chosen.cpu_affinity if cpu in node.cpus]
     gpus = [gpu for gpu in chosen.gpu_affinity if node.has_gpu(gpu)]
@@ -116,8 +119,8 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
     variable = chosen.gpu_env_str or node.gpu_env_str
     if gpus and variable:
         environment[variable] = ",".join(node.gpu_name(gpu) for gpu in gpus)
-    if thread_policy != Policy():
-        environment[POLICY] = thread_policy.to_text()
+    if inherited is not None:
+        environment[POLICY] = inherited.to_text()
     named = _names_a_node(chosen)
     placed = Placed(node, cpus, environment, named, _source(levels, named))
     return placed if member is None else placed._replace(rank=member.rank, group=member.group)
