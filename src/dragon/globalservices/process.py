@@ -16,6 +16,7 @@ from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
+from dragon.runtime.nodes import own_node
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, environment_changes, exit_code, new_request, start
 
@@ -115,7 +116,7 @@ def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
     """A head process or guest: part of the run, though not started by it."""
     me = identity()
     if identifier in (me.puid, me.name):
-        return ProcessDescriptor(p_uid=me.puid, pid=os.getpid(), name=me.name, p_p_uid=0)
+        return ProcessDescriptor(p_uid=me.puid, pid=os.getpid(), name=me.name, p_p_uid=0, node=own_node().index)
     if identifier in (FIRST_PUID, "head"):
         return ProcessDescriptor(p_uid=FIRST_PUID, pid=this_run().owner_pid, name="head", p_p_uid=0)
     raise ProcessError(error)

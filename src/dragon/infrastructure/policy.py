@@ -61,7 +61,7 @@ class Policy:
     distribution: Distribution = Distribution.DEFAULT
     cpu_affinity: list[int] = field(default_factory=list)
     gpu_env_str: str = ""
-    gpu_affinity: list[int | float] = field(default_factory=list)
+    gpu_affinity: list[int] | list[float] = field(default_factory=list)
     wait_mode: WaitMode = WaitMode.DEFAULT
     refcounted: bool = True
 

@@ -25,6 +25,7 @@ __all__ = ["Pool"]
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _AHEAD = 1024  # tasks of an imap() that wait or run at any time
 _DEFAULT_PATIENCE = 60.0
+_numbers = itertools.count(1)
 
 
 class _NativeWorker:
@@ -139,7 +140,7 @@ class Pool:
 
     def _placing_starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
         """The workers are members of the pool, on whichever thread one is started again."""
-        start, members = self._starter(arguments), placement.members("pool", self._policies)
+        start, members = self._starter(arguments), placement.members(f"pool-{next(_numbers)}", self._policies)
 
         def start_member(index: int) -> WorkerProcess:
             with placement.as_member(members[index]):

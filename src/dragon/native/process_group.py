@@ -37,6 +37,9 @@ __all__ = [
 
 _LIVE, _CHANGES = 0, 1
 
+# Count of members, number of the template, node, CPUs, environment.
+_Place = tuple[int, int, int, list[int], dict[str, str]]
+
 
 class DragonProcessGroupError(DragonLoggingError):
     """Any error of a process group."""
@@ -174,7 +177,7 @@ class ProcessGroup:
             raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
         if not self._templates:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
-        places = self._places()
+        placed = self._placed()
         templates = [self._request(template) for _, template in self._templates]
         with open(os.devnull, "r+") as null:
             streams = standard_streams(null.fileno())
@@ -183,26 +186,34 @@ class ProcessGroup:
                 streams,
                 settings=self._settings,
                 templates=[msgspec.to_builtins(request) for request in templates],
-                places=places,
+                places=self._in_runs(placed),
             )
         self._number = created["number"]
+        for which, place in placed:
+            group = self._settings["name"] or f"group-{self._number}"
+            name = plan.name_of(self._templates[which][1].target)
+            plan.note(place._replace(group=str(group)), f"{group}-{place.rank}", name)
         self._words = Words._attached(tuple(created["words"]))
 
-    def _places(self) -> list[tuple[int, int, int, list[int], dict[str, str]]]:
-        """Where the members go, in the order of their ranks: (count, template, node, CPUs, environment)."""
-        group = str(self._settings["name"] or "group")
+    def _placed(self) -> list[tuple[int, placement.Placed]]:
+        """The members in the order of their ranks: (number of the template, place)."""
         ranks = [(which, template) for which, (count, template) in enumerate(self._templates) for _ in range(count)]
-        members = placement.members(group, (Policy.merge(self._policy, template.policy) for _, template in ranks))
-        result: list[tuple[int, int, int, list[int], dict[str, str]]] = []
+        members = placement.members("", (Policy.merge(self._policy, template.policy) for _, template in ranks))
         with one_warning():
-            for (which, template), member in zip(ranks, members, strict=True):
-                placed = placement.place(template.policy, self._policy, member=member)
-                plan.note(placed, f"{group}-{member.rank}", plan.name_of(template.target))
-                place = (which, placed.node.index, placed.mask, template.environment_of(placed))
-                if result and result[-1][1:] == place:
-                    result[-1] = (result[-1][0] + 1, *place)
-                else:
-                    result.append((1, *place))
+            return [
+                (which, placement.place(template.policy, self._policy, member=member))
+                for (which, template), member in zip(ranks, members, strict=True)
+            ]
+
+    def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[_Place]:
+        """What the agent gets, with members of the same place together."""
+        result: list[_Place] = []
+        for which, p in placed:
+            place = (which, p.node.index, p.mask, self._templates[which][1].environment_of(p))
+            if result and result[-1][1:] == place:
+                result[-1] = (result[-1][0] + 1, *place)
+            else:
+                result.append((1, *place))
         return result
 
     def _request(self, template: ProcessTemplate) -> Spawn:

@@ -20,17 +20,10 @@ def own_host_name(name: str) -> bool:
     Where it is not, the log says so and the name stays. To be called before there are threads: a user without
     privileges gets the name in a user namespace of its own, which a process with several threads cannot enter.
     """
-    error = _unshare(_NEW_UTS)
+    error = _rename(name, _NEW_UTS)
     if error:
-        user, group = os.geteuid(), os.getegid()
-        error = _unshare(_NEW_USER | _NEW_UTS)
-        if not error:
-            error = _stay(user, group)
-    if not error:
-        try:
-            socket.sethostname(name)
-        except OSError as refused:
-            error = refused.errno or -1
+        # There is no way back out of a user namespace in which this process is nobody: another one tries it first.
+        error = _in_child(name) or _rename(name, _NEW_USER | _NEW_UTS)
     if error:
         runtime_log("node").warning(
             "%s keeps the host name %s: a name of its own is not permitted here (%s)",
@@ -41,18 +34,36 @@ def own_host_name(name: str) -> bool:
     return not error
 
 
+def _in_child(name: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_rename(name, _NEW_USER | _NEW_UTS) & 0xFF)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _rename(name: str, namespaces: int) -> int:
+    """Take that name in new namespaces; an error number, 0 if that worked."""
+    user, group = os.geteuid(), os.getegid()
+    error = _unshare(namespaces)
+    if error:
+        return error
+    try:
+        if namespaces & _NEW_USER:
+            _stay(user, group)
+        socket.sethostname(name)
+    except OSError as refused:
+        return refused.errno or 1
+    return 0
+
+
 def _unshare(namespaces: int) -> int:
     """Enter new namespaces; an error number, 0 if that worked. (Python has os.unshare() from 3.12 on.)"""
     libc = ctypes.CDLL(None, use_errno=True)
     return ctypes.get_errno() if libc.unshare(namespaces) else 0
 
 
-def _stay(user: int, group: int) -> int:
-    """Be the same user in the new user namespace as outside; an error number, 0 if that worked."""
-    try:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    except OSError as error:
-        return error.errno or -1
-    return 0
+def _stay(user: int, group: int) -> None:
+    """Be the same user in the new user namespace as outside."""
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
