@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,15 +49,25 @@ def _visible(vendor: str, devices: list[str], environment: Mapping[str, str]) ->
     variable = next((name for name in reversed(variables) if name in environment), variables[0])
     mask = environment.get(variable)
     if mask is None:
-        mask = next((environment[name] for name in _SLURM_VARIABLES if name in environment), None)
-    if mask is None:
-        return Gpus(vendor, [*range(len(devices))], [], variable)
+        return Gpus(vendor, _given_by_slurm(environment, len(devices)), [], variable)
     parts = [part.strip() for part in mask.split(",")]
     if vendor == "intel":
         return Gpus(vendor, _tiles(parts, len(devices)), [], variable)
     if parts[0].isdigit():
         return Gpus(vendor, _numbers(parts, len(devices)), [], variable)
     return Gpus(vendor, *_by_name(parts, devices), variable)
+
+
+def _given_by_slurm(environment: Mapping[str, str], count: int) -> list[int | float]:
+    """The devices that Slurm's variables name, 0-1,3; all that are visible where they do not say or do not fit."""
+    text = next((environment[name] for name in _SLURM_VARIABLES if name in environment), "")
+    found: list[int | float] = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found += range(int(first), int(last or first) + 1)
+    if not found:
+        return [*range(count)]
+    # Slurm numbers the machine's devices; where the control group hides the others, ours count from 0.
+    return found if max(found) < count else [*range(min(count, len(found)))]
 
 
 def _numbers(parts: list[str], count: int) -> list[int | float]:
