@@ -144,6 +144,16 @@ def test_a_pool_with_a_policy_for_each_gpu(plan: Callable[[], list[PlanRecord]],
     ]
 
 
+@pytest.mark.usefixtures("plan", "started")
+def test_a_pool_warns_once_of_all_that_is_not_there() -> None:
+    policies = [Policy(host_name=f"node{node}", gpu_affinity=[gpu]) for node in (0, 1) for gpu in (4, 5)]
+    with pytest.warns(RuntimeWarning, match=r"node0\S+, node1\S+ have no GPUs 4, 5 ") as caught:
+        made = pool.Pool(policy=policies, processes_per_policy=1)
+    assert len(caught) == 1
+    made.terminate()
+    made.join()
+
+
 @pytest.mark.usefixtures("plan")
 def test_a_process_that_inherits_an_open_file_stays(started: list[Unstarted], monkeypatch: pytest.MonkeyPatch) -> None:
     from multiprocessing import reduction

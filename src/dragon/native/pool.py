@@ -19,6 +19,7 @@ from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnor
 from dragon.native.workers import WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.lacking import one_warning
 
 __all__ = ["Pool"]
 
@@ -105,9 +106,9 @@ class Pool:
         self._collector = collector = Collector(self._results)
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
-        self._workers = Workers(
-            count, self._placing_starter(arguments), self._lost_handler(), self._unaccounted_handler(), self._doing
-        )
+        start, lost, unaccounted = self._placing_starter(arguments), self._lost_handler(), self._unaccounted_handler()
+        with one_warning():
+            self._workers = Workers(count, start, lost, unaccounted, self._doing)
         self._callback_thread: threading.Thread | None = None
         self._state = RUN
         self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector), exitpriority=15)
