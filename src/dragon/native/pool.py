@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.process import Process
-from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult
-from dragon.native.workers import WorkerProcess, Workers, work
+from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult, Single, chunks
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
@@ -27,39 +27,6 @@ RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _AHEAD = 1024  # tasks of an imap() that wait or run at any time
 _DEFAULT_PATIENCE = 60.0
 _numbers = itertools.count(1)
-
-
-class _NativeWorker:
-    """A native process with the members that a pool looks for."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    @property
-    def sentinel(self) -> int:
-        assert self._process._started is not None
-        return self._process._started.sentinel
-
-    @property
-    def pid(self) -> int | None:
-        assert self._process._started is not None
-        return self._process._started.pid
-
-    @property
-    def exitcode(self) -> int | None:
-        return self._process.returncode
-
-    def is_alive(self) -> bool:
-        return self._process.is_alive
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def join(self, timeout: float | None = None) -> int | None:
-        return self._process.join(timeout)
 
 
 class Pool:
@@ -155,7 +122,7 @@ class Pool:
         def start(index: int) -> WorkerProcess:
             process = Process(work, (index, *arguments, wrap), policy=policies[index])
             process.start()
-            return _NativeWorker(process)
+            return NativeWorker(process)
 
         return start
 
@@ -288,7 +255,7 @@ class Pool:
         if chunksize is None:
             chunksize = max(1, -(-length // (len(self._policies) * 4)))
         result = self._map_result(self._collector, chunksize, length, callback, error_callback)
-        for part, chunk in enumerate(_chunks(items, chunksize)):
+        for part, chunk in enumerate(chunks(items, chunksize)):
             self._submit(result._number, part, mapper, ((func, chunk),), {})
         self._serve_callbacks(callback or error_callback)
         return result
@@ -308,7 +275,7 @@ class Pool:
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
         result = kind(self._collector)
-        parts = enumerate(_chunks(iterable, chunksize))
+        parts = enumerate(chunks(iterable, chunksize))
         submitted = 0
         ended = False
 
@@ -332,7 +299,7 @@ class Pool:
         result.feed = feed
         feed()
         if chunksize == 1:
-            return _Single(result)
+            return Single(result)
         return (item for chunk in result for item in chunk)
 
     def _serve_callbacks(self, callback: Any) -> None:
@@ -409,26 +376,3 @@ class Pool:
     def _repopulate_pool(self) -> None:
         for index in range(len(self._policies)):
             self._workers.replace(index)
-
-
-class _Single:
-    """An imap() of one element to a task, whose results are lists of one."""
-
-    def __init__(self, parts: IMapIterator) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        return self._parts.next()[0]
-
-    def next(self, timeout: float | None = None) -> Any:
-        """The next result. Raises TimeoutError after `timeout` seconds."""
-        return self._parts.next(timeout)[0]
-
-
-def _chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    iterator = iter(items)
-    while chunk := tuple(itertools.islice(iterator, size)):
-        yield chunk
