@@ -11,8 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.node_desc import NodeDescriptor
 
 MARK = "DRAGON_TEST_MARK"
 
@@ -115,3 +119,43 @@ def wait_until() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+SetNodes = Callable[..., "list[NodeDescriptor]"]
+
+
+def described(index: int, cpus: int = 4, gpus: int = 4, **fields: object) -> NodeDescriptor:
+    """A node of a cluster with NVIDIA GPUs."""
+    from dragon.infrastructure.node_desc import NodeDescriptor
+
+    values = {
+        "host_name": f"node{index}.cluster.org",
+        "h_uid": 100 + index,
+        "ip_addrs": [f"10.0.0.{index}"],
+        "cpus": list(range(cpus)),
+        "gpus": list(range(gpus)),
+        "gpu_vendor": "nvidia" if gpus else "",
+        "physical_mem": 2**30,
+        "index": index,
+        "is_primary": index == 0,
+    }
+    return NodeDescriptor(**{**values, **fields})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def set_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetNodes]:
+    """Give this process's run the nodes of a test, this process being on the one of index `own`."""
+    from dragon.runtime import lacking
+    from dragon.runtime.nodes import write_nodes
+    from dragon.runtime.run import this_run
+
+    run = this_run()
+    monkeypatch.setattr(lacking, "_told", {})
+
+    def set_them(*nodes: NodeDescriptor, own: int = 0) -> list[NodeDescriptor]:
+        monkeypatch.setattr(run, "node", own, raising=False)
+        write_nodes(run.folder, list(nodes))
+        return list(nodes)
+
+    yield set_them
+    (run.folder / "nodes.json").unlink(missing_ok=True)

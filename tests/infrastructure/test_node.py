@@ -41,19 +41,6 @@ def test_affinity_limits_the_cpus() -> None:
         os.sched_setaffinity(0, before)
 
 
-@pytest.mark.parametrize("variable", ["SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS"])
-def test_the_workload_manager_limits_the_cpus(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, "1")
-    assert len(node_desc.find_cpus()) == 1
-
-
-def test_a_device_mask_limits_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_desc, "_count_nvidia", lambda: 4)
-    assert node_desc.find_gpus() == ("nvidia", [0, 1, 2, 3])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert node_desc.find_gpus() == ("nvidia", [2, 3])
-
-
 @pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("2K", 2048), ("1.5G", 3 << 29), ("10MiB", 10 << 20)])
 def test_sizes(text: str, size: int) -> None:
     assert parameters.parse_size(text) == size

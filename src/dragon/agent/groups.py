@@ -101,13 +101,25 @@ class Groups:
 
     # ---- requests
 
-    def create(self, settings: dict[str, Any], templates: list[Any], descriptors: list[int]) -> dict[str, Any]:
-        """A new group of (count, Spawn) templates; `descriptors` are the creator's streams."""
+    def create(
+        self, settings: dict[str, Any], templates: list[Any], places: list[Any], descriptors: list[int]
+    ) -> dict[str, Any]:
+        """A new group. `templates` are requests without a place; `descriptors` are the creator's streams.
+
+        `places` are, in the order of ranks, (count of members, index of the template, node, CPUs, environment).
+        """
         self._last += 1
         group = Group(self._last, settings, descriptors)
-        for count, description in templates:
-            template = msgspec.convert(description, Spawn)
-            template.group = group.number
+        requests = [msgspec.convert(description, Spawn) for description in templates]
+        for count, which, node, cpus, environment in places:
+            request = requests[which]
+            template = msgspec.structs.replace(
+                request,
+                node=node,
+                cpus=cpus,
+                environment={**request.environment, **environment} if environment else request.environment,
+                group=group.number,
+            )
             group.members += [Member(len(group.members) + i, template) for i in range(count)]
         self._groups[group.number] = group
         return {"number": group.number, "words": group.words._name()}

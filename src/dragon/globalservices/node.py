@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.node_desc import NodeDescriptor
-from dragon.runtime.placement import run_nodes, same_host
+from dragon.runtime.nodes import find_node, own_node, run_nodes
 
-__all__ = ["DragonNodeError", "get_list", "query", "query_all", "query_total_cpus"]
+__all__ = ["DragonNodeError", "get_list", "query", "query_all", "query_own", "query_total_cpus"]
 
 
 class DragonNodeError(DragonError, LookupError):
@@ -20,11 +20,17 @@ def get_list() -> list[int]:
 
 def query(identifier: str | int) -> NodeDescriptor:
     """The node of that host name or host id. Raises DragonNodeError, which names the nodes that exist."""
-    for node in run_nodes():
-        if identifier == node.h_uid or (isinstance(identifier, str) and same_host(identifier, node)):
-            return node
+    found = find_node(identifier) if isinstance(identifier, str) else None
+    found = found or next((node for node in run_nodes() if node.h_uid == identifier), None)
+    if found is not None:
+        return found
     names = ", ".join(node.host_name for node in run_nodes())
     raise DragonNodeError(f"this run has no node {identifier!r}; it has {names}")
+
+
+def query_own() -> NodeDescriptor:
+    """The node that the caller runs on."""
+    return own_node()
 
 
 def query_all() -> list[NodeDescriptor]:

@@ -13,9 +13,10 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.runtime import placement
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
+from dragon.runtime.nodes import own_node
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, environment_changes, exit_code, new_request, start
 
@@ -69,8 +70,14 @@ def create(
         placed = placement.place(policy)
         executable = placement.search_executable(exe, folder)
         request, _record = new_request(
-            user_name, executable=executable, arguments=list(args), folder=folder, cpus=placed.cpus
+            user_name,
+            executable=executable,
+            arguments=list(args),
+            folder=folder,
+            cpus=placed.mask,
+            node=placed.node.index,
         )
+        plan.note(placed, request.name, plan.name_of(executable), request.puid)
         request.environment = environment_changes(this_run(), {**placed.environment, **(env or {})})
         start(request)
     except (AttributeError, OSError, PolicyError) as error:
@@ -99,6 +106,7 @@ def query(identifier: int | str) -> ProcessDescriptor:
         name=known["name"],
         p_p_uid=known["parent"],
         group=known["group"],
+        node=known.get("node", 0),
         record=tuple(known["record"]),
         ecode=known["code"],
     )
@@ -108,7 +116,7 @@ def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
     """A head process or guest: part of the run, though not started by it."""
     me = identity()
     if identifier in (me.puid, me.name):
-        return ProcessDescriptor(p_uid=me.puid, pid=os.getpid(), name=me.name, p_p_uid=0)
+        return ProcessDescriptor(p_uid=me.puid, pid=os.getpid(), name=me.name, p_p_uid=0, node=own_node().index)
     if identifier in (FIRST_PUID, "head"):
         return ProcessDescriptor(p_uid=FIRST_PUID, pid=this_run().owner_pid, name="head", p_p_uid=0)
     raise ProcessError(error)

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
+import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.parameters import memory_limit
 
-__all__ = ["NodeDescriptor", "describe_this_node"]
+__all__ = ["NodeDescriptor", "describe_this_node", "find_cpus"]
 
-# The variable through which each vendor's library is told which devices to use.
-GPU_VARIABLES = {
-    "nvidia": "CUDA_VISIBLE_DEVICES",
-    "amd": "ROCR_VISIBLE_DEVICES",
-    "intel": "ZE_AFFINITY_MASK",
-}
-_CPU_VARIABLES = ("SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS")
+# The words of Slurm, PBS Pro (NCPUS) and Torque.
+_CPU_VARIABLES = ("SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS", "PBS_NUM_PPN")
+_UNLIMITED = 1 << 20
 
 
 class NodeDescriptor(msgspec.Struct, kw_only=True):
-    """A node of the run. `cpus` and `gpus` are the numbers of the devices that the run may use."""
+    """A node of the run. `cpus` and `gpus` are the numbers of the devices that the run may use.
+
+    A tile of a GPU is a fraction: 0.1 is the second tile of the first. A rehearsed node claims its devices: its
+    `real_cpus` are those behind the claimed ones, used in turn.
+    """
 
     host_name: str
     h_uid: int
     ip_addrs: list[str]
     cpus: list[int]
-    gpus: list[int]
+    gpus: list[int | float]
     gpu_vendor: str
     physical_mem: int
     index: int = 0
     is_primary: bool = True
+    real_cpus: list[int] = []
+    gpu_names: list[str] = []
+    gpu_variable: str = ""
 
     @property
     def name(self) -> str:
@@ -54,39 +59,103 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
 
     @property
     def gpu_env_str(self) -> str:
-        return GPU_VARIABLES.get(self.gpu_vendor, "")
+        return self.gpu_variable or GPU_VARIABLES.get(self.gpu_vendor, ("",))[0]
+
+    def existing_cpus(self, cpus: list[int]) -> list[int]:
+        """The CPUs to bind to for some of `cpus`."""
+        if not self.real_cpus:
+            return cpus
+        return sorted({self.real_cpus[cpu % len(self.real_cpus)] for cpu in cpus})
+
+    def has_gpu(self, gpu: float) -> bool:
+        """Whether the run may use that device or tile."""
+        # A tile belongs to its device; which tiles a device has only its driver knows.
+        return gpu in self.gpus or (self.gpu_vendor == "intel" and isinstance(gpu, float) and int(gpu) in self.gpus)
+
+    def gpu_name(self, gpu: float) -> str:
+        """How the vendor's variable calls a device: by number unless the job's mask had another name."""
+        if self.gpu_names and gpu in self.gpus:
+            return self.gpu_names[self.gpus.index(gpu)]
+        return str(gpu) if self.gpu_vendor == "intel" else str(int(gpu))
 
 
-def describe_this_node() -> NodeDescriptor:
-    """The machine this process runs on."""
+def describe_this_node(claims: dict[str, Any] | None = None) -> NodeDescriptor:
+    """The machine this process runs on, or a rehearsed node that claims a "host_name", "cpus" and "gpus" of its own.
+
+    Raises ValueError for claims that make no sense.
+    """
     import hashlib  # costs every process a few milliseconds, and few ask for this
 
-    vendor, gpus = find_gpus()
-    name = socket.gethostname()
+    claims = {key: value for key, value in (claims or {}).items() if value is not None}
+    real_name, real_cpus, gpus = socket.gethostname(), find_cpus(), find_gpus()
+    name = str(claims.get("host_name", real_name))
+    cpus = _claimed(claims, "cpus", 1) if "cpus" in claims else real_cpus
+    if "gpus" in claims:
+        gpus = Gpus("nvidia", [*_claimed(claims, "gpus", 0)])
     machine = name + Path("/proc/sys/kernel/random/boot_id").read_text()
     return NodeDescriptor(
         host_name=name,
         h_uid=int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big"),
-        ip_addrs=_addresses(name),
-        cpus=find_cpus(),
-        gpus=gpus,
-        gpu_vendor=vendor,
+        ip_addrs=_addresses(real_name),
+        cpus=cpus,
+        gpus=gpus.numbers,
+        gpu_vendor=gpus.vendor if gpus.numbers else "",
         physical_mem=memory_limit(),
+        real_cpus=real_cpus if "cpus" in claims else [],
+        gpu_names=gpus.names,
+        gpu_variable=gpus.variable,
     )
 
 
+def _claimed(claims: dict[str, Any], kind: str, least: int) -> list[int]:
+    count = claims[kind]
+    if not isinstance(count, int) or count < least:
+        raise ValueError(f"a node cannot claim {count!r} {kind}")
+    return list(range(count))
+
+
 def find_cpus() -> list[int]:
-    """CPUs that this job may use: affinity, control group quota and the workload manager's word."""
+    """CPUs that this job may use: affinity, control group and the workload manager's word."""
     cpus = sorted(os.sched_getaffinity(0))
-    limits = [len(cpus), _cgroup_cpus()]
+    confined = _cgroup_set()
+    cpus = [cpu for cpu in cpus if cpu in confined] or cpus
+    limits = [len(cpus), _cgroup_quota(), _slurm_cpus()]
     limits += [int(os.environ[name]) for name in _CPU_VARIABLES if os.environ.get(name, "").isdigit()]
     return cpus[: max(1, min(limits))]
 
 
-def _cgroup_cpus() -> int:
-    group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip()
-    least = 1 << 20
-    for folder in [Path("/sys/fs/cgroup" + group), *Path("/sys/fs/cgroup" + group).parents]:
+def _slurm_cpus() -> int:
+    """This node's part of Slurm's list for the job, such as 72(x2),36."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    node = os.environ.get("SLURM_NODEID", "")
+    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else _UNLIMITED
+
+
+def _cgroup_folders() -> list[Path]:
+    group = Path("/proc/self/cgroup").read_text().partition("0::")[2].partition("\n")[0]
+    folder = Path("/sys/fs/cgroup" + group)
+    return [folder, *folder.parents[: max(0, len(folder.parents) - 3)]]
+
+
+def _cgroup_set() -> set[int]:
+    """The CPUs of the innermost control group that names some; empty where none does."""
+    for folder in _cgroup_folders():
+        try:
+            text = (folder / "cpuset.cpus.effective").read_text()
+        except OSError:
+            continue
+        parts = [part.partition("-") for part in text.strip().split(",") if part]
+        if parts:
+            return {cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)}
+    return set()
+
+
+def _cgroup_quota() -> int:
+    """CPUs' worth of time that the control groups grant, rounded up."""
+    least = _UNLIMITED
+    for folder in _cgroup_folders():
         try:
             quota, period = (folder / "cpu.max").read_text().split()
         except (OSError, ValueError):
@@ -94,40 +163,6 @@ def _cgroup_cpus() -> int:
         if quota != "max":
             least = min(least, math.ceil(int(quota) / int(period)))
     return least
-
-
-def find_gpus() -> tuple[str, list[int]]:
-    """Vendor and device numbers of the GPUs, those that the environment hides left out."""
-    for vendor, count in (("nvidia", _count_nvidia()), ("amd", _count_amd()), ("intel", _count_intel())):
-        if count:
-            mask = os.environ.get(GPU_VARIABLES[vendor])
-            if mask is None:
-                return vendor, list(range(count))
-            return vendor, [int(part) for part in mask.split(",") if part.strip().isdigit()]
-    return "", []
-
-
-def _count_nvidia() -> int:
-    return len(glob.glob("/proc/driver/nvidia/gpus/*")) or len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-def _count_amd() -> int:
-    count = 0
-    for path in glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties"):
-        properties = dict(line.split() for line in Path(path).read_text().splitlines())
-        count += int(properties.get("simd_count", "0")) > 0
-    return count
-
-
-def _count_intel() -> int:
-    count = 0
-    for path in glob.glob("/sys/class/drm/card[0-9]*/device"):
-        if not (Path(path) / "vendor").exists() or not (Path(path) / "class").exists():
-            continue
-        vendor, kind = (Path(path) / "vendor").read_text().strip(), (Path(path) / "class").read_text().strip()
-        # 0x0380: a display controller without a screen, which is what the data-centre devices are.
-        count += vendor == "0x8086" and kind.startswith("0x0380")
-    return count
 
 
 def _addresses(name: str) -> list[str]:

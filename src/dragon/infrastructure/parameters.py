@@ -5,6 +5,8 @@
 | DRAGON_ARENA_SIZE | most shared memory of a node, in bytes or with K, M, G, T (default: half of the memory) |
 | DRAGON_LOG_LEVEL | DEBUG, INFO, WARNING (default), ERROR or CRITICAL, of the runtime's own log on stderr |
 | DRAGON_STRICT | 1: an affinity that the node cannot meet is an error, not a warning |
+| DRAGON_PLAN | a file to which every placement of a process adds a line (JSON) |
+| DRAGON_POLICY_CONTEXT_ENV | the policy of the block that a process was started in; set by the runtime |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
 
@@ -13,11 +15,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["ARENA_SIZE", "LOG_LEVEL", "PROCESS", "RUN", "STRICT", "arena_limit", "parse_size", "strict"]
+__all__ = [
+    "ARENA_SIZE",
+    "LOG_LEVEL",
+    "PLAN",
+    "POLICY",
+    "PROCESS",
+    "RUN",
+    "STRICT",
+    "arena_limit",
+    "parse_size",
+    "strict",
+]
 
 ARENA_SIZE = "DRAGON_ARENA_SIZE"
 LOG_LEVEL = "DRAGON_LOG_LEVEL"
 STRICT = "DRAGON_STRICT"
+PLAN = "DRAGON_PLAN"
+POLICY = "DRAGON_POLICY_CONTEXT_ENV"
 RUN = "DRAGON_RUN"
 PROCESS = "DRAGON_PROCESS"
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+import functools
+import json
+import os
 import threading
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError
 
 __all__ = ["Policy", "PolicyError"]
@@ -21,10 +25,11 @@ _context = threading.local()
 
 @dataclass
 class Policy:
-    """A request for placement. As a context manager it holds for every process started in its block.
+    """A request for placement. As a context manager it holds for every process started in its block, and for theirs.
 
-    `cpu_affinity` and `gpu_affinity` are lists of device numbers of the node; what the node lacks is left out, with a
-    warning. Raises PolicyError where an affinity is no list of numbers.
+    A `host_name` or `host_id` without a placement is one for that host. `cpu_affinity` and `gpu_affinity` are lists of
+    device numbers of the node, a tile of a GPU being a fraction (0.1: the second tile of the first); what the node
+    lacks is left out, with a warning. Raises PolicyError where an affinity is no list of numbers.
     """
 
     class Placement(enum.IntEnum):
@@ -56,7 +61,7 @@ class Policy:
     distribution: Distribution = Distribution.DEFAULT
     cpu_affinity: list[int] = field(default_factory=list)
     gpu_env_str: str = ""
-    gpu_affinity: list[int] = field(default_factory=list)
+    gpu_affinity: list[int] | list[float] = field(default_factory=list)
     wait_mode: WaitMode = WaitMode.DEFAULT
     refcounted: bool = True
 
@@ -67,6 +72,10 @@ class Policy:
                 raise PolicyError(f"{name} must be a list of device numbers, not {value!r}")
         if self.placement == Policy.Placement.HOST_NAME and not self.host_name:
             raise PolicyError("placement HOST_NAME needs a host_name")
+        if self.placement == Policy.Placement.DEFAULT and self.host_name:
+            self.placement = Policy.Placement.HOST_NAME
+        elif self.placement == Policy.Placement.DEFAULT and self.host_id != -1:
+            self.placement = Policy.Placement.HOST_ID
 
     def __enter__(self) -> Policy:
         _stack().append(Policy.merge(Policy.thread_policy(), self))
@@ -87,9 +96,13 @@ class Policy:
 
     @classmethod
     def thread_policy(cls) -> Policy:
-        """The policy of the innermost `with Policy(...)` of this thread, or an empty one."""
+        """The policy of the innermost `with Policy(...)` of this thread; outside of any, what this process was
+        started under; else an empty one."""
         stack = _stack()
-        return stack[-1] if stack else cls()
+        if stack:
+            return stack[-1]
+        inherited = os.environ.get(parameters.POLICY)
+        return _from_text(inherited) if inherited else cls()
 
     @classmethod
     def global_policy(cls) -> Policy:
@@ -120,6 +133,15 @@ class Policy:
         ):
             values[name] = kind(values[name])
         return cls(**values)
+
+    def to_text(self) -> str:
+        """The policy as one line, which a process inherits from the block that it was started in."""
+        return json.dumps(self.get_sdict())
+
+
+@functools.lru_cache(maxsize=1)
+def _from_text(text: str) -> Policy:
+    return Policy.from_sdict(json.loads(text))
 
 
 def _stack() -> list[Policy]:

@@ -25,8 +25,8 @@ class InheritedDescriptor:
 
 _inherited: list[int] = []
 
-# Before the process object: its parent, and whether the first descriptor leads to the parent's resource tracker, which
-# must be known before objects are made that it tracks.
+# Before the process object: its parent (0: on another node), and whether the first descriptor leads to the parent's
+# resource tracker, which must be known before objects are made that it tracks.
 HEADER = struct.Struct("<i?")
 
 
@@ -45,7 +45,8 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     finally:
         del current._inheriting  # type: ignore[attr-defined]
     try:
-        parent_sentinel = os.pidfd_open(parent)
+        # The end of a parent elsewhere cannot be seen through a descriptor: that one never becomes readable.
+        parent_sentinel = os.pidfd_open(parent) if parent else os.eventfd(0)
     except ProcessLookupError:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
     for fd in descriptors:

@@ -9,8 +9,11 @@ from multiprocessing.context import set_spawning_popen
 from typing import Any
 
 from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
-from dragon.runtime import placement, serialization
+from dragon.runtime import placement, plan, serialization
+from dragon.runtime.handle import Words
+from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import Started, environment_changes, new_request, prepare_call, start
 
@@ -39,21 +42,37 @@ class Popen:
         return len(self._descriptors) - 1
 
     def _launch(self, process_obj: Any) -> Started:
-        run = this_run()
         placed = placement.place(None)
-        request, _record = new_request(process_obj.name, cpus=placed.cpus, folder=os.getcwd())
-        request.environment = environment_changes(run, placed.environment)
-        request.streams = [Output("null"), Output(), Output()]
-        prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(request, process_obj))
+        request, _record = self._request(process_obj, placed)
+        if self._descriptors and not placed.is_local:
+            placed = self._place_here(process_obj, placed)
+            request, _record = self._request(process_obj, placed)
+        plan.note(placed, request.name, plan.name_of(process_obj._target or process_obj.run), request.puid)
         return start(request, self._descriptors)
 
-    def _payload(self, request: Spawn, process_obj: Any) -> bytes:
-        tracker = getattr(resource_tracker._resource_tracker, "_fd", None)
+    @staticmethod
+    def _place_here(process_obj: Any, placed: Placed) -> Placed:
+        """Descriptors cannot leave the node: a process that inherits some stays here."""
+        if placed.named:
+            raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
+        return placement.place(Policy(placement=Policy.Placement.LOCAL))
+
+    def _request(self, process_obj: Any, placed: Placed) -> tuple[Spawn, Words]:
+        self._descriptors = []
+        request, record = new_request(process_obj.name, cpus=placed.mask, folder=os.getcwd(), node=placed.node.index)
+        request.environment = environment_changes(this_run(), placed.environment)
+        request.streams = [Output("null"), Output(), Output()]
+        local = placed.is_local
+        prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
+        return request, record
+
+    def _payload(self, process_obj: Any, local: bool) -> bytes:
+        tracker = getattr(resource_tracker._resource_tracker, "_fd", None) if local else None
         if tracker is not None:
             self.duplicate_for_child(tracker)
         set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            return HEADER.pack(os.getpid(), tracker is not None) + serialization.dumps(process_obj)
+            return HEADER.pack(os.getpid() if local else 0, tracker is not None) + serialization.dumps(process_obj)
         finally:
             set_spawning_popen(None)
 

@@ -60,8 +60,8 @@ class Node:
         return self._node.num_gpus
 
     @property
-    def gpus(self) -> list[int] | None:
-        """The numbers of those GPUs; None where there are none."""
+    def gpus(self) -> list[int | float] | None:
+        """The numbers of those GPUs, tiles as fractions; None where there are none."""
         return self._node.gpus or None
 
     @property
@@ -104,7 +104,7 @@ class System:
     @property
     def primary_node(self) -> Node:
         """The node on which the head process runs."""
-        return Node(next(node.h_uid for node in self._nodes if node.is_primary))
+        return Node(next((node for node in self._nodes if node.is_primary), self._nodes[0]).h_uid)
 
     @property
     def restarted(self) -> bool:
@@ -131,4 +131,4 @@ class System:
 
 def current() -> Node:
     """The node of the calling process."""
-    return Node(node_service.query_all()[0].h_uid)
+    return Node(node_service.query_own().h_uid)

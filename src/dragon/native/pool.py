@@ -15,48 +15,18 @@ from typing import Any, ClassVar, Self
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.process import Process
-from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult
-from dragon.native.workers import WorkerProcess, Workers, work
+from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult, Single, chunks
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers, work
+from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.lacking import one_warning
 
 __all__ = ["Pool"]
 
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _AHEAD = 1024  # tasks of an imap() that wait or run at any time
 _DEFAULT_PATIENCE = 60.0
-
-
-class _NativeWorker:
-    """A native process with the members that a pool looks for."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    @property
-    def sentinel(self) -> int:
-        assert self._process._started is not None
-        return self._process._started.sentinel
-
-    @property
-    def pid(self) -> int | None:
-        assert self._process._started is not None
-        return self._process._started.pid
-
-    @property
-    def exitcode(self) -> int | None:
-        return self._process.returncode
-
-    def is_alive(self) -> bool:
-        return self._process.is_alive
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def join(self, timeout: float | None = None) -> int | None:
-        return self._process.join(timeout)
+_numbers = itertools.count(1)
 
 
 class Pool:
@@ -66,7 +36,8 @@ class Pool:
         processes: number of workers (default: one per CPU of the run).
         initializer, initargs: called in every worker first. If it raises, so does every task.
         maxtasksperchild: tasks after which a worker is replaced by a fresh one.
-        policy: where the workers run: a policy, or a list of policies with `processes_per_policy` workers each.
+        policy: where the workers run: a policy, or a list of policies with `processes_per_policy` workers each. Workers
+            of which no policy names the node go round robin over the nodes.
 
     A worker that dies is replaced, and its task's result is a WorkerLostError. Leaving a `with` block terminates the
     pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
@@ -102,9 +73,9 @@ class Pool:
         self._collector = collector = Collector(self._results)
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
-        self._workers = Workers(
-            count, self._starter(arguments), self._lost_handler(), self._unaccounted_handler(), self._doing
-        )
+        start, lost, unaccounted = self._placing_starter(arguments), self._lost_handler(), self._unaccounted_handler()
+        with one_warning():
+            self._workers = Workers(count, start, lost, unaccounted, self._doing)
         self._callback_thread: threading.Thread | None = None
         self._state = RUN
         self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector), exitpriority=15)
@@ -135,13 +106,23 @@ class Pool:
             raise ValueError("Number of processes must be at least 1")
         return processes
 
+    def _placing_starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
+        """The workers are members of the pool, on whichever thread one is started again."""
+        start, members = self._starter(arguments), placement.members(f"pool-{next(_numbers)}", self._policies)
+
+        def start_member(index: int) -> WorkerProcess:
+            with placement.as_member(members[index]):
+                return start(index)
+
+        return start_member
+
     def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
         policies, wrap = self._policies, self._wrap_exceptions
 
         def start(index: int) -> WorkerProcess:
             process = Process(work, (index, *arguments, wrap), policy=policies[index])
             process.start()
-            return _NativeWorker(process)
+            return NativeWorker(process)
 
         return start
 
@@ -274,7 +255,7 @@ class Pool:
         if chunksize is None:
             chunksize = max(1, -(-length // (len(self._policies) * 4)))
         result = self._map_result(self._collector, chunksize, length, callback, error_callback)
-        for part, chunk in enumerate(_chunks(items, chunksize)):
+        for part, chunk in enumerate(chunks(items, chunksize)):
             self._submit(result._number, part, mapper, ((func, chunk),), {})
         self._serve_callbacks(callback or error_callback)
         return result
@@ -294,7 +275,7 @@ class Pool:
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
         result = kind(self._collector)
-        parts = enumerate(_chunks(iterable, chunksize))
+        parts = enumerate(chunks(iterable, chunksize))
         submitted = 0
         ended = False
 
@@ -318,7 +299,7 @@ class Pool:
         result.feed = feed
         feed()
         if chunksize == 1:
-            return _Single(result)
+            return Single(result)
         return (item for chunk in result for item in chunk)
 
     def _serve_callbacks(self, callback: Any) -> None:
@@ -395,26 +376,3 @@ class Pool:
     def _repopulate_pool(self) -> None:
         for index in range(len(self._policies)):
             self._workers.replace(index)
-
-
-class _Single:
-    """An imap() of one element to a task, whose results are lists of one."""
-
-    def __init__(self, parts: IMapIterator) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        return self._parts.next()[0]
-
-    def next(self, timeout: float | None = None) -> Any:
-        """The next result. Raises TimeoutError after `timeout` seconds."""
-        return self._parts.next(timeout)[0]
-
-
-def _chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:
-    iterator = iter(items)
-    while chunk := tuple(itertools.islice(iterator, size)):
-        yield chunk

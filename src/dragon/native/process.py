@@ -2,176 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.native.bootstrap import write_call
-from dragon.runtime import placement
+from dragon.native.template import DEVNULL, PIPE, STDOUT, STREAMS, ProcessTemplate, StreamArgument
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import Connection, Pipe
-from dragon.runtime.handle import Words
-from dragon.runtime.run import identity, this_run
-from dragon.runtime.spawning import Started, environment_changes, new_request, prepare_call, start
+from dragon.runtime.nodes import node_at
+from dragon.runtime.placement import Placed
+from dragon.runtime.run import identity
+from dragon.runtime.spawning import Started, start
 
 __all__ = ["MSG_DEVNULL", "MSG_PIPE", "MSG_STDOUT", "Popen", "Process", "ProcessTemplate", "current"]
 
-PIPE, STDOUT, DEVNULL = -1, -2, -3
 MSG_PIPE, MSG_STDOUT, MSG_DEVNULL = PIPE, STDOUT, DEVNULL
-
-StreamArgument = int | str | None
-_STREAMS = ("stdin", "stdout", "stderr")
-
-
-class ProcessTemplate:
-    """A description of a process, from which any number can be started.
-
-    Args:
-        target: a callable, or the name of an executable (as given, in PATH, or in `cwd`).
-        args, kwargs: its arguments; of any size.
-        cwd: its working directory; "." is the creator's.
-        env: variables to set on top of the creator's environment.
-        stdin, stdout, stderr: None (the creator's), PIPE, DEVNULL, a file to append to, for stderr STDOUT.
-        policy: its placement.
-
-    Raises TypeError and ValueError for arguments that make no sense, AttributeError for an executable that does not
-    exist, PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what
-    pickle raises for a callable or arguments that cannot be sent.
-    """
-
-    def __init__(
-        self,
-        target: Callable[..., Any] | str,
-        args: tuple[Any, ...] | list[Any] | None = None,
-        kwargs: dict[str, Any] | None = None,
-        cwd: str = ".",
-        env: dict[str, str] | None = None,
-        stdin: StreamArgument = None,
-        stdout: StreamArgument = None,
-        stderr: StreamArgument = None,
-        policy: Policy | None = None,
-        options: Any = None,
-    ) -> None:
-        self.is_python = callable(target)
-        if not self.is_python and not isinstance(target, (str, os.PathLike)):
-            raise TypeError(f"target must be callable or the name of an executable, not {target!r}")
-        if policy is not None and not isinstance(policy, Policy):
-            raise TypeError(f"policy must be a Policy, not {policy!r}")
-        self.args = tuple(args or ())
-        self.kwargs = dict(kwargs or {})
-        self.cwd = os.path.abspath(os.fspath(cwd))
-        if not os.path.isdir(self.cwd):
-            raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
-        self.env = _checked_environment(env)
-        self.stdin = _checked_stream("stdin", stdin)
-        self.stdout = _checked_stream("stdout", stdout)
-        self.stderr = _checked_stream("stderr", stderr)
-        self.policy = policy
-        self.options = options
-        self.target: Callable[..., Any] | str
-        if self.is_python:
-            self.target = target
-        else:
-            self.target = placement.search_executable(str(target), self.cwd)
-            if not os.access(self.target, os.X_OK) and not self.target.endswith(".py"):
-                raise PermissionError(13, "this file may not be executed (chmod +x)", self.target)
-
-    @property
-    def argdata(self) -> bytes | None:
-        """The call as bytes; None for an executable."""
-        return write_call(self._callable(), self.args, self.kwargs) if self.is_python else None
-
-    def _callable(self) -> Callable[..., Any]:
-        assert callable(self.target)
-        return self.target
-
-    def get_original_python_parameters(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """(target, args, kwargs) of a Python process. Raises ValueError for an executable."""
-        if not self.is_python:
-            raise ValueError(f"{self.target} is an executable, not a Python function")
-        return self._callable(), self.args, self.kwargs
-
-    def get_sdict(self) -> dict[str, Any]:
-        """The description as a dict, which from_sdict() reads."""
-        names = ("target", "args", "kwargs", "cwd", "env", "stdin", "stdout", "stderr", "policy", "options")
-        values = {name: getattr(self, name) for name in names}
-        values["policy"] = self.policy.get_sdict() if self.policy else None
-        return values
-
-    @property
-    def sdesc(self) -> dict[str, Any]:
-        """The same as get_sdict()."""
-        return self.get_sdict()
-
-    @classmethod
-    def from_sdict(cls, sdict: dict[str, Any]) -> ProcessTemplate:
-        """The template that get_sdict() described."""
-        values = dict(sdict)
-        if values["policy"] is not None:
-            values["policy"] = Policy.from_sdict(values["policy"])
-        return ProcessTemplate(**values)
-
-    def start(self) -> None:
-        """A template starts nothing: Process.from_template(template).start() does."""
-        raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
-
-    def request(self, name: str, policy: Policy | None = None) -> tuple[Spawn, Words]:
-        """A request for one process of this description, and its record. `policy` lies below the template's own."""
-        placed = placement.place(Policy.merge(policy, self.policy))
-        request, record = new_request(name, cpus=placed.cpus, folder=self.cwd, streams=self._outputs())
-        request.environment = environment_changes(this_run(), {**placed.environment, **self.env})
-        if self.is_python:
-            prepare_call(
-                request, "dragon.native.bootstrap:run", lambda: write_call(self._callable(), self.args, self.kwargs)
-            )
-        else:
-            executable, arguments = self._command()
-            request.executable, request.arguments = executable, arguments
-        return request, record
-
-    def _command(self) -> tuple[str, list[str]]:
-        target = str(self.target)
-        arguments = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in self.args]
-        if os.access(target, os.X_OK):
-            return target, arguments
-        return sys.executable, [target, *arguments]
-
-    def _outputs(self) -> list[Output]:
-        return [_output(getattr(self, name)) for name in _STREAMS]
-
-
-def _output(stream: StreamArgument) -> Output:
-    if isinstance(stream, str):
-        return Output("file", stream)
-    return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])
-
-
-def _checked_stream(name: str, value: StreamArgument) -> StreamArgument:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if value == "":
-        raise ValueError(f"{name} file path must be non-empty")
-    if isinstance(value, str) and name != "stdin":
-        return value
-    allowed = (None, PIPE, DEVNULL, STDOUT) if name == "stderr" else (None, PIPE, DEVNULL)
-    if value not in allowed:
-        raise ValueError(f"{name} cannot be {value!r}")
-    return value
-
-
-def _checked_environment(env: dict[str, str] | None) -> dict[str, str]:
-    for key, value in (env or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"the environment must map strings to strings; {key!r} is set to {value!r}")
-    return dict(env or {})
 
 
 def connect_pipes(request: Spawn) -> dict[str, Connection]:
@@ -188,7 +40,7 @@ def connect_pipes(request: Spawn) -> dict[str, Connection]:
         channel._send()
         output.channel = channel._name()
         theirs.close()
-        ends[_STREAMS[number]] = ours
+        ends[STREAMS[number]] = ours
     return ends
 
 
@@ -221,6 +73,7 @@ class Process(ProcessTemplate):
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None
+        self._placed: Placed | None = None
         self._creator = 0
         self._connections: dict[str, Connection] = {}
         self._name = ident if isinstance(ident, str) else ""
@@ -245,9 +98,12 @@ class Process(ProcessTemplate):
         if self._found is not None or self._started is not None:
             raise RuntimeError(f"This Process has already been started with puid {self.puid}")
         try:
-            request, _record = self.request(self._name)
+            placed = placement.place(self.policy)
         except PolicyError as error:
             raise ProcessError(f"process create failed: {error}") from error
+        request, _record = self.request(self._name, placed)
+        plan.note(placed, request.name, plan.name_of(self.target), request.puid)
+        self._placed = placed
         self._connections = connect_pipes(request)
         self._started = start(request)
         self._creator = request.parent
@@ -314,13 +170,17 @@ class Process(ProcessTemplate):
 
     @property
     def node(self) -> int:
-        """Index of the node it runs on."""
-        return 0
+        """Index of the node it runs on. Raises ProcessError before the start."""
+        if self._found is not None:
+            return self._found.node
+        if self._placed is None:
+            raise ProcessError("the process has not been started")
+        return self._placed.node.index
 
     @property
     def h_uid(self) -> int:
-        """Host id of the node it runs on."""
-        return placement.run_nodes()[self.node].h_uid
+        """Host id of the node it runs on. Raises ProcessError before the start, LookupError if the node is lost."""
+        return node_at(self.node).h_uid if self._placed is None else self._placed.node.h_uid
 
     @property
     def stdin_conn(self) -> Connection | None:

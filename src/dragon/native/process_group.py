@@ -16,9 +16,10 @@ from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
+from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
-from dragon.runtime.placement import one_warning
+from dragon.runtime.lacking import one_warning
 from dragon.runtime.spawning import standard_streams
 
 __all__ = [
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 _LIVE, _CHANGES = 0, 1
+
+# Count of members, number of the template, node, CPUs, environment.
+_Place = tuple[int, int, int, list[int], dict[str, str]]
 
 
 class DragonProcessGroupError(DragonLoggingError):
@@ -92,7 +96,8 @@ class ProcessGroup:
         ignore_error_on_exit: a member that fails does not make join() raise, and the others go on.
         pmi: how the members find each other as ranks of an MPI job; `pmi_enabled=True` means that as well.
         walltime: seconds after which the members are killed, which the log says.
-        policy: placement of the members; a template's own policy lies above it.
+        policy: placement of the members; a template's own policy lies above it. Members of which no policy names the
+            node go round robin over the nodes, or fill one after the other with Policy.Distribution.BLOCK.
         critical: taken and unused.
         name: shows in the members' names and labels.
 
@@ -172,21 +177,47 @@ class ProcessGroup:
             raise DragonProcessGroupAlreadyInitialized("the group is initialised already")
         if not self._templates:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
-        with one_warning():
-            templates = [(count, self._request(template)) for count, template in self._templates]
+        placed = self._placed()
+        templates = [self._request(template) for _, template in self._templates]
         with open(os.devnull, "r+") as null:
             streams = standard_streams(null.fileno())
             created = ask(
                 "groups.create",
                 streams,
                 settings=self._settings,
-                templates=[(count, msgspec.to_builtins(request)) for count, request in templates],
+                templates=[msgspec.to_builtins(request) for request in templates],
+                places=self._in_runs(placed),
             )
         self._number = created["number"]
+        for which, place in placed:
+            group = self._settings["name"] or f"group-{self._number}"
+            name = plan.name_of(self._templates[which][1].target)
+            plan.note(place._replace(group=str(group)), f"{group}-{place.rank}", name)
         self._words = Words._attached(tuple(created["words"]))
 
+    def _placed(self) -> list[tuple[int, placement.Placed]]:
+        """The members in the order of their ranks: (number of the template, place)."""
+        ranks = [(which, template) for which, (count, template) in enumerate(self._templates) for _ in range(count)]
+        members = placement.members("", (Policy.merge(self._policy, template.policy) for _, template in ranks))
+        with one_warning():
+            return [
+                (which, placement.place(template.policy, self._policy, member=member))
+                for (which, template), member in zip(ranks, members, strict=True)
+            ]
+
+    def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[_Place]:
+        """What the agent gets, with members of the same place together."""
+        result: list[_Place] = []
+        for which, p in placed:
+            place = (which, p.node.index, p.mask, self._templates[which][1].environment_of(p))
+            if result and result[-1][1:] == place:
+                result[-1] = (result[-1][0] + 1, *place)
+            else:
+                result.append((1, *place))
+        return result
+
     def _request(self, template: ProcessTemplate) -> Spawn:
-        request, record = template.request(self._settings["name"], self._policy)  # type: ignore[arg-type]
+        request, record = template.request(str(self._settings["name"]))
         if any(stream.kind == "pipe" for stream in request.streams):
             raise NotSupportedError("PIPE is for a single Process; let a group's members write to a Queue")
         self._kept.append(record)

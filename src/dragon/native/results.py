@@ -8,11 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from dragon.runtime.handle import Channel
 
-__all__ = ["ApplyResult", "Collector", "IMapIterator", "IMapUnorderedIterator", "MapResult"]
+__all__ = ["ApplyResult", "Collector", "IMapIterator", "IMapUnorderedIterator", "MapResult", "Single", "chunks"]
 
 _SLICE = 0.5
 
@@ -277,3 +277,27 @@ class IMapUnorderedIterator(IMapIterator):
         self._ready.append((success, value))
         self._next_index += 1
         self._collector.wake()
+
+
+class Single:
+    """An imap() of one element to a task, whose results are lists of one."""
+
+    def __init__(self, parts: IMapIterator) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self._parts.next()[0]
+
+    def next(self, timeout: float | None = None) -> Any:
+        """The next result. Raises TimeoutError after `timeout` seconds."""
+        return self._parts.next(timeout)[0]
+
+
+def chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:
+    """The elements of `items` in tuples of `size`; the last may be shorter."""
+    iterator = iter(items)
+    while chunk := tuple(itertools.islice(iterator, size)):
+        yield chunk

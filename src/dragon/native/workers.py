@@ -8,12 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.handle import Channel, Words
 
-__all__ = ["WorkerLostError", "WorkerProcess", "Workers", "work"]
+if TYPE_CHECKING:
+    from dragon.native.process import Process
+
+__all__ = ["NativeWorker", "WorkerLostError", "WorkerProcess", "Workers", "work"]
 
 START_FAILED = -1
 FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
@@ -36,6 +39,39 @@ class WorkerProcess(Protocol):
     def terminate(self) -> None: ...
     def kill(self) -> None: ...
     def join(self, timeout: float | None = None) -> Any: ...
+
+
+class NativeWorker:
+    """A native process with the members that a pool looks for."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @property
+    def sentinel(self) -> int:
+        assert self._process._started is not None
+        return self._process._started.sentinel
+
+    @property
+    def pid(self) -> int | None:
+        assert self._process._started is not None
+        return self._process._started.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.returncode
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self, timeout: float | None = None) -> int | None:
+        return self._process.join(timeout)
 
 
 def work(

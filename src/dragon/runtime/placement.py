@@ -1,136 +1,168 @@
-"""From a policy to a node, its CPUs and its devices."""
+"""From a policy to a node, its CPUs and its devices.
+
+Four levels can ask for something; what a higher one leaves open a lower one says: the process's own policy or its
+template's, its group's, the thread's (`with Policy(...)`), and what holds everywhere.
+"""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
-import sys
-import warnings
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from dragon.infrastructure import parameters
-from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
+from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.infrastructure.parameters import POLICY
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.runtime.distribution import choose
+from dragon.runtime.lacking import note_missing
+from dragon.runtime.nodes import find_node, own_node, run_nodes
 
-__all__ = ["Placed", "one_warning", "place", "run_nodes", "same_host", "search_executable", "warn_user"]
+__all__ = ["Member", "Placed", "as_member", "members", "place", "search_executable"]
 
 
 class Placed(NamedTuple):
-    """Where a process goes: CPUs (empty: all) and what its environment gets."""
+    """Where a process goes: CPUs as the node numbers them (empty: all), and what its environment gets.
+
+    `named` says whether the policy left no choice of the node, `source` which level decided it; `rank` and `group` are
+    set for members of a group or pool.
+    """
 
     node: NodeDescriptor
     cpus: list[int]
     environment: dict[str, str]
+    named: bool = False
+    source: str = "global"
+    rank: int | None = None
+    group: str = ""
+
+    @property
+    def mask(self) -> list[int]:
+        """The CPUs that exist, to bind the process to; empty: all."""
+        return self.node.existing_cpus(self.cpus)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the caller's own node."""
+        return self.node.index == own_node().index
 
 
-@functools.cache
-def run_nodes() -> list[NodeDescriptor]:
-    """The nodes of the run, the primary one first."""
-    return [describe_this_node()]
+class Member(NamedTuple):
+    """One process of several: its rank, its place among those that have no node named, the policy of the thread that
+    made the group."""
+
+    group: str
+    rank: int
+    position: int
+    thread_policy: Policy
 
 
-def same_host(name: str, node: NodeDescriptor) -> bool:
-    """Whether a user's name for a host means that node: short and full names are the same."""
-    return name in (node.host_name, "localhost") or name.split(".", maxsplit=1)[0] == node.host_name.split(".")[0]
+class _Context(threading.local):
+    member: Member | None = None
 
 
-def place(policy: Policy | None) -> Placed:
-    """Decide on one process. Raises PolicyError where no node of the run can meet the policy."""
-    chosen = Policy.merge(Policy.merge(Policy.global_policy(), Policy.thread_policy()), policy)
-    node = _choose_node(chosen)
+_context = _Context()
+_NOTHING = Policy()
+# Processes of this process that have no node named and belong to no group.
+_singles = itertools.count()
+
+
+@contextmanager
+def as_member(member: Member) -> Iterator[None]:
+    """A process that this thread places in the block is that member."""
+    _context.member = member
+    try:
+        yield
+    finally:
+        _context.member = None
+
+
+def members(group: str, policies: Iterable[Policy | None]) -> list[Member]:
+    """The members of a group or pool that this thread makes, in order of rank; a policy for each."""
+    thread_policy = Policy.thread_policy()
+    result, position = [], 0
+    for rank, policy in enumerate(policies):
+        result.append(Member(group, rank, position, thread_policy))
+        position += not _names_a_node(Policy.merge(thread_policy, policy))
+    return result
+
+
+def _names_a_node(policy: Policy) -> bool:
+    return policy.placement in (Policy.Placement.HOST_NAME, Policy.Placement.HOST_ID, Policy.Placement.LOCAL)
+
+
+def place(policy: Policy | None, group_policy: Policy | None = None, *, member: Member | None = None) -> Placed:
+    """Decide on one process. Raises PolicyError where no node of the run can meet the policy.
+
+    A process of its own goes to the caller's node and its next ones to the nodes after that, a member to the node of
+    its place in the group, counted from the run's first node.
+    """
+    member = member or _context.member
+    thread_policy = Policy.thread_policy() if member is None else member.thread_policy
+    inherited = thread_policy if thread_policy != _NOTHING else None
+    levels = {"thread": inherited, "group": group_policy, "template": policy}
+    chosen = Policy.global_policy()
+    for level in levels.values():
+        if level is not None:
+            chosen = Policy.merge(chosen, level)
+    node = _choose_node(chosen, member)
     cpus = [int(cpu) for cpu in chosen.cpu_affinity if cpu in node.cpus]
-    gpus = [gpu for gpu in chosen.gpu_affinity if gpu in node.gpus]
-    _note_missing(
+    gpus = [gpu for gpu in chosen.gpu_affinity if node.has_gpu(gpu)]
+    note_missing(
         node,
         CPUs=[cpu for cpu in chosen.cpu_affinity if cpu not in node.cpus],
-        GPUs=[gpu for gpu in chosen.gpu_affinity if gpu not in node.gpus],
+        GPUs=[gpu for gpu in chosen.gpu_affinity if not node.has_gpu(gpu)],
     )
     environment = {}
     variable = chosen.gpu_env_str or node.gpu_env_str
     if gpus and variable:
-        environment[variable] = ",".join(str(gpu) for gpu in gpus)
-    return Placed(node, cpus, environment)
+        environment[variable] = ",".join(node.gpu_name(gpu) for gpu in gpus)
+    if inherited is not None:
+        environment[POLICY] = inherited.to_text()
+    named = _names_a_node(chosen)
+    placed = Placed(node, cpus, environment, named, _source(levels, named))
+    return placed if member is None else placed._replace(rank=member.rank, group=member.group)
 
 
-def _choose_node(policy: Policy) -> NodeDescriptor:
+def _source(levels: dict[str, Policy | None], named: bool) -> str:
+    """The highest level that says where to; its distribution counts where no node is named."""
+    for name, policy in reversed(levels.items()):
+        if policy is None:
+            continue
+        if policy.placement != Policy.Placement.DEFAULT:
+            return name
+        if not named and policy.distribution != Policy.Distribution.DEFAULT:
+            return name
+    return "global"
+
+
+def _choose_node(policy: Policy, member: Member | None) -> NodeDescriptor:
     nodes = run_nodes()
-    names = ", ".join(node.host_name for node in nodes)
+    if policy.placement == Policy.Placement.LOCAL:
+        return own_node()
     if policy.placement == Policy.Placement.HOST_NAME:
-        for node in nodes:
-            if same_host(policy.host_name, node):
-                return node
-        raise PolicyError(f"no node of this run is called {policy.host_name!r}; there is {names}")
+        found = find_node(policy.host_name)
+        if found is None:
+            raise PolicyError(f"no node of this run is called {policy.host_name!r}; there is {_names(nodes)}")
+        return found
     if policy.placement == Policy.Placement.HOST_ID:
         for node in nodes:
             if node.h_uid == policy.host_id:
                 return node
-        raise PolicyError(f"no node of this run has the host id {policy.host_id}; there is {names}")
-    return nodes[0]
+        raise PolicyError(f"no node of this run has the host id {policy.host_id}; there is {_names(nodes)}")
+    if len(nodes) == 1:
+        return nodes[0]
+    if member is not None:
+        return choose(nodes, member.position, policy.distribution)
+    own = own_node().index
+    start = next((place for place, node in enumerate(nodes) if node.index == own), 0)
+    return choose(nodes, next(_singles), policy.distribution, start)
 
 
-# What was asked of each node and is not there: (node, kind of device) to numbers. Told once.
-_missing: dict[tuple[str, str], set[float]] = {}
-_gathering = False
-
-
-def _note_missing(node: NodeDescriptor, **devices: list[float]) -> None:
-    new = {kind: set(numbers) - _missing.get((node.host_name, kind), set()) for kind, numbers in devices.items()}
-    if parameters.strict() and any(devices.values()):
-        raise PolicyError(_lack(node, {kind: set(numbers) for kind, numbers in devices.items()}))
-    for kind, numbers in new.items():
-        _missing.setdefault((node.host_name, kind), set()).update(numbers)
-    if any(new.values()) and not _gathering:
-        warn_user(_lack(node, new) + "; affinities are cut to what exists")
-
-
-def _lack(node: NodeDescriptor, missing: dict[str, set[float]]) -> str:
-    there = {"CPUs": node.cpus, "GPUs": node.gpus}
-    parts = [
-        f"no {kind} {_listed(numbers)} (it has {_listed(there[kind]) or 'none'})"
-        for kind, numbers in missing.items()
-        if numbers
-    ]
-    return f"{node.host_name} has " + " and ".join(parts)
-
-
-@contextmanager
-def one_warning() -> Iterator[None]:
-    """Warn once, at the end of the block, of all devices that the placements in it lack."""
-    global _gathering
-    before = {key: set(numbers) for key, numbers in _missing.items()}
-    _gathering = True
-    try:
-        yield
-    finally:
-        _gathering = False
-    for node in run_nodes():
-        new = {
-            kind: _missing.get((node.host_name, kind), set()) - before.get((node.host_name, kind), set())
-            for kind in ("CPUs", "GPUs")
-        }
-        if any(new.values()):
-            warn_user(_lack(node, new) + "; affinities are cut to what exists")
-
-
-def warn_user(text: str) -> None:
-    """A RuntimeWarning at the line of the user's program that led here."""
-    level = 2
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("dragon.", "contextlib")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, RuntimeWarning, stacklevel=level)
-
-
-def _listed(numbers: Collection[float]) -> str:
-    """1, 2 and 5, with runs as 1-3."""
-    result: list[str] = []
-    for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
-        result.append(f"{members[0]}-{members[-1]}" if len(members) > 2 else ", ".join(str(m) for m in members))
-    return ", ".join(result)
+def _names(nodes: list[NodeDescriptor]) -> str:
+    return ", ".join(node.host_name for node in nodes)
 
 
 def search_executable(target: str, folder: str) -> str:

@@ -1,0 +1,173 @@
+"""A description of a process, and the request that is made from it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.policy import Policy
+from dragon.native.bootstrap import write_call
+from dragon.runtime import placement
+from dragon.runtime.handle import Words
+from dragon.runtime.placement import Placed
+from dragon.runtime.run import this_run
+from dragon.runtime.spawning import environment_changes, new_request, prepare_call
+
+__all__ = ["ProcessTemplate"]
+
+PIPE, STDOUT, DEVNULL = -1, -2, -3
+StreamArgument = int | str | None
+STREAMS = ("stdin", "stdout", "stderr")
+
+
+class ProcessTemplate:
+    """A description of a process, from which any number can be started.
+
+    Args:
+        target: a callable, or the name of an executable (as given, in PATH, or in `cwd`).
+        args, kwargs: its arguments; of any size.
+        cwd: its working directory; "." is the creator's.
+        env: variables to set on top of the creator's environment.
+        stdin, stdout, stderr: None (the creator's), PIPE, DEVNULL, a file to append to, for stderr STDOUT.
+        policy: its placement.
+
+    Raises TypeError and ValueError for arguments that make no sense, AttributeError for an executable that does not
+    exist, PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what
+    pickle raises for a callable or arguments that cannot be sent.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., Any] | str,
+        args: tuple[Any, ...] | list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        cwd: str = ".",
+        env: dict[str, str] | None = None,
+        stdin: StreamArgument = None,
+        stdout: StreamArgument = None,
+        stderr: StreamArgument = None,
+        policy: Policy | None = None,
+        options: Any = None,
+    ) -> None:
+        self.is_python = callable(target)
+        if not self.is_python and not isinstance(target, (str, os.PathLike)):
+            raise TypeError(f"target must be callable or the name of an executable, not {target!r}")
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(f"policy must be a Policy, not {policy!r}")
+        self.args = tuple(args or ())
+        self.kwargs = dict(kwargs or {})
+        self.cwd = os.path.abspath(os.fspath(cwd))
+        if not os.path.isdir(self.cwd):
+            raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
+        self.env = _checked_environment(env)
+        self.stdin = _checked_stream("stdin", stdin)
+        self.stdout = _checked_stream("stdout", stdout)
+        self.stderr = _checked_stream("stderr", stderr)
+        self.policy = policy
+        self.options = options
+        self.target: Callable[..., Any] | str
+        if self.is_python:
+            self.target = target
+        else:
+            self.target = placement.search_executable(str(target), self.cwd)
+            if not os.access(self.target, os.X_OK) and not self.target.endswith(".py"):
+                raise PermissionError(13, "this file may not be executed (chmod +x)", self.target)
+
+    @property
+    def argdata(self) -> bytes | None:
+        """The call as bytes; None for an executable."""
+        return write_call(self._callable(), self.args, self.kwargs) if self.is_python else None
+
+    def _callable(self) -> Callable[..., Any]:
+        assert callable(self.target)
+        return self.target
+
+    def get_original_python_parameters(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """(target, args, kwargs) of a Python process. Raises ValueError for an executable."""
+        if not self.is_python:
+            raise ValueError(f"{self.target} is an executable, not a Python function")
+        return self._callable(), self.args, self.kwargs
+
+    def get_sdict(self) -> dict[str, Any]:
+        """The description as a dict, which from_sdict() reads."""
+        names = ("target", "args", "kwargs", "cwd", "env", "stdin", "stdout", "stderr", "policy", "options")
+        values = {name: getattr(self, name) for name in names}
+        values["policy"] = self.policy.get_sdict() if self.policy else None
+        return values
+
+    @property
+    def sdesc(self) -> dict[str, Any]:
+        """The same as get_sdict()."""
+        return self.get_sdict()
+
+    @classmethod
+    def from_sdict(cls, sdict: dict[str, Any]) -> ProcessTemplate:
+        """The template that get_sdict() described."""
+        values = dict(sdict)
+        if values["policy"] is not None:
+            values["policy"] = Policy.from_sdict(values["policy"])
+        return ProcessTemplate(**values)
+
+    def start(self) -> None:
+        """A template starts nothing: Process.from_template(template).start() does."""
+        raise NotSupportedError("a template cannot be started; use Process.from_template(template)")
+
+    def request(self, name: str, placed: Placed | None = None) -> tuple[Spawn, Words]:
+        """A request for one process of this description, and its record; without a place, that is added later."""
+        request, record = new_request(name, folder=self.cwd, streams=self._outputs())
+        request.environment = environment_changes(this_run(), self.env)
+        if placed is not None:
+            request.node, request.cpus = placed.node.index, placed.mask
+            request.environment.update(self.environment_of(placed))
+        if self.is_python:
+            prepare_call(
+                request, "dragon.native.bootstrap:run", lambda: write_call(self._callable(), self.args, self.kwargs)
+            )
+        else:
+            executable, arguments = self._command()
+            request.executable, request.arguments = executable, arguments
+        return request, record
+
+    def environment_of(self, placed: Placed) -> dict[str, str]:
+        """What the place adds to the environment; what the user set stays."""
+        return {key: value for key, value in placed.environment.items() if key not in self.env}
+
+    def _command(self) -> tuple[str, list[str]]:
+        target = str(self.target)
+        arguments = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in self.args]
+        if os.access(target, os.X_OK):
+            return target, arguments
+        return sys.executable, [target, *arguments]
+
+    def _outputs(self) -> list[Output]:
+        return [_output(getattr(self, name)) for name in STREAMS]
+
+
+def _output(stream: StreamArgument) -> Output:
+    if isinstance(stream, str):
+        return Output("file", stream)
+    return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])
+
+
+def _checked_stream(name: str, value: StreamArgument) -> StreamArgument:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value == "":
+        raise ValueError(f"{name} file path must be non-empty")
+    if isinstance(value, str) and name != "stdin":
+        return value
+    allowed = (None, PIPE, DEVNULL, STDOUT) if name == "stderr" else (None, PIPE, DEVNULL)
+    if value not in allowed:
+        raise ValueError(f"{name} cannot be {value!r}")
+    return value
+
+
+def _checked_environment(env: dict[str, str] | None) -> dict[str, str]:
+    for key, value in (env or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"the environment must map strings to strings; {key!r} is set to {value!r}")
+    return dict(env or {})

@@ -1,0 +1,94 @@
+"""A host name of its own for a rehearsed node."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dragon.runtime.log import runtime_log
+
+__all__ = ["own_host_name", "write_hosts"]
+
+_NEW_MOUNTS, _NEW_UTS, _NEW_USER = 0x00020000, 0x04000000, 0x10000000
+_BIND, _RECURSIVE, _SLAVE = 0x1000, 0x4000, 0x80000
+_HOSTS = "/etc/hosts"
+
+
+def own_host_name(name: str, hosts: Path | None = None) -> bool:
+    """Give this process and all that it starts a host name of their own; whether that was permitted.
+
+    Where it is not, the log says so and the name stays. `hosts` is a file that they see as /etc/hosts, so that the name
+    can be looked up; write_hosts() makes one. To be called before there are threads: a user without privileges gets
+    the name in a user namespace of its own, which a process with several threads cannot enter.
+    """
+    error = _rename(name, _NEW_UTS)
+    if error:
+        # There is no way back out of a user namespace in which this process is nobody: another one tries it first.
+        error = _in_child(name) or _rename(name, _NEW_USER | _NEW_UTS)
+    if error:
+        runtime_log("node").warning(
+            "%s keeps the host name %s: a name of its own is not permitted here (%s)",
+            name,
+            socket.gethostname(),
+            os.strerror(error),
+        )
+    elif hosts is not None:
+        _show_hosts(hosts)
+    return not error
+
+
+def write_hosts(path: Path, names: Sequence[str]) -> None:
+    """The machine's /etc/hosts, and `names` as names of this machine."""
+    try:
+        known = Path(_HOSTS).read_text()
+    except OSError:
+        known = ""
+    path.write_text(f"127.0.0.1 {' '.join(names)}\n{known}")
+
+
+def _in_child(name: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_rename(name, _NEW_USER | _NEW_UTS) & 0xFF)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _rename(name: str, namespaces: int) -> int:
+    """Take that name in new namespaces; an error number, 0 if that worked."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        _call("unshare", namespaces)
+        if namespaces & _NEW_USER:
+            _stay(user, group)
+        socket.sethostname(name)
+    except OSError as refused:
+        return refused.errno or 1
+    return 0
+
+
+def _show_hosts(hosts: Path) -> None:
+    try:
+        _call("unshare", _NEW_MOUNTS)
+        # What is mounted outside from now on is still seen here, and not the other way round.
+        _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
+        _call("mount", os.fsencode(hosts), _HOSTS.encode(), None, _BIND, None)
+    except OSError as refused:
+        runtime_log("node").info("the name %s cannot be looked up: %s", socket.gethostname(), refused)
+
+
+def _call(function: str, *arguments: Any) -> None:
+    """Call a function of the C library. (Python has os.unshare() from 3.12 on, and no mount.) Raises OSError."""
+    if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _stay(user: int, group: int) -> None:
+    """Be the same user in the new user namespace as outside."""
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")

@@ -1,0 +1,88 @@
+"""The nodes of the run, as its agents describe them in the run's folder.
+
+`nodes.json` lists them in order of index. It is written anew when a node is lost, so an index outlives its neighbours:
+a node is found by `index`, never by its place in the list.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import msgspec
+
+from dragon.infrastructure import parameters
+from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
+from dragon.runtime.run import current_run, in_run, this_run
+
+__all__ = ["find_node", "node_at", "own_node", "run_nodes", "same_host", "write_nodes"]
+
+_FILE = "nodes.json"
+
+# The file that was read last: its path, inode and time of change, and what it says.
+_seen: tuple[tuple[str, int, int] | None, list[NodeDescriptor]] = (None, [])
+
+
+def run_nodes() -> list[NodeDescriptor]:
+    """The nodes of the run, the primary one first; this machine where the run has no more. Starts no run."""
+    global _seen
+    run = current_run()
+    folder = str(run.folder) if run is not None else os.environ.get(parameters.RUN, "")
+    if not folder:
+        return [_this_node()]
+    path = os.path.join(folder, _FILE)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return [_this_node()]
+    key = (path, status.st_ino, status.st_mtime_ns)
+    if key != _seen[0]:
+        _seen = (key, msgspec.json.decode(Path(path).read_bytes(), type=list[NodeDescriptor]))
+    return _seen[1]
+
+
+@functools.cache
+def _this_node() -> NodeDescriptor:
+    return describe_this_node()
+
+
+def write_nodes(folder: Path, nodes: list[NodeDescriptor]) -> None:
+    """Tell the processes of a run what nodes it has; they see the old list or the new one, never a part."""
+    temporary = folder / f".{_FILE}.{os.getpid()}"
+    temporary.write_bytes(msgspec.json.encode(sorted(nodes, key=lambda node: node.index)))
+    temporary.chmod(0o600)
+    temporary.rename(folder / _FILE)
+
+
+def own_node() -> NodeDescriptor:
+    """The node that this process runs on."""
+    nodes = run_nodes()
+    if len(nodes) == 1 or not in_run():
+        return nodes[0]
+    own = getattr(this_run(), "node", 0)
+    return next((node for node in nodes if node.index == own), nodes[0])
+
+
+def node_at(index: int) -> NodeDescriptor:
+    """The node of that index. Raises LookupError where the run has it no more."""
+    for node in run_nodes():
+        if node.index == index:
+            return node
+    raise LookupError(f"the run has no node {index} (any more)")
+
+
+def find_node(name: str) -> NodeDescriptor | None:
+    """The node that a user's name for a host means; "localhost" is the caller's own."""
+    if name == "localhost":
+        return own_node()
+    nodes = run_nodes()
+    exact = (node for node in nodes if node.host_name == name)
+    return next(exact, None) or next((node for node in nodes if same_host(name, node.host_name)), None)
+
+
+def same_host(one: str, other: str) -> bool:
+    """Whether two names mean the same host: the full name, or the beginning of it up to some dot."""
+    ours, theirs = one.lower().split("."), other.lower().split(".")
+    shorter = min(len(ours), len(theirs))
+    return ours[:shorter] == theirs[:shorter]

@@ -1,0 +1,68 @@
+"""A host name of its own, with and without privileges."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import dragon
+from dragon.runtime import host_name
+
+PROGRAM = """
+import ctypes, encodings.idna, os, socket, subprocess, sys
+sys.path.append(sys.argv[2])
+from pathlib import Path
+from dragon.runtime.host_name import own_host_name, write_hosts
+write_hosts(Path(sys.argv[3]), ["rehearsed7", "rehearsed8"])
+if sys.argv[1] != "0":
+    os.setgid(int(sys.argv[1])), os.setuid(int(sys.argv[1]))
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: as after logging in
+permitted = own_host_name("rehearsed7", Path(sys.argv[3]))
+print(permitted)
+print(socket.gethostname(), subprocess.run(["uname", "-n"], capture_output=True, text=True).stdout.strip())
+print(os.getuid() == int(sys.argv[1]) or sys.argv[1] == "0")
+print(socket.gethostbyname("rehearsed8" if permitted else "localhost"), socket.gethostbyname("localhost"))
+"""
+
+
+def run(user: int, hosts: Path) -> list[str]:
+    path = str(Path(dragon.__file__).parents[1])
+    command = [sys.executable, "-c", PROGRAM, str(user), path, str(hosts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    return [*done.stdout.splitlines(), done.stderr]
+
+
+@pytest.mark.parametrize("user", [0, 65534])
+def test_a_name_of_its_own(user: int) -> None:
+    if user and os.getuid():
+        pytest.skip("only root can become another user")
+    before = socket.gethostname()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        permitted, names, same_user, addresses, errors = run(user, Path(folder) / "hosts")
+    if permitted == "False":
+        assert names == f"{before} {before}"
+        assert errors.count("\n") == 1
+    else:
+        assert names == "rehearsed7 rehearsed7"
+    assert (same_user, addresses) == ("True", "127.0.0.1 127.0.0.1")
+    assert socket.gethostname() == before
+
+
+def test_where_it_is_not_permitted_the_name_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(host_name, "_rename", lambda *_: 1)
+    told: list[str] = []
+    monkeypatch.setattr(host_name.runtime_log("node"), "warning", lambda text, *values: told.append(text % values))
+    assert not host_name.own_host_name("rehearsed7")
+    assert told == [
+        f"rehearsed7 keeps the host name {socket.gethostname()}: a name of its own is not permitted here"
+        " (Operation not permitted)"
+    ]
