@@ -44,7 +44,7 @@ class Handle:
 
             local: Any = cls
             remote = remote_class(local)
-            handle: Self = remote.__new__(remote)
+            handle: Self = remote.__new__(remote)  # type: ignore[call-overload]
             handle._open(name)  # type: ignore[attr-defined]
         else:
             handle = cls.__new__(cls)
