@@ -1,0 +1,48 @@
+"""`dragon node --join -`: the agent of one node. Launchers run it; nobody types it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from dragon.infrastructure.membership import Token
+
+__all__ = ["TOKEN_VARIABLE", "main"]
+
+TOKEN_VARIABLE = "DRAGON_JOIN"
+
+
+def main(words: Sequence[str]) -> int:
+    """Read the token, and serve the run until it ends; the exit code."""
+    parser = argparse.ArgumentParser(prog="dragon node", description="The agent of a node; started by a launcher.")
+    parser.add_argument(
+        "--join",
+        required=True,
+        choices=("-", "environment"),
+        help=f"where the run's token is: a line of standard input, or the variable {TOKEN_VARIABLE}",
+    )
+    parser.add_argument(
+        "--index-from", metavar="VARIABLE", help="the variable in which the workload manager numbers the nodes"
+    )
+    arguments = parser.parse_args(words)
+    # Nothing that this process starts is to inherit it.
+    given = os.environ.pop(TOKEN_VARIABLE, "")
+    text = sys.stdin.readline() if arguments.join == "-" else given
+    try:
+        token = Token.decode(text)
+        if arguments.index_from is not None:
+            token.index = int(os.environ[arguments.index_from])
+    except (ValueError, KeyError) as error:
+        parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
+    _leave_standard_input()
+    from dragon.agent.node import serve  # type: ignore[import-not-found]
+
+    return int(serve(token))
+
+
+def _leave_standard_input() -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
