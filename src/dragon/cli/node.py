@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dragon.infrastructure.membership import Token
 
@@ -20,26 +21,34 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "--join",
         required=True,
-        choices=("-", "environment"),
-        help=f"where the run's token is: a line of standard input, or the variable {TOKEN_VARIABLE}",
+        help="where the run's token is: - (a line of standard input), "
+        f"environment (the variable {TOKEN_VARIABLE}), or a file, which is removed",
     )
     parser.add_argument(
         "--index-from", metavar="VARIABLE", help="the variable in which the workload manager numbers the nodes"
     )
     arguments = parser.parse_args(words)
-    # Nothing that this process starts is to inherit it.
-    given = os.environ.pop(TOKEN_VARIABLE, "")
-    text = sys.stdin.readline() if arguments.join == "-" else given
     try:
-        token = Token.decode(text)
+        token = Token.decode(_text(arguments.join))
         if arguments.index_from is not None:
             token.index = int(os.environ[arguments.index_from])
-    except (ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
     _leave_standard_input()
     from dragon.agent.node import serve  # type: ignore[import-not-found]
 
     return int(serve(token))
+
+
+def _text(place: str) -> str:
+    if place == "-":
+        return sys.stdin.readline()
+    if place == "environment":
+        # Nothing that this process starts is to inherit it.
+        return os.environ.pop(TOKEN_VARIABLE, "")
+    text = Path(place).read_text()
+    Path(place).unlink()
+    return text
 
 
 def _leave_standard_input() -> None:

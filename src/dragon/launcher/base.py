@@ -18,10 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Token
 
-__all__ = ["AGENT_COMMAND", "LaunchError", "Launcher", "Starter", "agent_command"]
-
-# It reads the token from its standard input.
-AGENT_COMMAND = ("-m", "dragon", "node", "--join", "-")
+__all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
 _KEPT_LINES = 20
 _STOP_TIMEOUT = 10.0
@@ -31,9 +28,12 @@ class LaunchError(DragonError):
     """The nodes of a run could not be had; the message says which, and what to check."""
 
 
-def agent_command(*options: str) -> list[str]:
-    """The command that runs an agent on any node of a machine whose nodes share this installation."""
-    return [sys.executable, *AGENT_COMMAND, *options]
+def agent_command(*options: str, join: str = "-") -> list[str]:
+    """The command that runs an agent, on any node that has this installation at the same path.
+
+    `join` says where its token is: on standard input, in the "environment", or in a file.
+    """
+    return [sys.executable, "-m", "dragon", "node", "--join", join, *options]
 
 
 class Launcher(ABC):

@@ -1,0 +1,191 @@
+"""The front end of a run over several nodes, with agents that run plain subprocesses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+PROGRAM = f"""
+import asyncio, json, os, sys
+import uvloop
+from dragon.launcher.base import LaunchError
+from dragon.launcher.frontend import FrontEnd, Head, Options
+from dragon.launcher.simulated import Simulated
+
+count, options, command = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
+launcher = Simulated(count)
+launcher.command = [sys.executable, {str(STAND_IN)!r}]
+head = Head(executable=command[0], arguments=command[1:], environment=dict(os.environ), folder=os.getcwd())
+
+async def run():
+    return await FrontEnd(launcher, head, Options(**options)).run()
+
+try:
+    code = uvloop.run(run())
+except LaunchError as error:
+    sys.exit(f"launch failed: {{error}}")
+print("code", code, flush=True)
+"""
+
+
+def front_end(site: Site, *command: str, nodes: int = 3, options: str = "{}", **more: object) -> list[str | Path]:
+    return [sys.executable, "-W", "error", site.write(PROGRAM), str(nodes), options, *command]
+
+
+def run(site: Site, *command: str, nodes: int = 3, options: str = "{}", env: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+    return site.run(*front_end(site, *command, nodes=nodes, options=options), env=env or {})
+
+
+def start(site: Site, *command: str, nodes: int = 3, options: str = "{}") -> subprocess.Popen[str]:
+    return site.start(*front_end(site, *command, nodes=nodes, options=options))
+
+
+def agents(site: Site) -> list[int]:
+    return sorted(pid for pid, command in site.processes() if STAND_IN.name in command)
+
+
+def test_the_head_runs_on_the_first_node_and_its_code_is_the_runs(site: Site) -> None:
+    done = run(site, "sh", "-c", "echo $INDEX: $NODES; echo bad >&2; exit 7")
+    assert done.stdout == "0: node-0 node-1 node-2\ncode 7\n"
+    assert done.stderr == "bad\n"
+
+
+def test_a_killed_head_gives_its_signal(site: Site) -> None:
+    assert run(site, "sh", "-c", "kill -9 $$").stdout == "code -9\n"
+
+
+def test_all_output_arrives_in_order(site: Site) -> None:
+    program = site.write("for i in range(200_000): print(i)", "head.py")
+    lines = run(site, sys.executable, str(program)).stdout.splitlines()
+    assert lines == [*map(str, range(200_000)), "code 0"]
+
+
+def test_a_slow_reader_gets_everything(site: Site) -> None:
+    program = site.write("for i in range(50_000): print(i)", "head.py")
+    process = start(site, sys.executable, str(program))
+    assert process.stdout is not None
+    lines = []
+    for _ in range(20):
+        lines.append(process.stdout.readline().strip())
+        time.sleep(0.02)
+    lines += process.stdout.read().splitlines()
+    assert lines == [*map(str, range(50_000)), "code 0"]
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_the_heads(site: Site, number: int) -> None:
+    program = site.write(
+        f"""
+        import signal, sys, time
+        signal.signal({int(number)}, lambda *_: sys.exit(5))
+        print("ready", flush=True)
+        time.sleep(60)
+        """,
+        "head.py",
+    )
+    process = start(site, sys.executable, str(program))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert out == "code 5\n", err
+
+
+def test_a_reader_that_leaves_ends_the_run(site: Site) -> None:
+    program = site.write("import time\nwhile True: print('x' * 1000, flush=True); time.sleep(0.001)", "head.py")
+    process = start(site, sys.executable, str(program))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=30)
+    process.stderr.close()  # type: ignore[union-attr]
+
+
+def test_a_node_that_does_not_join_is_named(site: Site) -> None:
+    done = run(site, "true", options='{"join_timeout": 1.5}', env={"STAND_IN_SILENT": "1"})
+    assert done.returncode == 1
+    assert "1 of 3 nodes did not join within 1.5 s: node-1. Check" in done.stderr
+
+
+def test_an_agent_that_cannot_start_is_told_at_once(site: Site) -> None:
+    program = site.write(PROGRAM.replace(repr(str(STAND_IN)), "'/nonexistent.py'"))
+    done = site.run(sys.executable, program, "3", "{}", "true")
+    assert done.returncode == 1
+    assert "launch failed: the agent of node-" in done.stderr
+    assert "ended with code 2" in done.stderr
+    assert "can't open file" in done.stderr
+
+
+def test_the_others_hear_of_a_lost_node(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+    process = start(site, "sh", "-c", "echo ready; exec sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(agents(site)[2], signal.SIGKILL)
+    assert process.stderr is not None
+    told = {process.stderr.readline() for _ in range(3)}
+    assert any("is lost" in line and "dragon ERROR" in line for line in told)
+    assert sum("heard that" in line for line in told) == 2
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    assert out == "code -15\n"
+
+
+def test_the_run_ends_with_the_heads_node(site: Site) -> None:
+    process = start(site, "sh", "-c", "echo $PPID; exec sleep 60")
+    assert process.stdout is not None
+    os.kill(int(process.stdout.readline()), signal.SIGKILL)
+    out, err = process.communicate(timeout=30)
+    assert out == "code 1\n"
+    assert "the head process was on node-0" in err
+    for pid, command in site.processes():  # the stand-in does not take its child with it
+        if "sleep" in command:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_resilient_run_starts_again_on_what_is_left(site: Site) -> None:
+    command = 'echo $INDEX $PPID "$DRAGON_RESILIENT_RESTART"; test -n "$DRAGON_RESILIENT_RESTART" || exec sleep 60'
+    process = start(site, "sh", "-c", command, options='{"resilient": true, "idle": 1}')
+    assert process.stdout is not None
+    index, pid = process.stdout.readline().split()
+    assert index == "0"
+    os.kill(int(pid), signal.SIGKILL)
+    out, err = process.communicate(timeout=30)
+    assert out.split()[0::2] == ["1", "1", "0"] or out.splitlines()[-1] == "code 0", (out, err)
+    assert "the program is started again on the nodes that are left (2)" in err
+    for other, what in site.processes():
+        if "sleep" in what:
+            os.kill(other, signal.SIGKILL)
+
+
+def test_killing_the_front_end_ends_the_agents(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+    process = start(site, "sh", "-c", "echo ready; exec sleep 2")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.communicate(timeout=30)
+    wait_until(lambda: not agents(site))
+
+
+def test_the_secret_is_nowhere_to_be_read(site: Site) -> None:
+    process = start(site, "sh", "-c", "echo ready; exec sleep 60", nodes=2)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    # A token is one long word of base64; nothing that `ps` shows is like it.
+    shown = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid, _ in site.processes()]
+    variables = [Path(f"/proc/{pid}/environ").read_bytes() for pid in agents(site)]
+    assert len(agents(site)) == 2
+    assert not [words for words in shown for word in words.split(b"\0") if word.startswith(b"ha")]
+    assert not [words for words in variables if b"DRAGON_JOIN" in words]
+    process.terminate()
+    process.communicate(timeout=30)
