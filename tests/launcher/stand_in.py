@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 from dragon.agent.control import Control, JoinError, join
+from dragon.cli import node
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
 
@@ -72,14 +74,22 @@ class StandIn:
         self.over.set()
 
 
+def serve_options() -> Token:
+    """The token, as `dragon node` makes it of the same command line."""
+    tokens: list[Token] = []
+    sys.modules["dragon.agent.node"] = SimpleNamespace(serve=lambda token: tokens.append(token) or 0)  # type: ignore
+    node.main(sys.argv[1:])
+    return tokens[0]
+
+
 async def main() -> int:
-    token = Token.decode(sys.stdin.readline())
+    token = serve_options()
     if token.index is not None and str(token.index) in os.environ.get("STAND_IN_SILENT", "").split(","):
         await asyncio.sleep(300)
-    node = describe_this_node()
-    node.host_name = token.claims.get("host_name", node.host_name)
+    this = describe_this_node()
+    this.host_name = token.claims.get("host_name", this.host_name)
     try:
-        membership, control = await join(token, node, ["127.0.0.1"], 1, 30)
+        membership, control = await join(token, this, ["127.0.0.1"], 1, 30)
     except JoinError as error:
         print(error, file=sys.stderr)
         return 1

@@ -14,40 +14,21 @@ import pytest
 from conftest import Site
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-
-PROGRAM = f"""
-import asyncio, json, os, sys
-import uvloop
-from dragon.launcher.base import LaunchError
-from dragon.launcher.frontend import FrontEnd, Head, Options
-from dragon.launcher.simulated import Simulated
-
-count, options, command = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
-launcher = Simulated(count)
-launcher.command = [sys.executable, {str(STAND_IN)!r}]
-head = Head(executable=command[0], arguments=command[1:], environment=dict(os.environ), folder=os.getcwd())
-
-async def run():
-    return await FrontEnd(launcher, head, Options(**options)).run()
-
-try:
-    code = uvloop.run(run())
-except LaunchError as error:
-    sys.exit(f"launch failed: {{error}}")
-print("code", code, flush=True)
-"""
+OVER = Path(__file__).with_name("over.py")
 
 
-def front_end(site: Site, *command: str, nodes: int = 3, options: str = "{}", **more: object) -> list[str | Path]:
-    return [sys.executable, "-W", "error", site.write(PROGRAM), str(nodes), options, *command]
+def front_end(*command: str, nodes: int = 3, options: str = "{}") -> list[str | Path]:
+    return [sys.executable, "-W", "error", OVER, f'{{"wlm": "local", "nodes": {nodes}}}', options, *command]
 
 
-def run(site: Site, *command: str, nodes: int = 3, options: str = "{}", env: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
-    return site.run(*front_end(site, *command, nodes=nodes, options=options), env=env or {})
+def run(
+    site: Site, *command: str, nodes: int = 3, options: str = "{}", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return site.run(*front_end(*command, nodes=nodes, options=options), env=env or {})
 
 
 def start(site: Site, *command: str, nodes: int = 3, options: str = "{}") -> subprocess.Popen[str]:
-    return site.start(*front_end(site, *command, nodes=nodes, options=options))
+    return site.start(*front_end(*command, nodes=nodes, options=options))
 
 
 def agents(site: Site) -> list[int]:
@@ -119,8 +100,7 @@ def test_a_node_that_does_not_join_is_named(site: Site) -> None:
 
 
 def test_an_agent_that_cannot_start_is_told_at_once(site: Site) -> None:
-    program = site.write(PROGRAM.replace(repr(str(STAND_IN)), "'/nonexistent.py'"))
-    done = site.run(sys.executable, program, "3", "{}", "true")
+    done = run(site, "true", env={"STAND_IN": "/nonexistent.py"})
     assert done.returncode == 1
     assert "launch failed: the agent of node-" in done.stderr
     assert "ended with code 2" in done.stderr

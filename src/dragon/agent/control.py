@@ -260,6 +260,8 @@ async def _membership(control: Control) -> Membership:
     kind, values = await control.receive()
     if kind == "refused":
         raise JoinError(f"{control.peer} refused this node: {values.get('reason')}")
+    if kind == "end":
+        raise JoinError(f"{control.peer} gave the run up before it began")
     if kind != "membership":
         raise JoinError(f"{control.peer} sent {kind!r} where the membership was due")
     return msgspec.convert(values, Membership)

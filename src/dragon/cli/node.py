@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,17 +28,28 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "--index-from", metavar="VARIABLE", help="the variable in which the workload manager numbers the nodes"
     )
+    parser.add_argument(
+        "--name-from", metavar="VARIABLE", help="the variable in which the workload manager names this node"
+    )
     arguments = parser.parse_args(words)
     try:
         token = Token.decode(_text(arguments.join))
         if arguments.index_from is not None:
             token.index = int(os.environ[arguments.index_from])
+        if arguments.name_from is not None:
+            _take_name(token, os.environ[arguments.name_from])
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
     _leave_standard_input()
     from dragon.agent.node import serve  # type: ignore[import-not-found]
 
     return int(serve(token))
+
+
+def _take_name(token: Token, name: str) -> None:
+    # Policies name hosts as the workload manager prints them, and several of its nodes may be one machine.
+    if name.partition(".")[0] != socket.gethostname().partition(".")[0]:
+        token.claims.setdefault("host_name", name)
 
 
 def _text(place: str) -> str:

@@ -21,7 +21,7 @@ from dragon.infrastructure.membership import Token
 __all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
 _KEPT_LINES = 20
-_STOP_TIMEOUT = 10.0
+_TERMINATE_TIMEOUT = 5.0
 
 
 class LaunchError(DragonError):
@@ -72,9 +72,9 @@ class Launcher(ABC):
         for starter in self.starters:
             starter.show(write)
 
-    async def stop(self) -> None:
-        """End the commands that are left, and wait for them."""
-        await asyncio.gather(*(starter.stop() for starter in self.starters))
+    async def stop(self, patience: float) -> None:
+        """Wait `patience` seconds for the commands to end by themselves, then end them."""
+        await asyncio.gather(*(starter.stop(patience) for starter in self.starters))
 
 
 class Starter:
@@ -127,19 +127,24 @@ class Starter:
         while self._last:
             write(self._last.popleft())
 
-    async def stop(self) -> None:
+    async def stop(self, patience: float) -> None:
         """Wait for its end a while, then enforce it."""
-        ends: list[Callable[[], None] | None] = [None, self.process.terminate, self.process.kill]
-        for end in ends:
-            if end is not None and self.process.returncode is None:
-                end()
-            try:
-                async with asyncio.timeout(_STOP_TIMEOUT):
-                    await self.process.wait()
-                    break
-            except TimeoutError:
-                continue
-        await self._reader
+        if not await self._ended(patience):
+            self.process.terminate()
+            if not await self._ended(_TERMINATE_TIMEOUT):
+                self.process.kill()
+                await self.process.wait()
+        # A child that left its session may still have the pipe.
+        await asyncio.wait([self._reader], timeout=1.0)
+        self._reader.cancel()
+
+    async def _ended(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.process.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _read(self) -> None:
         assert self.process.stdout is not None

@@ -276,7 +276,7 @@ class FrontEnd:
                 log.error("no goodbye from %s in %g s; what runs there ends with the connection", names, _GOODBYE)
         for control in joined:
             control.close()
-        await self.launcher.stop()
+        await self.launcher.stop(_GOODBYE if self.meeting.announced else 0.0)
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
             if self._interrupted:
                 break  # nobody reads, and nobody wants to wait for that

@@ -94,7 +94,7 @@ class Pbs(_Job):
         variables = [f"PYTHONPATH={path}"] if path else []
         return ["pbsdsh", "-n", str(self.slots[index]), "--", "/usr/bin/env", *variables]
 
-    async def stop(self) -> None:
+    async def stop(self, patience: float) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)  # the agents have removed what was in it
-        await super().stop()
+        await super().stop(patience)

@@ -56,6 +56,7 @@ class Rendezvous:
         self._greetings: set[asyncio.Task[None]] = set()
         self._complete = asyncio.Event()
         self._failure = ""
+        self.announced = False
 
     def listen(self, hosts: list[str], port: int = 0) -> Token:
         """Listen, and return the token for the agents. `hosts` are the addresses under which they are to call.
@@ -91,6 +92,7 @@ class Rendezvous:
 
     def announce(self, settings: dict[str, Any]) -> None:
         """Send each node its membership."""
+        self.announced = True
         members = msgspec.Raw(msgspec.msgpack.encode(self.members))  # the same for all: written once
         for index, control in enumerate(self.controls):
             assert control is not None

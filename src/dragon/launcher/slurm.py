@@ -29,7 +29,7 @@ class Slurm(Launcher):
         if count > len(allocated):
             raise LaunchError(f"{count} nodes were asked for; the allocation has {len(allocated)}: {listed}")
         self.nodes = allocated[: count or None]
-        self.command = agent_command("--index-from", "SLURM_NODEID")
+        self.command = agent_command("--index-from", "SLURM_NODEID", "--name-from", "SLURMD_NODENAME")
 
     async def start(self, token: Token) -> None:
         # By default each task gets all of its standard input, so the token need not be anywhere else.
@@ -51,4 +51,5 @@ class Slurm(Launcher):
             "--kill-on-bad-exit=0",  # one node that fails does not take the others with it
             "--no-kill",
             "--unbuffered",
+            "--quiet",
         ]
