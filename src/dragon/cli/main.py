@@ -81,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import node
 
         return node.main(words[1:])
+    if words[:2] == ["k8s", "manifest"]:
+        from dragon.cli import k8s
+
+        return k8s.main(words[2:])
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
         parser().error("no program given; `dragon -h` shows how")
@@ -100,6 +104,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:
+    if arguments.wlm == "k8s" and os.environ.get("JOB_COMPLETION_INDEX", "0") != "0":
+        from dragon.cli import node
+
+        # All pods run the same command; the first is the front end, and this is another one.
+        os.environ.pop("DRAGON_FRONT_END", None)
+        return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
     try:
         launcher = choose(machine.wanted(arguments))
         if launcher is not None:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import configuration, parameters
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
@@ -28,7 +28,7 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         "label": arguments.label,
         "log_level": os.environ.get(parameters.LOG_LEVEL, ""),
         "strict": parameters.strict(),
-        "transport": "ucx" if arguments.transport == "ucx" else "tcp" if arguments.transport else "",
+        "transport": _transport(arguments.transport),
         "environment": environment,
         "folder": os.getcwd(),
         "command": " ".join(command),
@@ -50,3 +50,10 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
 
     sys.stdout.flush()
     return uvloop.run(serve())
+
+
+def _transport(asked: str | None) -> str:
+    """ "tcp", "ucx", or nothing where the runtime is to choose."""
+    if asked is None:
+        return "tcp" if configuration.read().get("tcp_runtime") else ""
+    return "ucx" if asked == "ucx" else "tcp"

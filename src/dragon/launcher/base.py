@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Token
+from dragon.launcher.identity import Identity
 
 __all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
@@ -43,6 +44,9 @@ class Launcher(ABC):
     nodes: list[str]
     # Whether all nodes are this machine, so that the front end need not be reachable from elsewhere.
     local = False
+    # Where agents have been told beforehand whom to join, and at which port.
+    identity: Identity | None = None
+    port = 0
 
     def __init__(self) -> None:
         self.starters: list[Starter] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WLMS", "Wanted", "choose"]
 
-WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "local", "drun")
+WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "local", "drun")
 
 # The command of a workload manager that somebody may have forgotten to ask for nodes.
 _MANAGERS = {"srun": "Slurm", "qsub": "PBS"}
@@ -105,6 +105,10 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
         if wanted.count > len(wanted.hosts):
             raise LaunchError(f"{wanted.count} nodes were asked for, and {len(wanted.hosts)} hosts given")
         return Ssh(wanted.hosts[: wanted.count or None], wanted.ssh_options)
+    if name == "k8s":
+        from dragon.launcher.k8s import K8s
+
+        return K8s(environment)
     if name == "local":
         from dragon.launcher.simulated import Simulated
 

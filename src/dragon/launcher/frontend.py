@@ -39,7 +39,7 @@ from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.terminal import Terminal
 from dragon.runtime.log import runtime_log
 
-__all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options"]
+__all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
 
 log = runtime_log("frontend")
 
@@ -75,6 +75,19 @@ class Options(msgspec.Struct, kw_only=True):
     exhaust: bool = False
 
 
+def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
+    """The addresses at which the nodes of a launcher can call this machine. Raises LaunchError if there are none."""
+    if launcher.local:
+        return ["127.0.0.1"]
+    try:
+        hosts = usable_addresses(prefix)
+    except ValueError as error:
+        raise LaunchError(f"--network-prefix: {error}") from error
+    if not hosts:
+        raise LaunchError("this host has no network address that other nodes could reach")
+    return hosts
+
+
 class FrontEnd:
     """One run, from its launcher to the head process's exit code."""
 
@@ -97,7 +110,7 @@ class FrontEnd:
         """
         self.loop = asyncio.get_running_loop()
         self.code: asyncio.Future[int] = self.loop.create_future()
-        self.meeting = Rendezvous(self.launcher.nodes)
+        self.meeting = Rendezvous(self.launcher.nodes, self.launcher.identity)
         self.alive: dict[int, Control] = {}
         self.all_gone = asyncio.Event()
         for number in _SIGNALS:
@@ -112,8 +125,9 @@ class FrontEnd:
 
     async def _gather(self) -> bool:
         """Have all nodes join; whether they did before a signal came."""
-        token = self.meeting.listen(self._hosts(), self.options.port)
-        token.claims = self.options.claims
+        hosts = listening_hosts(self.launcher, self.options.prefix)
+        token = self.meeting.listen(hosts, self.options.port or self.launcher.port)
+        token.claims = {"join_timeout": self.options.join_timeout, **self.options.claims}
         meeting = asyncio.ensure_future(self.meeting.gather(self.options.join_timeout))
         waits: list[asyncio.Future[Any]] = [meeting, self.code]
         try:
@@ -134,17 +148,6 @@ class FrontEnd:
             for wait in waits:
                 if wait is not self.code:
                     wait.cancel()
-
-    def _hosts(self) -> list[str]:
-        if self.launcher.local:
-            return ["127.0.0.1"]
-        try:
-            hosts = usable_addresses(self.options.prefix)
-        except ValueError as error:
-            raise LaunchError(f"--network-prefix: {error}") from error
-        if not hosts:
-            raise LaunchError("this host has no network address that other nodes could reach")
-        return hosts
 
     def _take_over(self) -> None:
         for index, control in enumerate(self.meeting.controls):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.infrastructure import configuration
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 
@@ -58,8 +60,12 @@ class Pals(_Job):
         self.starters.append(await Starter.run("mpiexec", command, "", environment))
 
     def mpiexec(self) -> list[str]:
-        """The command before the agent's own."""
+        """The command before the agent's own: what `dragon-config add --backend-mpiexec-override` said, or our own."""
         count = str(len(self.nodes))
+        override = configuration.read().get("backend_mpiexec_override")
+        if override:
+            nodes = ",".join(self.nodes)
+            return shlex.split(override.replace("{nnodes}", count).replace("{nodelist}", nodes))
         return ["mpiexec", "--np", count, "--ppn", "1", "--hosts", ",".join(self.nodes), "--cpu-bind", "none"]
 
 

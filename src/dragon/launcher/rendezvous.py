@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import secrets
 import socket
 from typing import Any
 
@@ -20,7 +19,8 @@ import dragon
 from dragon.agent.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.launcher.base import LaunchError
-from dragon.runtime.credentials import Authority, fingerprint, greeting_context, node_name
+from dragon.launcher.identity import Identity
+from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Rendezvous"]
@@ -30,7 +30,6 @@ log = runtime_log("frontend")
 _GREETING_TIMEOUT = 5.0
 _LARGEST_GREETING = 256 * 1024
 _MOST_GREETINGS = 256  # at a time; the others wait in the kernel's queue
-_SECRET_SIZE = 32
 
 
 class _Refused(Exception):
@@ -45,13 +44,12 @@ class _Refused(Exception):
 class Rendezvous:
     """Waits for the agents of `nodes`, named as the launcher names them."""
 
-    def __init__(self, nodes: list[str]) -> None:
+    def __init__(self, nodes: list[str], identity: Identity | None = None) -> None:
         self.nodes = nodes
         self.members: list[Member | None] = [None] * len(nodes)
         self.controls: list[Control | None] = [None] * len(nodes)
         self.authority = Authority.create()
-        self._certificate, self._key = self.authority.issue("front end")
-        self._secret = secrets.token_bytes(_SECRET_SIZE)
+        self._identity = identity or Identity.create()
         self._logged: set[str] = set()
         self._greetings: set[asyncio.Task[None]] = set()
         self._complete = asyncio.Event()
@@ -73,12 +71,12 @@ class Rendezvous:
             raise LaunchError(f"cannot listen at port {port}: {error.strerror}; choose another one, or none") from error
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        self._context = greeting_context(self._certificate, self._key)
+        self._context = greeting_context(self._identity.certificate, self._identity.key)
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._accept_more()
         addresses = [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
-        return Token(addresses=addresses, fingerprint=fingerprint(self._certificate), secret=self._secret)
+        return self._identity.token(addresses)
 
     async def gather(self, timeout: float) -> None:
         """Wait until all nodes are there. Raises LaunchError that names those that are missing."""
@@ -114,6 +112,15 @@ class Rendezvous:
         self._listener.close()
         for greeting in self._greetings:
             greeting.cancel()
+
+    async def dismiss(self) -> None:
+        """Send those who have joined home: the run does not come about."""
+        self.close()
+        for control in self.controls:
+            if control is not None:
+                control.send("end")
+                control.close()
+        await asyncio.sleep(0)
 
     def _missing(self, timeout: float) -> str:
         names = [name for name, member in zip(self.nodes, self.members, strict=True) if member is None]
@@ -174,7 +181,7 @@ class Rendezvous:
         nonce, answer = values.get("nonce"), values.get("proof")
         if kind != "join" or not isinstance(nonce, bytes) or not isinstance(answer, bytes) or len(nonce) != NONCE_SIZE:
             raise _Refused("sent something other than a greeting")
-        if not hmac.compare_digest(answer, proof(self._secret, challenge, nonce)):
+        if not hmac.compare_digest(answer, proof(self._identity.secret, challenge, nonce)):
             raise _Refused("did not know the secret of this run")
         return values
 
