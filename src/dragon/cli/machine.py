@@ -69,6 +69,9 @@ def add_hosts(group: argparse._ArgumentGroup) -> None:
     hosts.add_argument("--hostfile", metavar="FILE", help="run on the hosts of a file, one per line, by ssh")
     group.add_argument("--ssh-config-path", metavar="FILE", help="configuration for ssh instead of ~/.ssh/config")
     group.add_argument("--private-key", metavar="FILE", help="key for ssh")
+    group.add_argument(
+        "--address", default="auto", metavar="A", help="with --wlm ray: of the cluster (default: found out)"
+    )
     group.add_argument("--passphrase", metavar="TEXT", help=argparse.SUPPRESS)
 
 
@@ -107,6 +110,7 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
         cpus=arguments.cpus,
         gpus=arguments.gpus,
         ssh_options=ssh_options(arguments),
+        address=arguments.address,
     )
 
 

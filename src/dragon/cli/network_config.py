@@ -75,6 +75,7 @@ def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             cpus=arguments.cpus,
             gpus=arguments.gpus,
             ssh_options=machine.ssh_options(arguments),
+            address=arguments.address,
         )
     )
     if launcher is None:

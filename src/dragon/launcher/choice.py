@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WLMS", "Wanted", "choose"]
 
-WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "local", "drun")
+WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "ray", "local", "drun")
 
 # The command of a workload manager that somebody may have forgotten to ask for nodes.
 _MANAGERS = {"srun": "Slurm", "qsub": "PBS"}
@@ -37,6 +37,7 @@ class Wanted(msgspec.Struct, kw_only=True):
     cpus: int | None = None
     gpus: int | None = None
     ssh_options: list[str] = []
+    address: str = "auto"  # of a Ray cluster
 
     @property
     def count(self) -> int:
@@ -109,6 +110,10 @@ def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher
         from dragon.launcher.k8s import K8s
 
         return K8s(environment)
+    if name == "ray":
+        from dragon.launcher.ray import Ray
+
+        return Ray(wanted.count, wanted.address)
     if name == "local":
         from dragon.launcher.simulated import Simulated
 

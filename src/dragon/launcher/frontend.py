@@ -19,8 +19,8 @@ What goes over a control connection, after the membership:
 | cleared | | no process of the run is left on this node |
 | bye | | everything on this node has ended; closes |
 
-An agent sends output ahead of `written` by a bounded amount only (`OUTPUT_WINDOW`), so a terminal that is slow or
-stopped holds the writers back and never fills the front end's memory.
+An agent sends output ahead of `written` by a bounded number of bytes only (`output_window` of the settings), so a
+terminal that is slow or stopped holds the writers back and never fills the front end's memory.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ __all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
 log = runtime_log("frontend")
 
 OUTPUT_WINDOW = 2**20
+_SMALLEST_WINDOW = 2**16
+_OUTPUT_MEMORY = 2**28  # of the front end, for all nodes
 # Set for a program that was started again after a node was lost.
 RESTARTED = "DRAGON_RESILIENT_RESTART"
 
@@ -98,6 +100,7 @@ class FrontEnd:
         self.head_node: int | None = None
         self.terminal = Terminal(self._on_terminal_closed)
         self._ending = False
+        self._hurried = False
         self._interrupted = False
         self._restarted = False
         # Nodes whose processes are being ended because the head process is to be started again.
@@ -153,7 +156,13 @@ class FrontEnd:
         for index, control in enumerate(self.meeting.controls):
             assert control is not None
             self.alive[index] = control
-        self.meeting.announce({**self.options.settings, "idle": self.options.idle, "resilient": self.options.resilient})
+        count = len(self.alive)
+        settings = {
+            "idle": self.options.idle,
+            "resilient": self.options.resilient,
+            "output_window": max(_SMALLEST_WINDOW, min(OUTPUT_WINDOW, _OUTPUT_MEMORY // count)),
+        }
+        self.meeting.announce({**self.options.settings, **settings})
         for index, control in list(self.alive.items()):
             control.on_lost = lambda reason, index=index: self._on_lost(index, reason)
             control.on_message = lambda kind, values, index=index: self._on_message(index, kind, values)
@@ -247,6 +256,10 @@ class FrontEnd:
         return member.node.host_name if member else self.meeting.nodes[index]
 
     def _on_signal(self, number: int) -> None:
+        if self._ending:
+            self._hurried = True  # somebody will not wait for goodbyes
+            self.all_gone.set()
+            return
         if not self._interrupted:
             self._interrupted = True
             self.loop.call_later(_GRACE, self._give_up, number)
@@ -279,7 +292,7 @@ class FrontEnd:
                 log.error("no goodbye from %s in %g s; what runs there ends with the connection", names, _GOODBYE)
         for control in joined:
             control.close()
-        await self.launcher.stop(_GOODBYE if self.meeting.announced else 0.0)
+        await self.launcher.stop(_GOODBYE if self.meeting.announced and not self._hurried else 0.0)
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
-            if self._interrupted:
+            if self._interrupted or self._hurried:
                 break  # nobody reads, and nobody wants to wait for that
