@@ -41,9 +41,11 @@ class StandIn:
             *arguments,
             env={**environment, "INDEX": str(index), "NODES": " ".join(m.node.host_name for m in members)},
             cwd=folder,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
+        self.control.send("read")
         await asyncio.gather(self.forward(1, self.process.stdout), self.forward(2, self.process.stderr))
         self.control.send("head_exited", code=await self.process.wait())
 
@@ -51,6 +53,16 @@ class StandIn:
         assert stream is not None
         while data := await stream.read(65536):
             self.control.send("output", number=number, data=data)
+
+    async def on_input(self, data: bytes) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        if data:
+            self.process.stdin.write(data)
+            await self.process.stdin.drain()
+            self.control.send("read")
+        else:
+            self.process.stdin.close()
 
     async def on_signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:

@@ -64,6 +64,13 @@ def test_a_slow_reader_gets_everything(site: Site) -> None:
     process.communicate(timeout=30)
 
 
+def test_standard_input_is_the_heads(site: Site) -> None:
+    lines = "".join(f"line {number}\n" for number in range(50_000))
+    process = site.start(*front_end("sh", "-c", "sort -r; echo done"), stdin=subprocess.PIPE)
+    out, err = process.communicate(lines, timeout=60)
+    assert out == "".join(sorted(lines.splitlines(keepends=True), reverse=True)) + "done\ncode 0\n", err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_the_heads(site: Site, number: int) -> None:
     program = site.write(

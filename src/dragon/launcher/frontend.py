@@ -7,6 +7,7 @@ What goes over a control connection, after the membership:
 | start_head | executable, arguments, environment, folder | start the head process; the primary's only |
 | signal | number | for the head process |
 | lost | index, host_name, reason | a node is gone |
+| input | data | the next piece of the front end's standard input, empty at its end; answers `read` |
 | written | count | so many more bytes of this agent's output have been shown |
 | clear | | end every process on this node, then say `cleared`: the head process is to be started again |
 | end | | end everything on this node, then say `bye` |
@@ -15,6 +16,7 @@ What goes over a control connection, after the membership:
 |---|---|---|
 | output | number (1 or 2), data | what a process wrote |
 | log | text | a line of the agent's log |
+| read | | the head process's standard input has room |
 | head_exited | code, error | the head process ended (negative: by a signal), or could not be started |
 | cleared | | no process of the run is left on this node |
 | bye | | everything on this node has ended; closes |
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -36,6 +38,7 @@ from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.rendezvous import Rendezvous
+from dragon.launcher.standard_input import StandardInput
 from dragon.launcher.terminal import Terminal
 from dragon.runtime.log import runtime_log
 
@@ -99,6 +102,7 @@ class FrontEnd:
         self.options = options
         self.head_node: int | None = None
         self.terminal = Terminal(self._on_terminal_closed)
+        self.input = StandardInput(self._on_input)
         self._ending = False
         self._hurried = False
         self._interrupted = False
@@ -156,6 +160,7 @@ class FrontEnd:
         for index, control in enumerate(self.meeting.controls):
             assert control is not None
             self.alive[index] = control
+        self.meeting.close()  # nobody else is expected
         count = len(self.alive)
         settings = {
             "idle": self.options.idle,
@@ -186,6 +191,8 @@ class FrontEnd:
                 self.terminal.write(2, f"{values['text']}\n".encode())
             elif kind == "head_exited" and index == self.head_node:
                 self._on_head_exited(int(values["code"]), values.get("error", ""))
+            elif kind == "read" and index == self.head_node:
+                self.input.want()
             elif kind == "cleared":
                 self._on_cleared(index)
             elif kind == "bye":
@@ -201,9 +208,23 @@ class FrontEnd:
         control = self.alive[index]
 
         def written() -> None:
-            self.loop.call_soon_threadsafe(lambda: control.send("written", count=len(data)))
+            self._soon(lambda: control.send("written", count=len(data)))
 
         self.terminal.write(number, data, written)
+
+    def _on_input(self, data: bytes) -> None:
+        def send() -> None:
+            if self.head_node is not None and self.head_node in self.alive:
+                self.alive[self.head_node].send("input", data=data)
+
+        self._soon(send)
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        """Have the loop call it; for other threads."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            pass  # the loop is closed: the run is over, and nobody is left to tell
 
     def _on_head_exited(self, code: int, error: str) -> None:
         if error:
@@ -275,7 +296,7 @@ class FrontEnd:
     def _on_terminal_closed(self, number: int) -> None:
         # `dragon … | head`: on one node the program would get SIGPIPE; from here it can be told to end.
         if number == 1:
-            self.loop.call_soon_threadsafe(self._on_signal, signal.SIGTERM)
+            self._soon(lambda: self._on_signal(signal.SIGTERM))
 
     async def _end(self) -> None:
         self._ending = True

@@ -55,6 +55,7 @@ class Rendezvous:
         self._complete = asyncio.Event()
         self._failure = ""
         self.announced = False
+        self._open = False
 
     def listen(self, hosts: list[str], port: int = 0) -> Token:
         """Listen, and return the token for the agents. `hosts` are the addresses under which they are to call.
@@ -106,7 +107,9 @@ class Rendezvous:
             control.send("membership", **{**msgspec.structs.asdict(own), "members": members})
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept nobody any more; may be called again."""
+        if not self._open:
+            return
         self._open = False
         self._loop.remove_reader(self._listener)
         self._listener.close()
