@@ -26,14 +26,16 @@ async def run() -> int:
     launcher = choose(wanted)
     assert launcher is not None
     # The same words, to another program.
-    python, _m, _dragon, _node, *rest = launcher.command  # type: ignore[attr-defined]
-    launcher.command = [python, os.environ.get("STAND_IN", str(STAND_IN)), *rest]  # type: ignore[attr-defined]
+    python, _m, _dragon, _node, *rest = launcher.command
+    launcher.command = [python, os.environ.get("STAND_IN", str(STAND_IN)), *rest]
     head = Head(executable=sys.argv[3], arguments=sys.argv[4:], environment=carried(), folder=os.getcwd())
     return await FrontEnd(launcher, head, options).run()
 
 
 if __name__ == "__main__":
     try:
-        print("code", uvloop.run(run()), flush=True)
+        code = uvloop.run(run())
+        if "QUIET" not in os.environ:
+            print("code", code, flush=True)
     except base.LaunchError as error:
         sys.exit(f"launch failed: {error}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
+from dragon.infrastructure.membership import Token
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 OVER = Path(__file__).with_name("over.py")
@@ -106,6 +107,36 @@ def test_a_node_that_does_not_join_is_named(site: Site) -> None:
     assert "1 of 3 nodes did not join within 1.5 s: node-1. Check" in done.stderr
 
 
+def test_a_signal_while_nodes_are_waited_for_ends_the_run(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+    process = site.start(*front_end("true"), env={"STAND_IN_SILENT": "1"})
+    wait_until(lambda: len(agents(site)) == 3)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert out == "code -2\n", err
+
+
+def test_nohup_is_respected(site: Site) -> None:
+    process = site.start("nohup", *front_end("sh", "-c", "echo ready; sleep 0.5; echo done"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=30)
+    assert out == "done\ncode 0\n", err
+
+
+def test_a_reader_that_reads_nothing_does_not_keep_the_run_from_ending(site: Site) -> None:
+    program = site.write("while True: print('x' * 1000, flush=True)", "head.py")
+    process = site.start(*front_end(sys.executable, str(program)), env={"QUIET": "1"})
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=30)
+    process.stdout.close()
+    process.stderr.close()  # type: ignore[union-attr]
+
+
 def test_an_agent_that_cannot_start_is_told_at_once(site: Site) -> None:
     done = run(site, "true", env={"STAND_IN": "/nonexistent.py"})
     assert done.returncode == 1
@@ -168,11 +199,11 @@ def test_the_secret_is_nowhere_to_be_read(site: Site) -> None:
     process = start(site, "sh", "-c", "echo ready; exec sleep 60", nodes=2)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    # A token is one long word of base64; nothing that `ps` shows is like it.
-    shown = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid, _ in site.processes()]
-    variables = [Path(f"/proc/{pid}/environ").read_bytes() for pid in agents(site)]
     assert len(agents(site)) == 2
-    assert not [words for words in shown for word in words.split(b"\0") if word.startswith(b"ha")]
-    assert not [words for words in variables if b"DRAGON_JOIN" in words]
+    for pid, _ in site.processes():
+        for kind in ("cmdline", "environ"):
+            for word in Path(f"/proc/{pid}/{kind}").read_bytes().split(b"\0"):
+                with pytest.raises(ValueError):
+                    Token.decode(word.rpartition(b"=")[2].decode(errors="replace"))
     process.terminate()
     process.communicate(timeout=30)

@@ -12,6 +12,7 @@ from dragon.launcher.choice import WLMS, Wanted
 __all__ = ["add_options", "answers", "hosts", "wanted"]
 
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
+HOST_FILE = "DRAGON_RUN_NODEFILE"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +128,10 @@ def hosts(arguments: argparse.Namespace) -> list[str]:
     if arguments.hostfile:
         return listed.read_host_file(arguments.hostfile)
     config = getattr(arguments, "network_config", None)
-    return listed.read_network_config(config) if config else []
+    if config:
+        return listed.read_network_config(config)
+    file = os.environ.get(HOST_FILE)
+    return listed.read_host_file(file) if file and arguments.wlm in ("ssh", "drun") else []
 
 
 def ssh_options(arguments: argparse.Namespace) -> list[str]:

@@ -42,6 +42,7 @@ class Launcher(ABC):
 
     name: str
     nodes: list[str]
+    command: list[str]  # of an agent
     # Whether all nodes are this machine, so that the front end need not be reachable from elsewhere.
     local = False
     # Where agents have been told beforehand whom to join, and at which port.

@@ -121,7 +121,8 @@ class FrontEnd:
         self.alive: dict[int, Control] = {}
         self.all_gone = asyncio.Event()
         for number in _SIGNALS:
-            self.loop.add_signal_handler(number, self._on_signal, number)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                self.loop.add_signal_handler(number, self._on_signal, number)
         try:
             if await self._gather():
                 self._take_over()

@@ -52,11 +52,15 @@ class Pals(_Job):
 
     name = "pbs+pals"
 
+    def __init__(self, count: int = 0, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(count, environment)
+        self.command = agent_command("--index-from", "PALS_RANKID", join="environment")
+
     async def start(self, token: Token) -> None:
         # PALS gives its standard input to the first rank only, so the token goes in the environment, which other
         # users cannot read; the agent takes it out of there.
         environment = {**os.environ, "DRAGON_JOIN": token.encode()}
-        command = [*self.mpiexec(), *agent_command("--index-from", "PALS_RANKID", join="environment")]
+        command = [*self.mpiexec(), *self.command]
         self.starters.append(await Starter.run("mpiexec", command, "", environment))
 
     def mpiexec(self) -> list[str]:
@@ -80,6 +84,7 @@ class Pbs(_Job):
 
     def __init__(self, count: int = 0, environment: Mapping[str, str] = os.environ) -> None:
         super().__init__(count, environment)
+        self.command = agent_command(join="")  # a file of each agent's own
         self._folder: Path | None = None
 
     async def start(self, token: Token) -> None:
@@ -91,7 +96,7 @@ class Pbs(_Job):
         file = folder / str(index)
         file.touch(mode=0o600)
         file.write_text(own.encode())
-        command = [*self.pbsdsh(index), *agent_command(join=str(file))]
+        command = [*self.pbsdsh(index), *self.command[:-1], str(file)]
         self.starters.append(await Starter.run(f"pbsdsh on {self.nodes[index]}", command, ""))
 
     def pbsdsh(self, index: int) -> list[str]:
