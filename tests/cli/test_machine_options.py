@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -65,6 +66,12 @@ def test_what_cannot_be_is_said(site: Site, options: list[str], code: int, told:
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_an_argument_that_no_message_can_hold(site: Site) -> None:
+    done = site.run(sys.executable, "-m", "dragon", "--nodes", "2", site.write(PROGRAM), os.fsdecode(b"\xff"))
+    assert done.returncode == 1
+    assert "is not UTF-8" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["-"], ["environment"], ["/nonexistent"]])

@@ -124,4 +124,5 @@ def test_what_belongs_to_one_node_stays_there() -> None:
         "TMPDIR": "/",
     }
     assert carried(given) == {"PATH": "/bin", "A": "1"}
+    assert carried({"A": "1", "B": "\udcff"}) == {"A": "1"}
     assert "PATH" in carried(os.environ)

@@ -19,9 +19,13 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
     """Run the head process to its end; its exit code, negative for a signal. Raises LaunchError."""
     import uvloop
 
-    from dragon.launcher.environment import carried
+    from dragon.launcher.base import LaunchError
+    from dragon.launcher.environment import carried, is_text
     from dragon.launcher.frontend import FrontEnd, Head, Options
 
+    for word in [*command, os.getcwd()]:
+        if not is_text(word):
+            raise LaunchError(f"{word!r} is not UTF-8, and cannot be handed to another node")
     environment = carried()
     claims = {"network_prefix": arguments.network_prefix} if arguments.network_prefix else {}
     settings = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["carried"]
+__all__ = ["carried", "is_text"]
 
 # What a workload manager, a login or a runtime set for one node or one process.
 _PREFIXES = ("SLURM", "SRUN_", "PBS_", "PALS_", "PMI_", "PMIX_", "OMPI_", "KUBERNETES_", "SSH_", "XDG_", "_")
@@ -33,5 +33,13 @@ _NAMES = frozenset(
 
 
 def carried(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What processes on other nodes take over from the user's environment."""
+    """What processes on other nodes take over from the user's environment.
+
+    Variables that are not UTF-8 stay behind: messages are text.
+    """
     return {name: value for name, value in environment.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
+
+
+def is_text(word: str) -> bool:
+    """Whether it can be sent: not so for bytes that Python read from the system and could not decode."""
+    return word.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in word)

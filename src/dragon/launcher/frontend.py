@@ -204,7 +204,7 @@ class FrontEnd:
             log.warning("%s sent a %r message that makes no sense: %r", self._name(index), kind, error)
 
     def _on_output(self, index: int, number: int, data: bytes) -> None:
-        if number not in (1, 2):
+        if number not in (1, 2) or not isinstance(data, bytes):
             raise ValueError(number)
         control = self.alive[index]
 
