@@ -121,17 +121,16 @@ def _set(name: str) -> bool:
 
 def hosts(arguments: argparse.Namespace) -> list[str]:
     """The hosts that were named. Raises OSError or ValueError for unusable files and lists."""
+    config = getattr(arguments, "network_config", None)
+    by_ssh = arguments.wlm in ("ssh", "drun")
+    file = arguments.hostfile or (os.environ.get(HOST_FILE) if by_ssh and not config else None)
+    if not (arguments.hostlist or file or config):
+        return []
     from dragon.launcher import hosts as listed
 
     if arguments.hostlist:
         return listed.unique(listed.expand(arguments.hostlist))
-    if arguments.hostfile:
-        return listed.read_host_file(arguments.hostfile)
-    config = getattr(arguments, "network_config", None)
-    if config:
-        return listed.read_network_config(config)
-    file = os.environ.get(HOST_FILE)
-    return listed.read_host_file(file) if file and arguments.wlm in ("ssh", "drun") else []
+    return listed.read_host_file(file) if file else listed.read_network_config(str(config))
 
 
 def ssh_options(arguments: argparse.Namespace) -> list[str]:

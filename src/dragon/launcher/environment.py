@@ -37,7 +37,11 @@ def carried(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     Variables that are not UTF-8 stay behind: messages are text.
     """
-    return {name: value for name, value in environment.items() if name not in _NAMES and not name.startswith(_PREFIXES)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _NAMES and not name.startswith(_PREFIXES) and is_text(name + value)
+    }
 
 
 def is_text(word: str) -> bool:
