@@ -126,7 +126,9 @@ class FrontEnd:
         try:
             if await self._gather():
                 self._take_over()
-                self._start_head()
+                # A node may have been lost in this moment already, and that have been seen to.
+                if self.head_node is None and not self.code.done():
+                    self._start_head()
             return await self.code
         finally:
             await self._end()
@@ -175,10 +177,6 @@ class FrontEnd:
         self.launcher.show(lambda data: self.terminal.write(2, data))
 
     def _start_head(self) -> None:
-        if not self.alive:
-            log.error("no node is left to run the program on")
-            self.code.set_result(1)
-            return
         self.head_node = min(self.alive)
         if self._restarted:
             self.head.environment[RESTARTED] = "1"
@@ -190,14 +188,15 @@ class FrontEnd:
                 self._on_output(index, int(values["number"]), values["data"])
             elif kind == "log":
                 self.terminal.write(2, f"{values['text']}\n".encode())
-            elif kind == "head_exited" and index == self.head_node:
-                self._on_head_exited(int(values["code"]), values.get("error", ""))
-            elif kind == "read" and index == self.head_node:
+            elif kind == "head_exited":
+                self._on_head_exited(index, int(values["code"]), values.get("error", ""))
+            elif kind == "read":
                 self.input.want()
             elif kind == "cleared":
                 self._on_cleared(index)
             elif kind == "bye":
-                self._forget(index).close()
+                self.alive[index].close()
+                self._on_lost(index, "its agent was ended")
             else:
                 log.warning("%s sent %r, which means nothing here", self._name(index), kind)
         except (KeyError, TypeError, ValueError) as error:
@@ -227,15 +226,19 @@ class FrontEnd:
         except RuntimeError:
             pass  # the loop is closed: the run is over, and nobody is left to tell
 
-    def _on_head_exited(self, code: int, error: str) -> None:
+    def _on_head_exited(self, index: int, code: int, error: str) -> None:
+        if index != self.head_node:
+            return  # one that was ended because it is started again
         if error:
             self.terminal.write(2, f"dragon: {error}\n".encode())
-        if not self._clearing and not self.code.done():
+        if not self.code.done():
             self.code.set_result(code)
 
     def _on_lost(self, index: int, reason: str) -> None:
-        self._forget(index)
+        del self.alive[index]
         if self._ending:
+            if not self.alive:
+                self.all_gone.set()
             return
         self._clearing.discard(index)
         log.error("node %d (%s) is lost: %s", index, self._name(index), reason)
@@ -245,33 +248,31 @@ class FrontEnd:
             return
         if self._can_restart():
             self._restart_head()
-        elif index == self.head_node:
-            log.error("the run ends: the head process was on %s", self._name(index))
+        elif self.head_node in (index, None):
+            why = "the head process was there" if index == self.head_node else "too few nodes are left"
+            log.error("the run ends: %s", why)
             self.code.set_result(1)
 
     def _can_restart(self) -> bool:
-        needed = 1 if self.options.exhaust else len(self.meeting.nodes) - self.options.idle
+        spared = self.options.idle and not self.options.exhaust
+        needed = len(self.meeting.nodes) - self.options.idle if spared else 1
         return self.options.resilient and len(self.alive) >= max(1, needed) and not self._interrupted
 
     def _restart_head(self) -> None:
-        self._restarted = True
-        log.error("the program is started again on the nodes that are left (%d)", len(self.alive))
-        self.head_node = None
-        for index, control in self.alive.items():
-            self._clearing.add(index)
-            control.send("clear")
+        if self.head_node is not None:
+            self.head_node = None
+            self._restarted = True
+            log.error("the program is started again on the nodes that are left")
+            for index, control in self.alive.items():
+                self._clearing.add(index)
+                control.send("clear")
+        elif not self._clearing:
+            self._start_head()
 
     def _on_cleared(self, index: int) -> None:
-        if index in self._clearing:
-            self._clearing.discard(index)
-            if not self._clearing:
-                self._start_head()
-
-    def _forget(self, index: int) -> Control:
-        control = self.alive.pop(index)
-        if not self.alive:
-            self.all_gone.set()
-        return control
+        self._clearing.discard(index)
+        if not self._clearing and self.head_node is None:
+            self._start_head()
 
     def _name(self, index: int) -> str:
         member = self.meeting.members[index]
