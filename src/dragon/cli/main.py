@@ -9,8 +9,11 @@ import sys
 from collections.abc import Sequence
 
 import dragon
+from dragon.cli import machine
 from dragon.infrastructure import parameters
+from dragon.infrastructure.errors import DragonError
 from dragon.launcher import local
+from dragon.launcher.choice import choose
 
 __all__ = ["main"]
 
@@ -21,6 +24,8 @@ examples:
   dragon -m package.module          run a module
   dragon ./simulate input.dat       run any executable
   dragon --basic-label sweep.py     with the name of the process before every line of output
+  dragon --nodes 4 sweep.py         rehearse on four simulated nodes; in an allocation: use four of its nodes
+  dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
 says how the program ended (128 + the signal's number if it was killed).
@@ -31,15 +36,13 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(
         prog="dragon",
-        description="Run a program with the Dragon runtime: its processes, queues and data on this machine.",
+        description="Run a program with the Dragon runtime, on this machine or over several nodes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument("--version", action="version", version=f"dragon {dragon.__version__}")
-    result.add_argument(
-        "-s", "--single-node-override", action="store_true", help="run on this node only (the default here)"
-    )
+    machine.add_options(result)
     result.add_argument(
         "-l",
         "--log-level",
@@ -74,6 +77,14 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == ["node", "--join"]:
+        from dragon.cli import node
+
+        return node.main(words[1:])
+    if words[:2] == ["k8s", "manifest"]:
+        from dragon.cli import k8s
+
+        return k8s.main(words[2:])
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
         parser().error("no program given; `dragon -h` shows how")
@@ -87,17 +98,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = [sys.executable, "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]
     else:
         command = _command(arguments.program, rest)
-    code = local.run(command, arguments.label)
+    machine.tell(machine.answers(arguments))
+    code = _run(command, arguments)
     return 128 - code if code < 0 else code
+
+
+def _run(command: list[str], arguments: argparse.Namespace) -> int:
+    if arguments.wlm == "k8s" and os.environ.get("JOB_COMPLETION_INDEX", "0") != "0":
+        from dragon.cli import node
+
+        # All pods run the same command; the first is the front end, and this is another one.
+        os.environ.pop("DRAGON_FRONT_END", None)
+        return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
+    try:
+        launcher = choose(machine.wanted(arguments))
+        if launcher is not None:
+            from dragon.cli import several
+
+            return several.run(launcher, command, arguments)
+    except DragonError as error:
+        print(f"dragon: {error}", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        parser().error(str(error))
+    return local.run(command, arguments.label)
 
 
 def _split_module(words: list[str]) -> list[str]:
     """Everything after `-m MODULE` belongs to the module, options too."""
-    for position, word in enumerate(words):
-        if word == "-m" and position + 1 < len(words):
-            return [*words[: position + 2], *(["--"] if words[position + 2 :] else []), *words[position + 2 :]]
-        if not word.startswith("-") and (position == 0 or words[position - 1] not in ("-l", "--log-level")):
-            break
+    if "-m" not in words:
+        return words
+    valued = {option for action in parser()._actions if action.nargs is None for option in action.option_strings}
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        if words[position] == "-m" and position + 1 < len(words):
+            rest = words[position + 2 :]
+            return [*words[: position + 2], *(["--"] if rest else []), *rest]
+        position += 2 if words[position] in valued else 1
     return words
 
 

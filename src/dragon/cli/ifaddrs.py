@@ -1,0 +1,74 @@
+"""`dragon-network-ifaddrs`: this machine's network interfaces and their addresses, as a JSON list."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dragon.infrastructure.interfaces import interfaces
+
+__all__ = ["main"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="dragon-network-ifaddrs",
+        description="List the network interfaces of this machine as JSON, in the manner of getifaddrs(3).",
+    )
+    result.add_argument("prefix", nargs="*", metavar="PREFIX", help="interfaces whose names begin so (default: all)")
+    result.add_argument("-n", "--name", metavar="REGEX", help="interfaces whose whole name is like this")
+    result.add_argument(
+        "-f", "--family", action="append", default=[], metavar="AF", help="address family: AF_INET, AF_INET6, AF_PACKET"
+    )
+    result.add_argument("--ip", dest="family", action="append_const", const="AF_INET", help="IPv4 addresses")
+    result.add_argument("--ip6", dest="family", action="append_const", const="AF_INET6", help="IPv6 addresses")
+    flags = {"nargs": "+", "action": "extend", "default": [], "metavar": "FLAG"}
+    result.add_argument("-r", "--require-flags", help="only with all of these flags (UP, or IFF_UP)", **flags)  # type: ignore[arg-type]
+    result.add_argument("-a", "--any-flags", help="only with one of these flags", **flags)  # type: ignore[arg-type]
+    result.add_argument("-x", "--exclude-flags", help="only without these flags", **flags)  # type: ignore[arg-type]
+    result.add_argument("--up", dest="require_flags", action="append_const", const="UP", help="the same as -r UP")
+    result.add_argument(
+        "--running", dest="require_flags", action="append_const", const="RUNNING", help="the same as -r RUNNING"
+    )
+    result.add_argument(
+        "--no-loopback", dest="exclude_flags", action="append_const", const="LOOPBACK", help="the same as -x LOOPBACK"
+    )
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        chosen = [entry for entry in interfaces() if _fits(entry, arguments)]
+    except re.error as error:
+        parser().error(f"--name: {arguments.name!r} is no regular expression: {error}")
+    print(json.dumps(chosen, indent=2))
+    return 0
+
+
+def _fits(entry: dict[str, Any], arguments: argparse.Namespace) -> bool:
+    flags = set(entry["flags"])
+    families = {f"AF_{family.upper().removeprefix('AF_')}" for family in arguments.family}
+    return (
+        (not arguments.prefix or entry["name"].startswith(tuple(arguments.prefix)))
+        and (arguments.name is None or re.fullmatch(arguments.name, entry["name"]) is not None)
+        and (not families or entry["family"] in families)
+        and _full(arguments.require_flags) <= flags
+        and (not arguments.any_flags or bool(_full(arguments.any_flags) & flags))
+        and not _full(arguments.exclude_flags) & flags
+    )
+
+
+def _full(names: list[str]) -> set[str]:
+    return {f"IFF_{name.upper().removeprefix('IFF_')}" for name in names}
+
+
+def run_and_exit() -> None:
+    """The entry point of the command."""
+    sys.exit(main())

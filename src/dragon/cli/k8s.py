@@ -1,0 +1,55 @@
+"""`dragon k8s manifest`: what `kubectl apply -f -` needs in order to run a program over the pods of a Job."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+
+from dragon.launcher.k8s import Resources, manifest
+
+__all__ = ["main"]
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")  # a pod's host name has the index after it, 63 letters in all
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the manifest as YAML; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dragon k8s manifest",
+        description="Print a Secret, a headless Service and an Indexed Job that run a program over N pods. They hold "
+        "the secret of one run: pipe them to `kubectl apply -f -`, print new ones for the next run, and keep none.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--name", default="dragon", help="of the Job (default dragon)")
+    parser.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
+    parser.add_argument("-N", "--nodes", type=int, required=True, metavar="N", help="pods")
+    parser.add_argument("--namespace", default="", help="where the Job runs")
+    parser.add_argument("-p", "--port", type=int, default=7575, help="at which the first pod listens (default 7575)")
+    parser.add_argument("--cpus", type=int, metavar="N", help="CPUs of each pod")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod")
+    parser.add_argument("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="...", help="program and arguments, as for `dragon`"
+    )
+    arguments = parser.parse_args(words)
+    if not arguments.command:
+        parser.error("no program given")
+    if not _NAME.fullmatch(arguments.name):
+        parser.error(f"--name {arguments.name}: lower-case letters, digits and dashes, at most 53, a letter first")
+    if arguments.nodes < 1:
+        parser.error("--nodes: at least one")
+    import yaml
+
+    resources = Resources(cpus=arguments.cpus, gpus=arguments.gpus, memory=arguments.memory)
+    documents = manifest(
+        arguments.name,
+        arguments.image,
+        arguments.nodes,
+        arguments.command,
+        arguments.port,
+        resources,
+        arguments.namespace,
+    )
+    print(yaml.safe_dump_all(documents, sort_keys=False), end="")
+    return 0

@@ -1,0 +1,163 @@
+"""The options of `dragon` that say which nodes a run is to have, and what becomes of those that mean nothing here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+
+from dragon.launcher.choice import WLMS, Wanted
+
+__all__ = ["add_options", "answers", "hosts", "wanted"]
+
+SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
+HOST_FILE = "DRAGON_RUN_NODEFILE"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    nodes = parser.add_argument_group("nodes")
+    add_count_and_shape(nodes)
+    add_hosts(nodes)
+    force = nodes.add_mutually_exclusive_group()
+    force.add_argument(
+        "-s", "--single-node-override", action="store_true", help="run on this node only, in an allocation too"
+    )
+    force.add_argument("--multi-node-override", action="store_true", help="use the allocation, if of one node only")
+    failure = parser.add_argument_group("failure")
+    failure.add_argument(
+        "-r", "--resilient", action="store_true", help="start the program again on the other nodes when one is lost"
+    )
+    failure.add_argument("-i", "--idle", type=_count, default=0, metavar="N", help="spare nodes kept for --resilient")
+    failure.add_argument(
+        "-e", "--exhaust-resources", action="store_true", help="with -r: go on until no node is left at all"
+    )
+    network = parser.add_argument_group("network")
+    add_network(network)
+    network.add_argument("--network-config", metavar="FILE", help="nodes as `dragon-network-config` wrote them")
+    network.add_argument("-t", "--transport", choices=("tcp", "ucx", "hsta"), help="how bulk data goes between nodes")
+    network.add_argument(
+        "--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
+    )
+    ignored = parser.add_argument_group("accepted, without meaning here")
+    ignored.add_argument("--overlay-port", metavar="PORT", help=argparse.SUPPRESS)
+    ignored.add_argument("-o", "--overlay-transport", metavar="KIND", help=argparse.SUPPRESS)
+    ignored.add_argument("-T", "--telemetry-level", metavar="LEVEL", help=argparse.SUPPRESS)
+    ignored.add_argument("-a", "--attachable", action="store_true", help=argparse.SUPPRESS)
+    ignored.description = "--overlay-port, --overlay-transport, --telemetry-level, --attachable, --passphrase"
+
+
+def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
+    """How many nodes, and what rehearsed ones look like."""
+    group.add_argument(
+        "-N",
+        "--nodes",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="nodes of the allocation or list to use (default: all); without one: simulate N nodes on this machine",
+    )
+    group.add_argument("--cpus", type=_count, metavar="N", help="simulated nodes claim so many CPUs")
+    group.add_argument("--gpus", type=_count, metavar="N", help="simulated nodes claim so many GPUs")
+
+
+def add_hosts(group: argparse._ArgumentGroup) -> None:
+    """Where nodes come from, and how ssh gets there."""
+    group.add_argument("-w", "--wlm", choices=WLMS, default="", help="where nodes come from (default: found out)")
+    hosts = group.add_mutually_exclusive_group()
+    hosts.add_argument("--hostlist", metavar="A,B,...", help="run on these hosts, by ssh; node[01-16] is understood")
+    hosts.add_argument("--hostfile", metavar="FILE", help="run on the hosts of a file, one per line, by ssh")
+    group.add_argument("--ssh-config-path", metavar="FILE", help="configuration for ssh instead of ~/.ssh/config")
+    group.add_argument("--private-key", metavar="FILE", help="key for ssh")
+    group.add_argument(
+        "--address", default="auto", metavar="A", help="with --wlm ray: of the cluster (default: found out)"
+    )
+    group.add_argument("--passphrase", metavar="TEXT", help=argparse.SUPPRESS)
+
+
+def add_network(group: argparse._ArgumentGroup) -> None:
+    """Where the front end can be reached."""
+    group.add_argument(
+        "--network-prefix", default="", metavar="REGEX", help="use network interfaces whose names begin so"
+    )
+    group.add_argument(
+        "-p",
+        "--port",
+        "--frontend-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="TCP port at which the front end listens for its nodes (default: any that is free)",
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is less than 0")
+    return number
+
+
+def wanted(arguments: argparse.Namespace) -> Wanted:
+    """What the command line and the environment say. Raises OSError or ValueError for unusable files and lists."""
+    return Wanted(
+        wlm=arguments.wlm,
+        nodes=arguments.nodes,
+        idle=arguments.idle,
+        hosts=hosts(arguments),
+        single=arguments.single_node_override or (_set(SINGLE) and not arguments.multi_node_override),
+        several=arguments.multi_node_override or _set(SEVERAL),
+        cpus=arguments.cpus,
+        gpus=arguments.gpus,
+        ssh_options=ssh_options(arguments),
+        address=arguments.address,
+    )
+
+
+def _set(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0", "False")
+
+
+def hosts(arguments: argparse.Namespace) -> list[str]:
+    """The hosts that were named. Raises OSError or ValueError for unusable files and lists."""
+    config = getattr(arguments, "network_config", None)
+    by_ssh = arguments.wlm in ("ssh", "drun")
+    file = arguments.hostfile or (os.environ.get(HOST_FILE) if by_ssh and not config else None)
+    if not (arguments.hostlist or file or config):
+        return []
+    from dragon.launcher import hosts as listed
+
+    if arguments.hostlist:
+        return listed.unique(listed.expand(arguments.hostlist))
+    return listed.read_host_file(file) if file else listed.read_network_config(str(config))
+
+
+def ssh_options(arguments: argparse.Namespace) -> list[str]:
+    """What ssh is told besides."""
+    config, key = arguments.ssh_config_path, arguments.private_key
+    return [*(["-F", config] if config else []), *(["-i", key, "-o", "IdentitiesOnly=yes"] if key else [])]
+
+
+def answers(arguments: argparse.Namespace) -> Iterator[str]:
+    """A line for each option that means nothing here, which says what is used instead."""
+    if arguments.overlay_port:
+        yield "--overlay-port: agents listen at ports that are free, and tell each other which"
+    if arguments.overlay_transport:
+        yield "--overlay-transport: control messages go over TCP with TLS"
+    if arguments.transport == "hsta":
+        yield "--transport hsta: there is none; tcp is used"
+    if arguments.telemetry_level:
+        yield "--telemetry-level: this version has no telemetry"
+    if arguments.attachable:
+        yield "--attachable: no file is written; your programs on a node of the run join it with DRAGON_RUN"
+    if arguments.passphrase:
+        yield "--passphrase: it is visible to everybody in `ps`, and not used; load the key into ssh-agent"
+    if arguments.exhaust_resources and not arguments.resilient:
+        yield "--exhaust-resources: without --resilient nothing is started again"
+
+
+def tell(lines: Iterator[str]) -> None:
+    """Write them on stderr."""
+    for line in lines:
+        print(f"dragon: {line}", file=sys.stderr)

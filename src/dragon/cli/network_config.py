@@ -1,0 +1,89 @@
+"""`dragon-network-config`: the nodes of an allocation or a list of hosts, for `dragon --network-config`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dragon.cli import machine
+from dragon.infrastructure import parameters
+from dragon.infrastructure.errors import DragonError
+from dragon.launcher.choice import Wanted, choose
+
+__all__ = ["main"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="dragon-network-config",
+        description="Start an agent on each node of the allocation or the list, and print how each describes itself.",
+    )
+    nodes = result.add_argument_group("nodes")
+    machine.add_count_and_shape(nodes)
+    machine.add_hosts(nodes)
+    machine.add_network(nodes)
+    result.add_argument(
+        "--primary", default="", metavar="HOST", help="the node of the head process (default: the first)"
+    )
+    result.add_argument("--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have (60)")
+    result.add_argument("-l", "--log", metavar="LEVEL", help="what is logged on stderr (default WARNING)")
+    result.add_argument("-y", "--output-to-yaml", action="store_true", help="write a file named after the launcher")
+    result.add_argument("-j", "--output-to-json", action="store_true", help="write a file named after the launcher")
+    result.add_argument("--no-stdout", action="store_true", help="print nothing")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    arguments = parser().parse_args(argv)
+    if arguments.log:
+        os.environ[parameters.LOG_LEVEL] = arguments.log.upper()
+    try:
+        name, nodes = _nodes(arguments)
+    except (DragonError, OSError, ValueError) as error:
+        print(f"dragon-network-config: {error}", file=sys.stderr)
+        return 1
+    text = json.dumps(nodes, indent=2)
+    if arguments.output_to_yaml:
+        import msgspec
+
+        Path(f"{name}.yaml").write_bytes(msgspec.yaml.encode(nodes))
+    if arguments.output_to_json:
+        Path(f"{name}.json").write_text(text + "\n")
+    if not arguments.no_stdout:
+        print(text)
+    return 0
+
+
+def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    import uvloop
+
+    from dragon.launcher.survey import as_configuration, survey
+
+    launcher = choose(
+        Wanted(
+            wlm=arguments.wlm,
+            nodes=arguments.nodes,
+            hosts=machine.hosts(arguments),
+            several=not arguments.nodes,
+            cpus=arguments.cpus,
+            gpus=arguments.gpus,
+            ssh_options=machine.ssh_options(arguments),
+            address=arguments.address,
+        )
+    )
+    if launcher is None:
+        raise ValueError("one node needs no configuration; give --nodes, --hostlist or --wlm, or use an allocation")
+    members = uvloop.run(survey(launcher, arguments.network_prefix, arguments.port, arguments.join_timeout))
+    return launcher.name, as_configuration(members, arguments.primary)
+
+
+def run_and_exit() -> None:
+    """The entry point of the command."""
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""`dragon node --join -`: the agent of one node. Launchers run it; nobody types it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragon.infrastructure.membership import Token
+
+__all__ = ["TOKEN_VARIABLE", "main"]
+
+TOKEN_VARIABLE = "DRAGON_JOIN"
+
+
+def main(words: Sequence[str]) -> int:
+    """Read the token, and serve the run until it ends; the exit code."""
+    parser = argparse.ArgumentParser(prog="dragon node", description="The agent of a node; started by a launcher.")
+    parser.add_argument(
+        "--join",
+        required=True,
+        help="where the run's token is: - (a line of standard input), "
+        f"environment (the variable {TOKEN_VARIABLE}), or a file, which is removed",
+    )
+    parser.add_argument(
+        "--index-from", metavar="VARIABLE", help="the variable in which the workload manager numbers the nodes"
+    )
+    parser.add_argument(
+        "--name-from", metavar="VARIABLE", help="the variable in which the workload manager names this node"
+    )
+    arguments = parser.parse_args(words)
+    try:
+        token = Token.decode(_text(arguments.join))
+        if arguments.index_from is not None:
+            token.index = int(os.environ[arguments.index_from])
+        if arguments.name_from is not None:
+            _take_name(token, os.environ[arguments.name_from])
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
+    _leave_standard_input()
+    from dragon.agent.node import serve  # type: ignore[import-not-found]
+
+    return int(serve(token))
+
+
+def _take_name(token: Token, name: str) -> None:
+    # Policies name hosts as the workload manager prints them, and several of its nodes may be one machine.
+    if name.partition(".")[0] != socket.gethostname().partition(".")[0]:
+        token.claims.setdefault("host_name", name)
+
+
+def _text(place: str) -> str:
+    if place == "-":
+        return sys.stdin.readline()
+    if place == "environment":
+        # Nothing that this process starts is to inherit it.
+        return os.environ.pop(TOKEN_VARIABLE, "")
+    text = Path(place).read_text()
+    Path(place).unlink()
+    return text
+
+
+def _leave_standard_input() -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)

@@ -1,0 +1,63 @@
+"""`dragon` over several nodes: from the command line to the front end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from dragon.infrastructure import configuration, parameters
+
+if TYPE_CHECKING:
+    from dragon.launcher.base import Launcher
+
+__all__ = ["run"]
+
+
+def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -> int:
+    """Run the head process to its end; its exit code, negative for a signal. Raises LaunchError."""
+    import uvloop
+
+    from dragon.launcher.base import LaunchError
+    from dragon.launcher.environment import carried, is_text
+    from dragon.launcher.frontend import FrontEnd, Head, Options
+
+    for word in [*command, os.getcwd()]:
+        if not is_text(word):
+            raise LaunchError(f"{word!r} is not UTF-8, and cannot be handed to another node")
+    environment = carried()
+    claims = {"network_prefix": arguments.network_prefix} if arguments.network_prefix else {}
+    settings = {
+        "label": arguments.label,
+        "log_level": os.environ.get(parameters.LOG_LEVEL, ""),
+        "strict": parameters.strict(),
+        "transport": _transport(arguments.transport),
+        "environment": environment,
+        "folder": os.getcwd(),
+        "command": " ".join(command),
+    }
+    options = Options(
+        prefix=arguments.network_prefix,
+        port=arguments.port,
+        join_timeout=arguments.join_timeout,
+        claims=claims,
+        settings=settings,
+        idle=arguments.idle,
+        resilient=arguments.resilient,
+        exhaust=arguments.exhaust_resources,
+    )
+    head = Head(executable=command[0], arguments=command[1:], environment=environment, folder=os.getcwd())
+
+    async def serve() -> int:
+        return await FrontEnd(launcher, head, options).run()
+
+    sys.stdout.flush()
+    return uvloop.run(serve())
+
+
+def _transport(asked: str | None) -> str:
+    """ "tcp", "ucx", or nothing where the runtime is to choose."""
+    if asked is None:
+        return "tcp" if configuration.read().get("tcp_runtime") else ""
+    return "ucx" if asked == "ucx" else "tcp"

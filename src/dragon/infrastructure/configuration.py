@@ -1,0 +1,38 @@
+"""What `dragon-config` keeps for this user's later runs: a few names and texts in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+__all__ = ["default_path", "read", "write"]
+
+
+def default_path() -> Path:
+    """Where it is kept."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(base) / "dragon" / "config.json"
+
+
+def read(path: Path | None = None) -> dict[str, str]:
+    """All that is kept. Raises ValueError where the file is not what `write` wrote."""
+    file = path or default_path()
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}; `dragon-config --clean` removes it") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} is damaged: it holds no object; `dragon-config --clean` removes it")
+    return {str(key): str(value) for key, value in content.items()}
+
+
+def write(content: dict[str, str], path: Path | None = None) -> None:
+    """Keep that, whole or not at all."""
+    file = path or default_path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.rename(file)

@@ -1,0 +1,121 @@
+"""Which launcher a command line and an environment ask for.
+
+`--wlm` decides; else hosts that are given go by ssh; else an allocation of several nodes is used; else `--nodes N`
+means N simulated nodes; else the run is on this node alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from dragon.launcher.base import Launcher
+
+__all__ = ["WLMS", "Wanted", "choose"]
+
+WLMS = ("slurm", "pbs", "pbs+pals", "ssh", "k8s", "ray", "local", "drun")
+
+# The command of a workload manager that somebody may have forgotten to ask for nodes.
+_MANAGERS = {"srun": "Slurm", "qsub": "PBS"}
+
+
+class Wanted(msgspec.Struct, kw_only=True):
+    """What the command line says about nodes. `nodes` 0 means all there are; `idle` come on top of the others."""
+
+    wlm: str = ""
+    nodes: int = 0
+    idle: int = 0
+    hosts: list[str] = []
+    single: bool = False
+    several: bool = False
+    cpus: int | None = None
+    gpus: int | None = None
+    ssh_options: list[str] = []
+    address: str = "auto"  # of a Ray cluster
+
+    @property
+    def count(self) -> int:
+        return self.nodes + self.idle if self.nodes else 0
+
+
+def choose(wanted: Wanted, environment: Mapping[str, str] = os.environ) -> Launcher | None:
+    """The launcher, or None for this node alone. Raises LaunchError where what is wanted cannot be had."""
+    if wanted.single:
+        return None
+    name = wanted.wlm or _implied(wanted, environment)
+    if not name:
+        return None
+    return _make(name, wanted, environment)
+
+
+def _implied(wanted: Wanted, environment: Mapping[str, str]) -> str:
+    if wanted.hosts:
+        return "ssh"
+    rehearsal = wanted.cpus is not None or wanted.gpus is not None
+    slurm = int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 0)
+    if not rehearsal and "SLURM_JOB_ID" in environment and (slurm > 1 or wanted.several):
+        return "slurm"
+    if not rehearsal and environment.get("PBS_NODEFILE"):
+        from dragon.launcher.pbs import has_pals, read_node_file
+
+        if len(set(read_node_file(environment))) > 1 or wanted.several:
+            return "pbs+pals" if has_pals() else "pbs"
+    if wanted.nodes > 1 or rehearsal:
+        return "local"
+    if wanted.several:
+        from dragon.launcher.base import LaunchError
+
+        raise LaunchError(
+            "several nodes were asked for, and there are none: give --nodes, --hostlist or --wlm, or use an allocation"
+        )
+    _tell_of_managers(environment)
+    return ""
+
+
+def _tell_of_managers(environment: Mapping[str, str]) -> None:
+    if "SLURM_JOB_ID" in environment or "PBS_JOBID" in environment or not sys.stderr.isatty():
+        return
+    for command, name in _MANAGERS.items():
+        if shutil.which(command):
+            print(f"dragon: {name} is installed here, but this is no allocation of it: this node only", file=sys.stderr)
+            return
+
+
+def _make(name: str, wanted: Wanted, environment: Mapping[str, str]) -> Launcher:
+    from dragon.launcher.base import LaunchError
+
+    if name == "slurm":
+        from dragon.launcher.slurm import Slurm
+
+        return Slurm(wanted.count, environment)
+    if name in ("pbs", "pbs+pals"):
+        from dragon.launcher import pbs
+
+        return pbs.Pals(wanted.count, environment) if name == "pbs+pals" else pbs.Pbs(wanted.count, environment)
+    if name in ("ssh", "drun"):
+        from dragon.launcher.ssh import Ssh
+
+        if not wanted.hosts:
+            raise LaunchError("which hosts? Give --hostlist, --hostfile or --network-config")
+        if wanted.count > len(wanted.hosts):
+            raise LaunchError(f"{wanted.count} nodes were asked for, and {len(wanted.hosts)} hosts given")
+        return Ssh(wanted.hosts[: wanted.count or None], wanted.ssh_options)
+    if name == "k8s":
+        from dragon.launcher.k8s import K8s
+
+        return K8s(environment)
+    if name == "ray":
+        from dragon.launcher.ray import Ray
+
+        return Ray(wanted.count, wanted.address)
+    if name == "local":
+        from dragon.launcher.simulated import Simulated
+
+        return Simulated(wanted.count or 1, wanted.cpus, wanted.gpus)
+    raise LaunchError(f"there is no launcher {name!r}; there are {', '.join(WLMS)}")

@@ -1,0 +1,321 @@
+"""The front end of a run over several nodes: it has the agents started, and speaks with each until the run ends.
+
+What goes over a control connection, after the membership:
+
+| to the agent | values | meaning |
+|---|---|---|
+| start_head | executable, arguments, environment, folder | start the head process; the primary's only |
+| signal | number | for the head process |
+| lost | index, host_name, reason | a node is gone |
+| input | data | the next piece of the front end's standard input, empty at its end; answers `read` |
+| written | count | so many more bytes of this agent's output have been shown |
+| clear | | end every process on this node, then say `cleared`: the head process is to be started again |
+| end | | end everything on this node, then say `bye` |
+
+| from the agent | values | meaning |
+|---|---|---|
+| output | number (1 or 2), data | what a process wrote |
+| log | text | a line of the agent's log |
+| read | | the head process's standard input has room |
+| head_exited | code, error | the head process ended (negative: by a signal), or could not be started |
+| cleared | | no process of the run is left on this node |
+| bye | | everything on this node has ended; closes |
+
+An agent sends output ahead of `written` by a bounded number of bytes only (`output_window` of the settings), so a
+terminal that is slow or stopped holds the writers back and never fills the front end's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragon.agent.control import Control
+from dragon.infrastructure.interfaces import usable_addresses
+from dragon.launcher.base import Launcher, LaunchError
+from dragon.launcher.rendezvous import Rendezvous
+from dragon.launcher.standard_input import StandardInput
+from dragon.launcher.terminal import Terminal
+from dragon.runtime.log import runtime_log
+
+__all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
+
+log = runtime_log("frontend")
+
+OUTPUT_WINDOW = 2**20
+_SMALLEST_WINDOW = 2**16
+_OUTPUT_MEMORY = 2**28  # of the front end, for all nodes
+# Set for a program that was started again after a node was lost.
+RESTARTED = "DRAGON_RESILIENT_RESTART"
+
+# Between a signal to the front end and the end of everything.
+_GRACE = 10.0
+_GOODBYE = 15.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """The user's program."""
+
+    executable: str
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """How a run over several nodes is to be had. `settings` reach every agent."""
+
+    prefix: str = ""  # of the network interfaces to use; a regular expression
+    port: int = 0
+    join_timeout: float = 60.0
+    claims: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    idle: int = 0
+    resilient: bool = False
+    exhaust: bool = False
+
+
+def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
+    """The addresses at which the nodes of a launcher can call this machine. Raises LaunchError if there are none."""
+    if launcher.local:
+        return ["127.0.0.1"]
+    try:
+        hosts = usable_addresses(prefix)
+    except ValueError as error:
+        raise LaunchError(f"--network-prefix: {error}") from error
+    if not hosts:
+        raise LaunchError("this host has no network address that other nodes could reach")
+    return hosts
+
+
+class FrontEnd:
+    """One run, from its launcher to the head process's exit code."""
+
+    def __init__(self, launcher: Launcher, head: Head, options: Options) -> None:
+        self.launcher = launcher
+        self.head = head
+        self.options = options
+        self.head_node: int | None = None
+        self.terminal = Terminal(self._on_terminal_closed)
+        self.input = StandardInput(self._on_input)
+        self._ending = False
+        self._hurried = False
+        self._interrupted = False
+        self._restarted = False
+        # Nodes whose processes are being ended because the head process is to be started again.
+        self._clearing: set[int] = set()
+
+    async def run(self) -> int:
+        """Run to the end; the exit code of the head process, negative for a signal.
+
+        Raises LaunchError where the nodes cannot be had. However it ends, all agents are ended.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.code: asyncio.Future[int] = self.loop.create_future()
+        self.meeting = Rendezvous(self.launcher.nodes, self.launcher.identity)
+        self.alive: dict[int, Control] = {}
+        self.all_gone = asyncio.Event()
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                self.loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            if await self._gather():
+                self._take_over()
+                # A node may have been lost in this moment already, and that have been seen to.
+                if self.head_node is None and not self.code.done():
+                    self._start_head()
+            return await self.code
+        finally:
+            await self._end()
+
+    async def _gather(self) -> bool:
+        """Have all nodes join; whether they did before a signal came."""
+        hosts = listening_hosts(self.launcher, self.options.prefix)
+        token = self.meeting.listen(hosts, self.options.port or self.launcher.port)
+        token.claims = {"join_timeout": self.options.join_timeout, **self.options.claims}
+        meeting = asyncio.ensure_future(self.meeting.gather(self.options.join_timeout))
+        waits: list[asyncio.Future[Any]] = [meeting, self.code]
+        try:
+            await self.launcher.start(token)
+            failure = asyncio.ensure_future(self.launcher.failed())
+            waits.append(failure)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if self.code.done():
+                return False
+            if not meeting.done():
+                raise LaunchError(failure.result())
+            try:
+                meeting.result()
+            except LaunchError as error:
+                raise LaunchError("\n".join(filter(None, [str(error), self.launcher.told()]))) from error
+            return True
+        finally:
+            for wait in waits:
+                if wait is not self.code:
+                    wait.cancel()
+
+    def _take_over(self) -> None:
+        for index, control in enumerate(self.meeting.controls):
+            assert control is not None
+            self.alive[index] = control
+        self.meeting.close()  # nobody else is expected
+        count = len(self.alive)
+        settings = {
+            "idle": self.options.idle,
+            "resilient": self.options.resilient,
+            "output_window": max(_SMALLEST_WINDOW, min(OUTPUT_WINDOW, _OUTPUT_MEMORY // count)),
+        }
+        self.meeting.announce({**self.options.settings, **settings})
+        for index, control in list(self.alive.items()):
+            control.on_lost = lambda reason, index=index: self._on_lost(index, reason)
+            control.on_message = lambda kind, values, index=index: self._on_message(index, kind, values)
+        self.launcher.show(lambda data: self.terminal.write(2, data))
+
+    def _start_head(self) -> None:
+        self.head_node = min(self.alive)
+        if self._restarted:
+            self.head.environment[RESTARTED] = "1"
+        self.alive[self.head_node].send("start_head", **msgspec.structs.asdict(self.head))
+
+    def _on_message(self, index: int, kind: str, values: Mapping[str, Any]) -> None:
+        try:
+            if kind == "output":
+                self._on_output(index, int(values["number"]), values["data"])
+            elif kind == "log":
+                self.terminal.write(2, f"{values['text']}\n".encode())
+            elif kind == "head_exited":
+                self._on_head_exited(index, int(values["code"]), values.get("error", ""))
+            elif kind == "read":
+                self.input.want()
+            elif kind == "cleared":
+                self._on_cleared(index)
+            elif kind == "bye":
+                self.alive[index].close()
+                self._on_lost(index, "its agent was ended")
+            else:
+                log.warning("%s sent %r, which means nothing here", self._name(index), kind)
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("%s sent a %r message that makes no sense: %r", self._name(index), kind, error)
+
+    def _on_output(self, index: int, number: int, data: bytes) -> None:
+        if number not in (1, 2) or not isinstance(data, bytes):
+            raise ValueError(number)
+        control = self.alive[index]
+
+        def written() -> None:
+            self._soon(lambda: control.send("written", count=len(data)))
+
+        self.terminal.write(number, data, written)
+
+    def _on_input(self, data: bytes) -> None:
+        def send() -> None:
+            if self.head_node is not None and self.head_node in self.alive:
+                self.alive[self.head_node].send("input", data=data)
+
+        self._soon(send)
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        """Have the loop call it; for other threads."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            pass  # the loop is closed: the run is over, and nobody is left to tell
+
+    def _on_head_exited(self, index: int, code: int, error: str) -> None:
+        if index != self.head_node:
+            return  # one that was ended because it is started again
+        if error:
+            self.terminal.write(2, f"dragon: {error}\n".encode())
+        if not self.code.done():
+            self.code.set_result(code)
+
+    def _on_lost(self, index: int, reason: str) -> None:
+        del self.alive[index]
+        if self._ending:
+            if not self.alive:
+                self.all_gone.set()
+            return
+        self._clearing.discard(index)
+        log.error("node %d (%s) is lost: %s", index, self._name(index), reason)
+        for control in self.alive.values():
+            control.send("lost", index=index, host_name=self._name(index), reason=reason)
+        if self.code.done():
+            return
+        if self._can_restart():
+            self._restart_head()
+        elif self.head_node in (index, None):
+            why = "the head process was there" if index == self.head_node else "too few nodes are left"
+            log.error("the run ends: %s", why)
+            self.code.set_result(1)
+
+    def _can_restart(self) -> bool:
+        spared = self.options.idle and not self.options.exhaust
+        needed = len(self.meeting.nodes) - self.options.idle if spared else 1
+        return self.options.resilient and len(self.alive) >= max(1, needed) and not self._interrupted
+
+    def _restart_head(self) -> None:
+        if self.head_node is not None:
+            self.head_node = None
+            self._restarted = True
+            log.error("the program is started again on the nodes that are left")
+            for index, control in self.alive.items():
+                self._clearing.add(index)
+                control.send("clear")
+        elif not self._clearing:
+            self._start_head()
+
+    def _on_cleared(self, index: int) -> None:
+        self._clearing.discard(index)
+        if not self._clearing and self.head_node is None:
+            self._start_head()
+
+    def _name(self, index: int) -> str:
+        member = self.meeting.members[index]
+        return member.node.host_name if member else self.meeting.nodes[index]
+
+    def _on_signal(self, number: int) -> None:
+        if self._ending:
+            self._hurried = True  # somebody will not wait for goodbyes
+            self.all_gone.set()
+            return
+        if not self._interrupted:
+            self._interrupted = True
+            self.loop.call_later(_GRACE, self._give_up, number)
+        if self.head_node is not None and self.head_node in self.alive:
+            self.alive[self.head_node].send("signal", number=number)
+        else:
+            self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        if not self.code.done():
+            self.code.set_result(-number)
+
+    def _on_terminal_closed(self, number: int) -> None:
+        # `dragon … | head`: on one node the program would get SIGPIPE; from here it can be told to end.
+        if number == 1:
+            self._soon(lambda: self._on_signal(signal.SIGTERM))
+
+    async def _end(self) -> None:
+        self._ending = True
+        self.meeting.close()
+        joined = [control for control in self.meeting.controls if control is not None]
+        for control in joined:
+            control.send("end")
+        if self.alive:
+            try:
+                async with asyncio.timeout(_GOODBYE):
+                    await self.all_gone.wait()
+            except TimeoutError:
+                names = ", ".join(self._name(index) for index in sorted(self.alive))
+                log.error("no goodbye from %s in %g s; what runs there ends with the connection", names, _GOODBYE)
+        for control in joined:
+            control.close()
+        await self.launcher.stop(_GOODBYE if self.meeting.announced and not self._hurried else 0.0)
+        while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
+            if self._interrupted or self._hurried:
+                break  # nobody reads, and nobody wants to wait for that

@@ -1,0 +1,42 @@
+"""How a front end proves itself to its agents, and what they prove to it."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+
+import msgspec
+
+from dragon.infrastructure.membership import Token
+from dragon.runtime.credentials import Authority, fingerprint
+
+__all__ = ["Identity"]
+
+_SECRET_SIZE = 32
+
+
+class Identity(msgspec.Struct, kw_only=True):
+    """The front end's certificate and key (PEM), and the run's secret."""
+
+    certificate: bytes
+    key: bytes
+    secret: bytes
+
+    @classmethod
+    def create(cls) -> Identity:
+        """A new one."""
+        certificate, key = Authority.create().issue("front end")
+        return cls(certificate=certificate, key=key, secret=secrets.token_bytes(_SECRET_SIZE))
+
+    def token(self, addresses: list[str]) -> Token:
+        """What agents need in order to join at these addresses ("host:port")."""
+        return Token(addresses=addresses, fingerprint=fingerprint(self.certificate), secret=self.secret)
+
+    def encode(self) -> str:
+        """One line of text."""
+        return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Identity:
+        """Raises ValueError for what encode() did not write."""
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text.strip()), type=cls)

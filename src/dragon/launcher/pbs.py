@@ -1,0 +1,111 @@
+"""Nodes of a PBS job: with the `mpiexec` of PALS, or with plain PBS's own `pbsdsh`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dragon.infrastructure import configuration
+from dragon.infrastructure.membership import Token
+from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
+
+__all__ = ["Pals", "Pbs", "has_pals", "read_node_file"]
+
+
+def read_node_file(environment: Mapping[str, str]) -> list[str]:
+    """The lines of the job's PBS_NODEFILE: a host for each slot. Raises LaunchError outside of a job."""
+    path = environment.get("PBS_NODEFILE", "")
+    if not path:
+        raise LaunchError("this is not in a PBS job; use `qsub -I -l select=N` or a job script")
+    try:
+        return [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise LaunchError(f"PBS_NODEFILE cannot be read: {error}") from error
+
+
+def has_pals() -> bool:
+    """Whether the `mpiexec` in PATH is that of PALS."""
+    found = shutil.which("mpiexec")
+    return found is not None and "pals" in os.path.realpath(found).split(os.sep)
+
+
+class _Job(Launcher):
+    def __init__(self, count: int = 0, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__()
+        slots = read_node_file(environment)
+        allocated = list(dict.fromkeys(slots))
+        if count > len(allocated):
+            raise LaunchError(f"{count} nodes were asked for; the job has {len(allocated)}: {', '.join(allocated)}")
+        self.nodes = allocated[: count or None]
+        self.slots = [slots.index(node) for node in self.nodes]
+
+
+class Pals(_Job):
+    """The first `count` nodes of the job, or all: one `mpiexec` of PALS starts all agents."""
+
+    name = "pbs+pals"
+
+    def __init__(self, count: int = 0, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(count, environment)
+        self.command = agent_command("--index-from", "PALS_RANKID", join="environment")
+
+    async def start(self, token: Token) -> None:
+        # PALS gives its standard input to the first rank only, so the token goes in the environment, which other
+        # users cannot read; the agent takes it out of there.
+        environment = {**os.environ, "DRAGON_JOIN": token.encode()}
+        command = [*self.mpiexec(), *self.command]
+        self.starters.append(await Starter.run("mpiexec", command, "", environment))
+
+    def mpiexec(self) -> list[str]:
+        """The command before the agent's own: what `dragon-config add --backend-mpiexec-override` said, or our own."""
+        count = str(len(self.nodes))
+        override = configuration.read().get("backend_mpiexec_override")
+        if override:
+            nodes = ",".join(self.nodes)
+            return shlex.split(override.replace("{nnodes}", count).replace("{nodelist}", nodes))
+        return ["mpiexec", "--np", count, "--ppn", "1", "--hosts", ",".join(self.nodes), "--cpu-bind", "none"]
+
+
+class Pbs(_Job):
+    """The first `count` nodes of the job, or all: one `pbsdsh` for each.
+
+    It hands on neither standard input nor environment, so the token waits in a file of the home folder that only this
+    user can read, until the agent has read and removed it.
+    """
+
+    name = "pbs"
+
+    def __init__(self, count: int = 0, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(count, environment)
+        self.command = agent_command(join="")  # a file of each agent's own
+        self._folder: Path | None = None
+
+    async def start(self, token: Token) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=".dragon-join-", dir=Path.home()))  # 0700
+        await asyncio.gather(*(self._start(index, token, self._folder) for index in range(len(self.nodes))))
+
+    async def _start(self, index: int, token: Token, folder: Path) -> None:
+        own = msgspec.structs.replace(token, index=index)
+        file = folder / str(index)
+        file.touch(mode=0o600)
+        file.write_text(own.encode())
+        command = [*self.pbsdsh(index), *self.command[:-1], str(file)]
+        self.starters.append(await Starter.run(f"pbsdsh on {self.nodes[index]}", command, ""))
+
+    def pbsdsh(self, index: int) -> list[str]:
+        """The command before the agent's own."""
+        path = os.environ.get("PYTHONPATH")
+        variables = [f"PYTHONPATH={path}"] if path else []
+        return ["pbsdsh", "-n", str(self.slots[index]), "--", "/usr/bin/env", *variables]
+
+    async def stop(self, patience: float) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)  # the agents have removed what was in it
+        await super().stop(patience)

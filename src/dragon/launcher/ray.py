@@ -1,0 +1,116 @@
+"""Nodes of a Ray cluster: one actor on each runs the agent, so a Ray cluster anywhere is a machine for Dragon.
+
+The actors are bundles of a placement group with the strategy STRICT_SPREAD, so no two are on one node, and Ray starts
+nothing else on the CPUs and GPUs that they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragon.infrastructure.membership import Token
+from dragon.launcher.base import Launcher, LaunchError, agent_command
+
+__all__ = ["Ray"]
+
+_KEPT_LINES = 20
+_PLACEMENT_TIMEOUT = 60.0
+
+
+class _Actor:
+    """Holds the resources of a node, and runs its agent."""
+
+    def run(self, command: Sequence[str], token: str) -> tuple[int, str]:
+        """The agent's exit code, and the last lines that it wrote."""
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        told, _ = process.communicate(token + "\n")
+        return process.returncode, "\n".join(told.splitlines()[-_KEPT_LINES:])
+
+
+class Ray(Launcher):
+    """`count` nodes of the cluster at `address` (as `ray.init` takes it), or all of them.
+
+    Raises LaunchError where Ray is not installed, not reached, or has too few nodes.
+    """
+
+    name = "ray"
+
+    def __init__(self, count: int = 0, address: str = "auto") -> None:
+        super().__init__()
+        try:
+            import ray
+        except ImportError as error:
+            raise LaunchError("Ray is not installed here: pip install 'dragon-runtime[ray]'") from error
+        self.ray: Any = ray
+        if not ray.is_initialized():
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="dragon")
+            except ConnectionError as error:
+                raise LaunchError(f"no Ray cluster at {address!r}: {error}; `ray start` makes one") from error
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        if count > len(alive):
+            raise LaunchError(f"{count} nodes were asked for; the Ray cluster has {len(alive)}")
+        # What every one of the nodes can give; they need not be alike.
+        resources = [node["Resources"] for node in alive]
+        bundle = {kind: min(has.get(kind, 0) for has in resources) for kind in ("CPU", "GPU")}
+        self.bundle = {kind: amount for kind, amount in bundle.items() if amount} or {"CPU": 1}
+        self.nodes = [""] * (count or len(alive))
+        self.command = agent_command()
+        self._calls: list[Any] = []
+        self._group: Any = None
+
+    async def start(self, token: Token) -> None:
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._group = placement_group([self.bundle] * len(self.nodes), strategy="STRICT_SPREAD")
+        try:
+            await asyncio.wait_for(_awaited(self._group.ready()), _PLACEMENT_TIMEOUT)
+        except TimeoutError:
+            raise LaunchError(
+                f"Ray did not give {len(self.nodes)} nodes with {self.bundle} each in {_PLACEMENT_TIMEOUT:g} s: "
+                "others use them; `ray status` shows who"
+            ) from None
+        actor = self.ray.remote(_Actor)
+        for index in range(len(self.nodes)):
+            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+            options = {"num_cpus": self.bundle.get("CPU", 0), "num_gpus": self.bundle.get("GPU", 0)}
+            holder = actor.options(scheduling_strategy=strategy, **options).remote()
+            own = msgspec.structs.replace(token, index=index)
+            self._calls.append((holder, holder.run.remote(self.command, own.encode())))
+
+    async def failed(self) -> str:
+        waiting = {asyncio.ensure_future(_awaited(call)): index for index, (_, call) in enumerate(self._calls)}
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            first = done.pop()
+            if error := first.exception():
+                return f"Ray's actor {waiting[first]} failed: {error}"
+            code, told = first.result()
+            return f"the agent of Ray's actor {waiting[first]} ended with code {code}:\n{told}"
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def stop(self, patience: float) -> None:
+        waiting = [asyncio.ensure_future(_awaited(call)) for _, call in self._calls]
+        if waiting and patience:
+            await asyncio.wait(waiting, timeout=patience)
+        for task in waiting:
+            task.cancel()
+        for holder, _ in self._calls:
+            self.ray.kill(holder)
+        if self._group is not None:
+            self.ray.util.remove_placement_group(self._group)
+        self.ray.shutdown()
+
+
+async def _awaited(reference: Any) -> Any:
+    return await asyncio.wrap_future(reference.future())

@@ -1,0 +1,245 @@
+"""The meeting of a run's agents: who may join, who is still missing, and who is told what when all are there.
+
+Whoever cannot prove the run's secret is refused, told nothing, and does not disturb the others: a caller that sends
+nothing, or no TLS, is dropped after five seconds; frames are bounded and checked; a recorded greeting answers an old
+challenge. Each kind of refusal is logged once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import socket
+from typing import Any
+
+import msgspec
+
+import dragon
+from dragon.agent.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
+from dragon.infrastructure.membership import Member, Membership, Token
+from dragon.launcher.base import LaunchError
+from dragon.launcher.identity import Identity
+from dragon.runtime.credentials import Authority, greeting_context, node_name
+from dragon.runtime.log import runtime_log
+
+__all__ = ["Rendezvous"]
+
+log = runtime_log("frontend")
+
+_GREETING_TIMEOUT = 5.0
+_LARGEST_GREETING = 256 * 1024
+_MOST_GREETINGS = 256  # at a time; the others wait in the kernel's queue
+
+
+class _Refused(Exception):
+    """A caller is not let in. `kind` is logged once; `told` goes to a caller that proved the secret."""
+
+    def __init__(self, kind: str, told: str = "") -> None:
+        super().__init__(told or kind)
+        self.kind = kind
+        self.told = told
+
+
+class Rendezvous:
+    """Waits for the agents of `nodes`, named as the launcher names them."""
+
+    def __init__(self, nodes: list[str], identity: Identity | None = None) -> None:
+        self.nodes = nodes
+        self.members: list[Member | None] = [None] * len(nodes)
+        self.controls: list[Control | None] = [None] * len(nodes)
+        self.authority = Authority.create()
+        self._identity = identity or Identity.create()
+        self._logged: set[str] = set()
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._complete = asyncio.Event()
+        self._failure = ""
+        self.announced = False
+        self._open = False
+
+    def listen(self, hosts: list[str], port: int = 0) -> Token:
+        """Listen, and return the token for the agents. `hosts` are the addresses under which they are to call.
+
+        Raises LaunchError where the port is taken. `close()` ends it.
+        """
+        alone = set(hosts) == {"127.0.0.1"}
+        family = socket.AF_INET if alone or not socket.has_dualstack_ipv6() else socket.AF_INET6
+        try:
+            self._listener = socket.create_server(
+                (hosts[0] if alone else "", port), family=family, backlog=4096, dualstack_ipv6=family == socket.AF_INET6
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot listen at port {port}: {error.strerror}; choose another one, or none") from error
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._context = greeting_context(self._identity.certificate, self._identity.key)
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        self._accept_more()
+        addresses = [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
+        return self._identity.token(addresses)
+
+    async def gather(self, timeout: float) -> None:
+        """Wait until all nodes are there. Raises LaunchError that names those that are missing."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._complete.wait()
+        except TimeoutError:
+            raise LaunchError(self._missing(timeout)) from None
+        if self._failure:
+            raise LaunchError(self._failure)
+
+    def announce(self, settings: dict[str, Any]) -> None:
+        """Send each node its membership."""
+        self.announced = True
+        members = msgspec.Raw(msgspec.msgpack.encode(self.members))  # the same for all: written once
+        for index, control in enumerate(self.controls):
+            assert control is not None
+            certificate, key = self.authority.issue(node_name(index))
+            own = Membership(
+                index=index,
+                members=[],
+                authority=self.authority.certificate,
+                certificate=certificate,
+                key=key,
+                settings=settings,
+            )
+            control.send("membership", **{**msgspec.structs.asdict(own), "members": members})
+
+    def close(self) -> None:
+        """Accept nobody any more; may be called again."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for greeting in self._greetings:
+            greeting.cancel()
+
+    async def dismiss(self) -> None:
+        """Send those who have joined home: the run does not come about."""
+        self.close()
+        for control in self.controls:
+            if control is not None:
+                control.send("end")
+                control.close()
+        await asyncio.sleep(0)
+
+    def _missing(self, timeout: float) -> str:
+        names = [name for name, member in zip(self.nodes, self.members, strict=True) if member is None]
+        shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        return (
+            f"{len(names)} of {len(self.nodes)} nodes did not join within {timeout:g} s: {shown}. Check that each can "
+            f"reach this host ({socket.gethostname()}) at TCP port {self.port} (firewall, --network-prefix), and that "
+            f"Python and dragon {dragon.__version__} are installed there at the same path; --join-timeout gives them "
+            "longer"
+        )
+
+    def _accept_more(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._listener, self._on_caller)
+
+    def _on_caller(self) -> None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError as error:  # the caller is gone again, or this process is out of descriptors
+            self._log_once("a connection could not be accepted: {}", error.strerror)
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(0.1, self._accept_more)
+            return
+        connection.setblocking(False)
+        greeting = asyncio.ensure_future(self._greet(connection, address[0]))
+        self._greetings.add(greeting)
+        greeting.add_done_callback(self._on_greeted)
+        if len(self._greetings) >= _MOST_GREETINGS:
+            self._loop.remove_reader(self._listener)
+
+    def _on_greeted(self, greeting: asyncio.Task[None]) -> None:
+        self._greetings.discard(greeting)
+        self._accept_more()
+
+    async def _greet(self, connection: socket.socket, address: str) -> None:
+        control = Control(address, _LARGEST_GREETING)
+        try:
+            async with asyncio.timeout(_GREETING_TIMEOUT):
+                await self._loop.connect_accepted_socket(lambda: control, connection, ssl=self._context)
+                self._admit(control, await self._hear(control))
+        except TimeoutError:
+            self._refuse(control, connection, _Refused(f"said nothing of use for {_GREETING_TIMEOUT:g} s"))
+        except ConnectionError:
+            self._refuse(control, connection, _Refused("broke off, or sent a frame that is malformed or too large"))
+        except OSError:
+            self._refuse(control, connection, _Refused("did not speak TLS"))
+        except _Refused as refusal:
+            self._refuse(control, connection, refusal)
+        except asyncio.CancelledError:  # the meeting is over
+            control.abort("came too late")
+            connection.close()
+            raise
+
+    async def _hear(self, control: Control) -> dict[str, Any]:
+        challenge = os.urandom(NONCE_SIZE)
+        control.send("challenge", nonce=challenge)
+        kind, values = await control.receive()
+        nonce, answer = values.get("nonce"), values.get("proof")
+        if kind != "join" or not isinstance(nonce, bytes) or not isinstance(answer, bytes) or len(nonce) != NONCE_SIZE:
+            raise _Refused("sent something other than a greeting")
+        if not hmac.compare_digest(answer, proof(self._identity.secret, challenge, nonce)):
+            raise _Refused("did not know the secret of this run")
+        return values
+
+    def _admit(self, control: Control, values: dict[str, Any]) -> None:
+        if values.get("version") != dragon.__version__:
+            told = f"it runs dragon {values.get('version')}, and the front end {dragon.__version__}"
+            raise _Refused("has another version", told)
+        try:
+            member = msgspec.convert(values.get("member"), Member)
+            index = msgspec.convert(values.get("index"), int | None)
+        except msgspec.ValidationError as error:
+            raise _Refused("described itself in a way that is not understood", str(error)) from error
+        index = self._place(member, index)
+        member.node.index, member.node.is_primary = index, index == 0
+        control.peer = self.nodes[index] or member.node.host_name
+        control.largest = LARGEST_FRAME
+        self.members[index], self.controls[index] = member, control
+        control.on_lost = lambda reason: self._fail(f"{control.peer} joined and was lost again: {reason}")
+        if all(self.controls):
+            self._complete.set()
+
+    def _place(self, member: Member, index: int | None) -> int:
+        """The index of a node: its own word, else the launcher's node of that name, else the next that is free."""
+        free = [place for place, control in enumerate(self.controls) if control is None]
+        if index is not None:
+            if index not in free:
+                raise _Refused("joined twice, or is no node of the run", f"place {index} is taken, or does not exist")
+            return index
+        short = member.node.host_name.partition(".")[0]
+        for place in free:
+            if self.nodes[place].partition(".")[0] == short:
+                return place
+        unnamed = [place for place in free if not self.nodes[place]]
+        if not unnamed:
+            raise _Refused("joined twice, or is no node of the run", f"{short!r} is not a node that is waited for")
+        return unnamed[0]
+
+    def _refuse(self, control: Control, connection: socket.socket, refusal: _Refused) -> None:
+        if control.transport is None:
+            connection.close()
+        elif refusal.told:
+            control.send("refused", reason=refusal.told)
+            control.close()
+        else:
+            control.abort(refusal.kind)
+        if refusal.told:
+            log.warning("%s was refused: %s", control.peer, refusal.told)
+        else:
+            self._log_once(f"a caller from {{}} was refused: it {refusal.kind}", control.peer)
+
+    def _log_once(self, text: str, *values: object) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
+            log.warning("%s (this is logged once)", text.format(*values))
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._complete.set()

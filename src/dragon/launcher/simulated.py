@@ -1,0 +1,29 @@
+"""Rehearsal: several nodes on this machine, each with its own agent, arena and host name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dragon.infrastructure.membership import Token
+from dragon.launcher.base import Launcher, Starter, agent_command
+
+__all__ = ["Simulated"]
+
+
+class Simulated(Launcher):
+    """`count` agents on this machine. Where `cpus` or `gpus` are given, each claims that many."""
+
+    name = "simulated"
+    local = True
+
+    def __init__(self, count: int, cpus: int | None = None, gpus: int | None = None) -> None:
+        super().__init__()
+        self.nodes = [f"node-{index}" for index in range(count)]
+        self.shape = {key: number for key, number in (("cpus", cpus), ("gpus", gpus)) if number is not None}
+        self.command = agent_command()
+
+    async def start(self, token: Token) -> None:
+        for index, name in enumerate(self.nodes):
+            claims = {**token.claims, **self.shape, "host_name": name}
+            own = msgspec.structs.replace(token, index=index, claims=claims)
+            self.starters.append(await Starter.run(f"the agent of {name}", self.command, own.encode()))

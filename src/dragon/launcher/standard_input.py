@@ -1,0 +1,58 @@
+"""The front end's standard input, read piece by piece as the head process's node asks for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["StandardInput"]
+
+_PIECE = 64 * 1024
+_LOOK_AGAIN = 0.2  # seconds
+
+
+class StandardInput:
+    """Reads descriptor 0 in a thread, nothing before `want()`: what the program leaves is the shell's.
+
+    `on_data` is called in the thread with each piece that was wanted; an empty one is the end.
+    """
+
+    def __init__(self, on_data: Callable[[bytes], None]) -> None:
+        self._on_data = on_data
+        self._wanted = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+
+    def want(self) -> None:
+        """Read one more piece."""
+        if self._thread is None:
+            # Nobody waits for it at exit, when it may be reading from a terminal.
+            self._thread = threading.Thread(target=self._run, name="standard input", daemon=True)
+            self._thread.start()
+        self._wanted.release()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.acquire()
+            while _in_background():
+                time.sleep(_LOOK_AGAIN)
+            try:
+                data = os.read(0, _PIECE)
+            except BlockingIOError:  # somebody made it non-blocking
+                time.sleep(_LOOK_AGAIN)
+                self._wanted.release()
+                continue
+            except OSError:  # closed, or a terminal that was hung up
+                data = b""
+            self._on_data(data)
+            if not data:
+                return
+
+
+def _in_background() -> bool:
+    """Whether reading would stop this process, because another one has the terminal."""
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # not the terminal that controls this process
+        return False

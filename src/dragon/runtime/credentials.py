@@ -1,0 +1,172 @@
+"""The certificates of one run: an authority made for it alone, and TLS contexts that trust nobody else.
+
+Every connection of a run is TLS 1.3. Between agents both sides show a certificate of the run's authority; the name in
+it ("node-3") says which node speaks. An agent that joins has none yet: it knows the front end by its fingerprint, and
+proves the run's secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+__all__ = [
+    "Authority",
+    "client_context",
+    "fingerprint",
+    "greeting_context",
+    "node_name",
+    "peer_index",
+    "pinned_context",
+    "server_context",
+]
+
+_LIFETIME = timedelta(days=7)
+# Nodes whose clocks differ still accept each other.
+_CLOCK_SKEW = timedelta(hours=1)
+_PREFIX = "node-"
+
+
+class Authority:
+    """A certificate authority that lives in the memory of one front end and signs only for its run."""
+
+    def __init__(self, lifetime: timedelta = _LIFETIME) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._end = datetime.now(UTC) + lifetime
+        self._name = f"dragon run {os.urandom(8).hex()}"
+        extensions = [
+            (x509.BasicConstraints(ca=True, path_length=0), True),
+            (_key_usage(key_cert_sign=True), True),
+            (x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False),
+        ]
+        self.certificate = self._sign(self._name, self._key, extensions)
+
+    @classmethod
+    def create(cls) -> Authority:
+        """A new one, whose certificates hold for a week."""
+        return cls()
+
+    def issue(self, name: str) -> tuple[bytes, bytes]:
+        """A certificate for `name`, and its private key, both PEM."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        both_ends = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        extensions = [
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (_key_usage(digital_signature=True), True),
+            (x509.ExtendedKeyUsage(both_ends), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False),
+        ]
+        form = serialization.PrivateFormat.PKCS8
+        private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+        return self._sign(name, key, extensions), private
+
+    def _sign(
+        self, name: str, key: EllipticCurvePrivateKey, extensions: list[tuple[x509.ExtensionType, bool]]
+    ) -> bytes:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.x509.oid import NameOID
+
+        subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, self._name))
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(datetime.now(UTC) - _CLOCK_SKEW).not_valid_after(self._end)
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _key_usage(**used: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    more = ("key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
+    return x509.KeyUsage(**{**dict.fromkeys(names + more, False), **used})
+
+
+def fingerprint(certificate: bytes) -> str:
+    """The SHA-256 of a certificate, PEM or DER, in hexadecimal."""
+    if certificate.lstrip().startswith(b"-----"):
+        certificate = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def node_name(index: int) -> str:
+    """The name in the certificate of a node."""
+    return f"{_PREFIX}{index}"
+
+
+def peer_index(connection: Any) -> int:
+    """The index of the node at the other end of a verified connection (an ssl object with getpeercert).
+
+    Raises ValueError where the certificate is no node's.
+    """
+    subject = dict(pair[0] for pair in (connection.getpeercert() or {}).get("subject", ()))
+    name = subject.get("commonName", "")
+    number = name.removeprefix(_PREFIX)
+    if number == name or not (number.isascii() and number.isdigit()):
+        raise ValueError(f"the peer's certificate is made out to {name!r}, which is no node of the run")
+    return int(number)
+
+
+def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """For the listening side between nodes: the caller must show a certificate of this run. All arguments PEM."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
+    context.load_verify_locations(cadata=authority.decode("ascii"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """For the calling side between nodes: the listener must show a certificate of this run. All arguments PEM."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key)
+    context.load_verify_locations(cadata=authority.decode("ascii"))
+    return context
+
+
+def greeting_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    """For the front end, whose callers have no certificate yet and prove the secret instead."""
+    return _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
+
+
+def pinned_context() -> ssl.SSLContext:
+    """For a caller that compares the listener's fingerprint itself, before it sends anything."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _context(protocol: int, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Addresses say nothing about who a node is; the certificate's name does.
+    context.check_hostname = False
+    if certificate:
+        _load(context, certificate, key)
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    # The ssl module reads keys from files only. This one is in memory and has no name that others could open.
+    memory = os.memfd_create("credentials", os.MFD_CLOEXEC)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(certificate + key)
+        context.load_cert_chain(f"/proc/self/fd/{memory}")
+    finally:
+        os.close(memory)

@@ -1,0 +1,82 @@
+"""The options that say which nodes a run has, where they mean nothing and where they cannot be met."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from conftest import Site
+
+PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--overlay-port", "6565"], "--overlay-port: agents listen at ports that are free"),
+        (["-o", "tcp"], "--overlay-transport: control messages go over TCP with TLS"),
+        (["-t", "hsta"], "--transport hsta: there is none; tcp is used"),
+        (["-T", "3"], "--telemetry-level: this version has no telemetry"),
+        (["-a"], "--attachable: no file is written"),
+        (["--passphrase", "x"], "--passphrase: it is visible to everybody"),
+        (["-e"], "--exhaust-resources: without --resilient"),
+    ],
+)
+def test_an_option_without_meaning_is_answered_with_one_line(site: Site, options: list[str], told: str) -> None:
+    done = site.dragon(*options, site.write(PROGRAM), "-N", "3")
+    assert done.stdout == "ran ['-N', '3']\n"
+    assert done.stderr.startswith(f"dragon: {told}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-s"], ["-N", "1"], ["-p", "7575"], ["--frontend-port", "6566"], ["--network-prefix", "eth"], ["-r", "-i", "1"]],
+)
+def test_on_one_node_the_others_change_nothing(site: Site, options: list[str]) -> None:
+    done = site.dragon(*options, site.write(PROGRAM))
+    assert (done.stdout, done.stderr, done.returncode) == ("ran []\n", "", 0)
+
+
+def test_a_module_after_options_with_values(site: Site) -> None:
+    site.write("import sys; print(sys.argv[1:])", "mine.py")
+    done = site.dragon("-N", "1", "--port", "0", "-m", "mine", "-N", "7")
+    assert done.stdout == "['-N', '7']\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (["--hostfile", "nowhere"], 2, "No such file or directory: 'nowhere'"),
+        (["--hostlist", "a[1"], 2, "brackets that do not match"),
+        (["--hostlist", "a", "--hostfile", "b"], 2, "not allowed with"),
+        (["-s", "--multi-node-override"], 2, "not allowed with"),
+        (["-N", "-1"], 2, "less than 0"),
+        (["-w", "slurm"], 1, "not in a Slurm allocation"),
+        (["-w", "pbs"], 1, "not in a PBS job"),
+        (["-w", "ssh"], 1, "which hosts?"),
+        (["--multi-node-override"], 1, "several nodes were asked for"),
+    ],
+)
+def test_what_cannot_be_is_said(site: Site, options: list[str], code: int, told: str) -> None:
+    done = site.dragon(*options, site.write(PROGRAM))
+    assert done.returncode == code
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_argument_that_no_message_can_hold(site: Site) -> None:
+    done = site.run(sys.executable, "-m", "dragon", "--nodes", "2", site.write(PROGRAM), os.fsdecode(b"\xff"))
+    assert done.returncode == 1
+    assert "is not UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["-"], ["environment"], ["/nonexistent"]])
+def test_an_agent_without_a_token_says_so(site: Site, words: list[str]) -> None:
+    process = site.start(sys.executable, "-m", "dragon", "node", "--join", *words, stdin=-1)
+    _, err = process.communicate("nonsense\n", timeout=60)
+    assert process.returncode == 2
+    assert "no token of a run was given" in err

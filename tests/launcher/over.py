@@ -1,0 +1,41 @@
+"""A program that runs a command over the nodes of a launcher, with agents that run plain subprocesses.
+
+Arguments: what is wanted (Wanted, as JSON), options (Options, as JSON), and the command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from dragon.launcher import base
+from dragon.launcher.choice import Wanted, choose
+from dragon.launcher.environment import carried
+from dragon.launcher.frontend import FrontEnd, Head, Options
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+async def run() -> int:
+    wanted = msgspec.json.decode(sys.argv[1], type=Wanted)
+    options = msgspec.json.decode(sys.argv[2], type=Options)
+    launcher = choose(wanted)
+    assert launcher is not None
+    # The same words, to another program.
+    python, _m, _dragon, _node, *rest = launcher.command
+    launcher.command = [python, os.environ.get("STAND_IN", str(STAND_IN)), *rest]
+    head = Head(executable=sys.argv[3], arguments=sys.argv[4:], environment=carried(), folder=os.getcwd())
+    return await FrontEnd(launcher, head, options).run()
+
+
+if __name__ == "__main__":
+    try:
+        code = uvloop.run(run())
+        if "QUIET" not in os.environ:
+            print("code", code, flush=True)
+    except base.LaunchError as error:
+        sys.exit(f"launch failed: {error}")

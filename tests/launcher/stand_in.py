@@ -1,0 +1,114 @@
+"""An agent that joins and plays its part of the control messages, with plain subprocesses instead of a runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+from dragon.agent.control import Control, JoinError, join
+from dragon.cli import node
+from dragon.infrastructure.membership import Membership, Token
+from dragon.infrastructure.node_desc import describe_this_node
+
+
+class StandIn:
+    def __init__(self, membership: Membership, control: Control) -> None:
+        self.membership = membership
+        self.control = control
+        self.process: asyncio.subprocess.Process | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.over = asyncio.Event()
+        control.on_message = self.on_message
+        control.on_lost = lambda reason: self.over.set()
+
+    def on_message(self, kind: str, values: dict[str, object]) -> None:
+        if kind == "written":
+            return
+        handler = getattr(self, "on_" + kind)
+        task = asyncio.ensure_future(handler(**values))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def on_start_head(
+        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str
+    ) -> None:
+        index, members = self.membership.index, self.membership.members
+        self.process = await asyncio.create_subprocess_exec(
+            executable,
+            *arguments,
+            env={**environment, "INDEX": str(index), "NODES": " ".join(m.node.host_name for m in members)},
+            cwd=folder,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self.control.send("read")
+        await asyncio.gather(self.forward(1, self.process.stdout), self.forward(2, self.process.stderr))
+        self.control.send("head_exited", code=await self.process.wait())
+
+    async def forward(self, number: int, stream: asyncio.StreamReader | None) -> None:
+        assert stream is not None
+        while data := await stream.read(65536):
+            self.control.send("output", number=number, data=data)
+
+    async def on_input(self, data: bytes) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        if data:
+            self.process.stdin.write(data)
+            await self.process.stdin.drain()
+            self.control.send("read")
+        else:
+            self.process.stdin.close()
+
+    async def on_signal(self, number: int) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+
+    async def on_lost(self, index: int, host_name: str, reason: str) -> None:
+        self.control.send("log", text=f"{self.membership.index} heard that {index} {host_name} is lost")
+
+    async def on_clear(self) -> None:
+        await self.on_signal(signal.SIGKILL)
+        if self.process is not None:
+            await self.process.wait()
+        self.control.send("cleared")
+
+    async def on_end(self) -> None:
+        await self.on_signal(signal.SIGKILL)
+        if self.process is not None:
+            await self.process.wait()
+        self.control.send("bye")
+        self.control.close()
+        self.over.set()
+
+
+def serve_options() -> Token:
+    """The token, as `dragon node` makes it of the same command line."""
+    tokens: list[Token] = []
+    sys.modules["dragon.agent.node"] = SimpleNamespace(serve=lambda token: tokens.append(token) or 0)  # type: ignore
+    node.main(sys.argv[1:])
+    return tokens[0]
+
+
+async def main() -> int:
+    token = serve_options()
+    if token.index is not None and str(token.index) in os.environ.get("STAND_IN_SILENT", "").split(","):
+        await asyncio.sleep(300)
+    this = describe_this_node()
+    this.host_name = token.claims.get("host_name", this.host_name)
+    try:
+        membership, control = await join(token, this, ["127.0.0.1"], 1, 30)
+    except JoinError as error:
+        print(error, file=sys.stderr)
+        return 1
+    await StandIn(membership, control).over.wait()
+    await asyncio.sleep(0.05)  # what was sent goes out
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

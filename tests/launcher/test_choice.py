@@ -1,0 +1,128 @@
+"""Which launcher is taken, and the commands that it starts agents with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dragon.launcher.base import Launcher, LaunchError
+from dragon.launcher.choice import Wanted, choose
+from dragon.launcher.environment import carried
+from dragon.launcher.pbs import Pals, Pbs
+from dragon.launcher.slurm import Slurm
+from dragon.launcher.ssh import Ssh
+
+SLURM = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "nid[001-003]"}
+
+
+@pytest.fixture
+def pbs(tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "nodes"
+    file.write_text("a.cluster\na.cluster\nb.cluster\nb.cluster\nc.cluster\n")
+    return {"PBS_JOBID": "1.server", "PBS_NODEFILE": str(file)}
+
+
+def name(launcher: Launcher | None) -> str:
+    return launcher.name if launcher else ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "environment", "chosen"),
+    [
+        (Wanted(), {}, ""),
+        (Wanted(nodes=1), {}, ""),
+        (Wanted(nodes=3), {}, "simulated"),
+        (Wanted(cpus=32, gpus=4), {}, "simulated"),
+        (Wanted(), SLURM, "slurm"),
+        (Wanted(single=True), SLURM, ""),
+        (Wanted(nodes=2), SLURM, "slurm"),
+        (Wanted(nodes=2, cpus=32), SLURM, "simulated"),
+        (Wanted(wlm="local", nodes=2), SLURM, "simulated"),
+        (Wanted(hosts=["a", "b"]), SLURM, "ssh"),
+        (Wanted(), {**SLURM, "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "nid001"}, ""),
+        (Wanted(several=True), {**SLURM, "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "nid001"}, "slurm"),
+    ],
+)
+def test_the_launcher_that_is_taken(wanted: Wanted, environment: dict[str, str], chosen: str) -> None:
+    assert name(choose(wanted, environment)) == chosen
+
+
+def test_a_pbs_job_is_used(pbs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = choose(Wanted(), pbs)
+    assert isinstance(plain, Pbs)
+    assert plain.nodes == ["a.cluster", "b.cluster", "c.cluster"]
+    assert plain.slots == [0, 2, 4]
+    binaries = tmp_path / "pals" / "1.4" / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "mpiexec").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(binaries), prepend=":")
+    pals = choose(Wanted(nodes=2), pbs)
+    assert isinstance(pals, Pals)
+    assert pals.mpiexec() == [
+        "mpiexec",
+        "--np",
+        "2",
+        "--ppn",
+        "1",
+        "--hosts",
+        "a.cluster,b.cluster",
+        "--cpu-bind",
+        "none",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (Wanted(wlm="slurm"), "not in a Slurm allocation"),
+        (Wanted(wlm="pbs"), "not in a PBS job"),
+        (Wanted(wlm="ssh"), "--hostlist"),
+        (Wanted(hosts=["a"], nodes=2), "2 nodes were asked for, and 1 hosts given"),
+        (Wanted(several=True), "and there are none"),
+    ],
+)
+def test_what_cannot_be_had_is_said(wanted: Wanted, told: str) -> None:
+    with pytest.raises(LaunchError, match=told):
+        choose(wanted, {})
+
+
+def test_more_nodes_than_the_allocation_has() -> None:
+    with pytest.raises(LaunchError, match=r"4 nodes were asked for; the allocation has 3: nid\[001-003\]"):
+        choose(Wanted(nodes=4), SLURM)
+
+
+def test_idle_nodes_are_on_top() -> None:
+    launcher = choose(Wanted(nodes=2, idle=1), SLURM)
+    assert launcher is not None
+    assert launcher.nodes == ["nid001", "nid002", "nid003"]
+
+
+def test_one_srun_starts_all_agents() -> None:
+    launcher = Slurm(2, SLURM)
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--nodelist=nid001,nid002", "--overlap"} <= set(
+        launcher.srun()
+    )
+    assert launcher.command[-6:] == ["--join", "-", "--index-from", "SLURM_NODEID", "--name-from", "SLURMD_NODENAME"]
+
+
+def test_ssh_takes_the_users_options() -> None:
+    launcher = choose(Wanted(hosts=["a"], ssh_options=["-F", "config"]), {})
+    assert isinstance(launcher, Ssh)
+    assert launcher.options[-2:] == ["-F", "config"]
+    assert "BatchMode=yes" in launcher.options
+
+
+def test_what_belongs_to_one_node_stays_there() -> None:
+    given = {
+        "PATH": "/bin",
+        "A": "1",
+        "SLURM_NODEID": "0",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "DRAGON_RUN": "x",
+        "TMPDIR": "/",
+    }
+    assert carried(given) == {"PATH": "/bin", "A": "1"}
+    assert carried({"A": "1", "B": "\udcff"}) == {"A": "1"}
+    assert "PATH" in carried(os.environ)

@@ -1,0 +1,221 @@
+"""The front end of a run over several nodes, with agents that run plain subprocesses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+from dragon.infrastructure.membership import Token
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+OVER = Path(__file__).with_name("over.py")
+
+
+def front_end(*command: str, nodes: int = 3, options: str = "{}") -> list[str | Path]:
+    return [sys.executable, "-W", "error", OVER, f'{{"wlm": "local", "nodes": {nodes}}}', options, *command]
+
+
+def run(
+    site: Site, *command: str, nodes: int = 3, options: str = "{}", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return site.run(*front_end(*command, nodes=nodes, options=options), env=env or {})
+
+
+def start(site: Site, *command: str, nodes: int = 3, options: str = "{}") -> subprocess.Popen[str]:
+    return site.start(*front_end(*command, nodes=nodes, options=options))
+
+
+def agents(site: Site) -> list[int]:
+    return sorted(pid for pid, command in site.processes() if STAND_IN.name in command)
+
+
+def test_the_head_runs_on_the_first_node_and_its_code_is_the_runs(site: Site) -> None:
+    done = run(site, "sh", "-c", "echo $INDEX: $NODES; echo bad >&2; exit 7")
+    assert done.stdout == "0: node-0 node-1 node-2\ncode 7\n"
+    assert done.stderr == "bad\n"
+
+
+def test_a_killed_head_gives_its_signal(site: Site) -> None:
+    assert run(site, "sh", "-c", "kill -9 $$").stdout == "code -9\n"
+
+
+def test_all_output_arrives_in_order(site: Site) -> None:
+    program = site.write("for i in range(200_000): print(i)", "head.py")
+    lines = run(site, sys.executable, str(program)).stdout.splitlines()
+    assert lines == [*map(str, range(200_000)), "code 0"]
+
+
+def test_a_slow_reader_gets_everything(site: Site) -> None:
+    program = site.write("for i in range(50_000): print(i)", "head.py")
+    process = start(site, sys.executable, str(program))
+    assert process.stdout is not None
+    lines = []
+    for _ in range(20):
+        lines.append(process.stdout.readline().strip())
+        time.sleep(0.02)
+    lines += process.stdout.read().splitlines()
+    assert lines == [*map(str, range(50_000)), "code 0"]
+    process.communicate(timeout=30)
+
+
+def test_standard_input_is_the_heads(site: Site) -> None:
+    lines = "".join(f"line {number}\n" for number in range(50_000))
+    process = site.start(*front_end("sh", "-c", "sort -r; echo done"), stdin=subprocess.PIPE)
+    out, err = process.communicate(lines, timeout=60)
+    assert out == "".join(sorted(lines.splitlines(keepends=True), reverse=True)) + "done\ncode 0\n", err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_the_heads(site: Site, number: int) -> None:
+    program = site.write(
+        f"""
+        import signal, sys, time
+        signal.signal({int(number)}, lambda *_: sys.exit(5))
+        print("ready", flush=True)
+        time.sleep(60)
+        """,
+        "head.py",
+    )
+    process = start(site, sys.executable, str(program))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert out == "code 5\n", err
+
+
+def test_a_reader_that_leaves_ends_the_run(site: Site) -> None:
+    program = site.write("import time\nwhile True: print('x' * 1000, flush=True); time.sleep(0.001)", "head.py")
+    process = start(site, sys.executable, str(program))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.wait(timeout=30)
+    process.stderr.close()  # type: ignore[union-attr]
+
+
+def test_a_node_that_does_not_join_is_named(site: Site) -> None:
+    done = run(site, "true", options='{"join_timeout": 1.5}', env={"STAND_IN_SILENT": "1"})
+    assert done.returncode == 1
+    assert "1 of 3 nodes did not join within 1.5 s: node-1. Check" in done.stderr
+
+
+def test_a_signal_while_nodes_are_waited_for_ends_the_run(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+    process = site.start(*front_end("true"), env={"STAND_IN_SILENT": "1"})
+    wait_until(lambda: len(agents(site)) == 3)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert out == "code -2\n", err
+
+
+def test_nohup_is_respected(site: Site) -> None:
+    process = site.start("nohup", *front_end("sh", "-c", "echo ready; sleep 0.5; echo done"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=30)
+    assert out == "done\ncode 0\n", err
+
+
+def test_a_reader_that_reads_nothing_does_not_keep_the_run_from_ending(site: Site) -> None:
+    program = site.write("while True: print('x' * 1000, flush=True)", "head.py")
+    process = site.start(*front_end(sys.executable, str(program)), env={"QUIET": "1"})
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=30)
+    process.stdout.close()
+    process.stderr.close()  # type: ignore[union-attr]
+
+
+def test_an_agent_that_cannot_start_is_told_at_once(site: Site) -> None:
+    done = run(site, "true", env={"STAND_IN": "/nonexistent.py"})
+    assert done.returncode == 1
+    assert "launch failed: the agent of node-" in done.stderr
+    assert "ended with code 2" in done.stderr
+    assert "can't open file" in done.stderr
+
+
+def test_the_others_hear_of_a_lost_node(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+    process = start(site, "sh", "-c", "echo ready; exec sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(agents(site)[2], signal.SIGKILL)
+    assert process.stderr is not None
+    told = {process.stderr.readline() for _ in range(3)}
+    assert any("is lost" in line and "dragon ERROR" in line for line in told)
+    assert sum("heard that" in line for line in told) == 2
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    assert out == "code -15\n"
+
+
+def test_the_run_ends_with_the_heads_node(site: Site) -> None:
+    process = start(site, "sh", "-c", "echo $PPID; exec sleep 60")
+    assert process.stdout is not None
+    os.kill(int(process.stdout.readline()), signal.SIGKILL)
+    out, err = process.communicate(timeout=30)
+    assert out == "code 1\n"
+    assert "the run ends: the head process was there" in err
+    for pid, command in site.processes():  # the stand-in does not take its child with it
+        if "sleep" in command:
+            os.kill(pid, signal.SIGKILL)
+
+
+HEAD = "echo $INDEX $PPID $DRAGON_RESILIENT_RESTART; test $INDEX = {last} || exec sleep 60"
+
+
+@pytest.mark.parametrize(
+    ("options", "losses", "told"),
+    [
+        ('{"resilient": true}', 2, "code 0"),
+        ('{"resilient": true, "idle": 1}', 1, "code 0"),
+        ('{"resilient": true, "idle": 1}', 2, "code 1"),
+        ('{"resilient": true, "idle": 1, "exhaust": true}', 2, "code 0"),
+        ("{}", 1, "code 1"),
+    ],
+)
+def test_a_resilient_run_starts_again_on_what_is_left(site: Site, options: str, losses: int, told: str) -> None:
+    process = start(site, "sh", "-c", HEAD.format(last=losses), options=options)
+    assert process.stdout is not None
+    for loss in range(losses):
+        index, pid, *again = process.stdout.readline().split()
+        assert (index, again) == (str(loss), ["1"] * bool(loss))
+        os.kill(int(pid), signal.SIGKILL)
+    out, err = process.communicate(timeout=30)
+    assert out.splitlines()[-1] == told, (out, err)
+    for other, what in site.processes():  # the stand-in does not take its child with it
+        if "sleep" in what:
+            os.kill(other, signal.SIGKILL)
+
+
+def test_killing_the_front_end_ends_the_agents(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
+    process = start(site, "sh", "-c", "echo ready; exec sleep 2")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.communicate(timeout=30)
+    wait_until(lambda: not agents(site))
+
+
+def test_the_secret_is_nowhere_to_be_read(site: Site) -> None:
+    process = start(site, "sh", "-c", "echo ready; exec sleep 60", nodes=2)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert len(agents(site)) == 2
+    for pid, _ in site.processes():
+        for kind in ("cmdline", "environ"):
+            for word in Path(f"/proc/{pid}/{kind}").read_bytes().split(b"\0"):
+                with pytest.raises(ValueError):
+                    Token.decode(word.rpartition(b"=")[2].decode(errors="replace"))
+    process.terminate()
+    process.communicate(timeout=30)

@@ -1,0 +1,302 @@
+"""Who may join a run, and what is said of those who may not or do not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from meeting import Meeting, asynchronously, node
+
+import dragon
+from dragon.agent.control import NONCE_SIZE, Control, JoinError, join, proof
+from dragon.infrastructure.membership import Member, Token
+from dragon.launcher import rendezvous
+from dragon.launcher.base import LaunchError
+from dragon.runtime.log import runtime_log
+
+
+@pytest.fixture
+def refusals(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the front end logs."""
+    runtime_log("frontend")  # sets the runtime's log up, which does not propagate
+    monkeypatch.setattr(logging.getLogger("dragon"), "propagate", True)
+    return caplog
+
+
+async def greeting(meeting: Meeting, control: Control, **changed: Any) -> dict[str, Any]:
+    """What an agent answers to the challenge."""
+    _, values = await control.receive()
+    nonce = os.urandom(NONCE_SIZE)
+    answer = {
+        "nonce": nonce,
+        "proof": proof(meeting.token.secret, values["nonce"], nonce),
+        "version": dragon.__version__,
+        "index": None,
+        "member": Member(node=node("a"), addresses=[], port=1),
+    }
+    return {**answer, **changed}
+
+
+async def complete(meeting: Meeting, *names: str) -> None:
+    """The expected nodes join, whatever else goes on."""
+    joining = [asyncio.ensure_future(meeting.join(name)) for name in names]
+    await meeting.gather(20)
+    meeting.announce({})
+    for _, control in await asyncio.gather(*joining):
+        control.close()
+    await meeting.end()
+
+
+def test_all_join_and_learn_of_each_other() -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b", "c")
+        joining = [asyncio.ensure_future(meeting.join(name, index)) for index, name in enumerate("abc")]
+        await meeting.gather(20)
+        meeting.announce({"label": "basic"})
+        for index, (membership, control) in enumerate(await asyncio.gather(*joining)):
+            assert membership.index == index
+            assert [member.node.host_name for member in membership.members] == ["a", "b", "c"]
+            assert [member.node.is_primary for member in membership.members] == [True, False, False]
+            assert membership.settings == {"label": "basic"}
+            assert membership.members[index].port == 7
+            assert b"PRIVATE KEY" in membership.key
+            control.close()
+        await meeting.end()
+
+    asynchronously(run())
+
+
+def test_nodes_are_known_by_name_where_the_launcher_gives_no_index() -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b.cluster.example", "c")
+        joining = [asyncio.ensure_future(meeting.join(name)) for name in ("c.cluster.example", "b", "a")]
+        await meeting.gather(20)
+        meeting.announce({})
+        joined = await asyncio.gather(*joining)
+        assert [membership.index for membership, _ in joined] == [2, 1, 0]
+        for _, control in joined:
+            control.close()
+        await meeting.end()
+
+    asynchronously(run())
+
+
+def test_nodes_that_are_missing_are_named() -> None:
+    async def run() -> None:
+        meeting = Meeting("alpha", "beta", "gamma")
+        joining = asyncio.ensure_future(meeting.join("beta", timeout=5))
+        with pytest.raises(LaunchError, match=r"2 of 3 nodes did not join within 1 s: alpha, gamma\. Check") as caught:
+            await meeting.gather(1)
+        assert str(meeting.port) in str(caught.value)
+        joining.cancel()
+        await meeting.end()
+
+    asynchronously(run())
+
+
+def test_a_node_that_joins_and_dies_is_named() -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b")
+        control = await meeting.call()
+        control.send("join", **await greeting(meeting, control))
+        while meeting.members[0] is None:
+            await asyncio.sleep(0.01)
+        control.abort("gone")
+        with pytest.raises(LaunchError, match="a joined and was lost again"):
+            await meeting.gather(20)
+        await meeting.end()
+
+    asynchronously(run())
+
+
+def test_a_wrong_secret_is_refused(refusals: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        meeting = Meeting("a")
+        wrong = msgspec.structs.replace(meeting.token, secret=b"x" * 32)
+        for _ in range(3):
+            with pytest.raises(JoinError, match="did not accept the secret"):
+                await join(wrong, node("a"), [], 1, 20)
+        await complete(meeting, "a")
+
+    asynchronously(run())
+    assert refusals.text.count("did not know the secret") == 1
+
+
+def test_a_recorded_greeting_is_refused(refusals: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b")
+        first = await meeting.call()
+        recorded = await greeting(meeting, first)
+        first.send("join", **recorded)
+        second = await meeting.call()
+        await second.receive()
+        second.send("join", **{**recorded, "member": Member(node=node("b"), addresses=[], port=1)})
+        with pytest.raises(ConnectionError):
+            await second.receive()
+        assert meeting.members[1] is None
+        first.close()
+        await meeting.end()
+
+    asynchronously(run())
+    assert "did not know the secret" in refusals.text
+
+
+def test_nothing_is_sent_to_a_listener_with_another_certificate() -> None:
+    async def run() -> None:
+        meeting, other = Meeting("a"), Meeting("a")
+        token = msgspec.structs.replace(meeting.token, addresses=other.token.addresses)
+        with pytest.raises(JoinError, match="somebody else listens there"):
+            await join(token, node("a"), [], 1, 2)
+        assert other.members == [None]
+        # The right address beside the wrong one is found.
+        both = msgspec.structs.replace(meeting.token, addresses=[*other.token.addresses, *meeting.token.addresses])
+        joining = asyncio.ensure_future(join(both, node("a"), [], 1, 20))
+        await meeting.gather(20)
+        meeting.announce({})
+        (await joining)[1].close()
+        await meeting.end()
+        await other.end()
+
+    asynchronously(run())
+
+
+def test_no_front_end_at_all() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    token = Token(addresses=[f"127.0.0.1:{port}"], fingerprint="0" * 64, secret=b"")
+    with pytest.raises(JoinError, match=rf"cannot reach the front end \(127.0.0.1:{port}: "):
+        asynchronously(join(token, node("a"), [], 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"version": "0.0.1"}, "it runs dragon 0.0.1"),
+        ({"index": 5}, "place 5 is taken, or does not exist"),
+        ({"index": -1}, "place -1 is taken"),
+        ({"member": {"port": "x"}}, "Expected `int`, got `str`"),
+        ({"member": Member(node=node("stranger"), addresses=[], port=1)}, "'stranger' is not a node"),
+    ],
+)
+def test_an_agent_that_does_not_fit_is_told_why(changed: dict[str, Any], told: str) -> None:
+    async def run() -> None:
+        meeting = Meeting("a")
+        control = await meeting.call()
+        control.send("join", **await greeting(meeting, control, **changed))
+        kind, values = await control.receive()
+        assert kind == "refused"
+        assert told in values["reason"]
+        control.close()
+        await complete(meeting, "a")
+
+    asynchronously(run())
+
+
+def test_silent_callers_are_dropped_and_disturb_nobody(
+    refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "_GREETING_TIMEOUT", 0.5)
+
+    async def run() -> None:
+        meeting = Meeting("a")
+        loop = asyncio.get_running_loop()
+        plain = [socket.create_connection(("127.0.0.1", meeting.port)) for _ in range(5)]
+        silent = await meeting.call()
+        assert (await silent.receive())[0] == "challenge"
+        with pytest.raises(ConnectionError):
+            await silent.receive()
+        for caller in plain:
+            caller.setblocking(False)
+            try:
+                assert await loop.sock_recv(caller, 1) == b""
+            except ConnectionError:
+                pass  # dropped, which is what is asked for here
+            caller.close()
+        await complete(meeting, "a")
+
+    asynchronously(run())
+    assert refusals.text.count("said nothing of use") == 1
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\xff\xff\xff\xff",  # four gigabytes to come
+        (300 * 1024).to_bytes(4, "little"),
+        b"\x01\x00\x00\x00\xc1",  # a byte that msgpack does not use
+        b"\x00\x00\x00\x00",
+        (100_000).to_bytes(4, "little") + b"\x91" * 100_000,  # nested without end
+        b"\x03\x00\x00\x00\x92\xa1\xff",
+    ],
+)
+def test_frames_that_are_malformed_or_too_large(frame: bytes, refusals: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        meeting = Meeting("a")
+        for _ in range(2):
+            control = await meeting.call()
+            assert control.transport is not None
+            control.transport.write(frame)
+            await control.receive()
+            with pytest.raises(ConnectionError):
+                await control.receive()
+        await complete(meeting, "a")
+
+    asynchronously(run())
+    assert refusals.text.count("malformed or too large") == 1
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=200), st.binary(max_size=80).map(lambda b: len(b).to_bytes(4, "little") + b)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_a_stranger_sends_the_run_comes_about(sent: list[bytes], by_tls: bool) -> None:
+    async def run() -> None:
+        meeting = Meeting("a")
+        if by_tls:
+            control = await meeting.call()
+            assert control.transport is not None
+            for data in sent:
+                control.transport.write(data)
+        else:
+            caller = socket.create_connection(("127.0.0.1", meeting.port))
+            caller.sendall(b"".join(sent))
+            caller.close()
+        if by_tls:
+            control.close()
+        await complete(meeting, "a")
+
+    asynchronously(run())
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=20) | st.binary(max_size=40),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["nonce", "proof", "version", "index", "member"]), values, max_size=5))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_in_a_greeting_the_run_comes_about(changed: dict[str, Any]) -> None:
+    async def run() -> None:
+        meeting = Meeting("a")
+        control = await meeting.call()
+        answer = await greeting(meeting, control)
+        del answer["member"]
+        control.send("join", **{**answer, **changed})
+        control.close()
+        await complete(meeting, "a")
+
+    asynchronously(run())

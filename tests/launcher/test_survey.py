@@ -1,0 +1,42 @@
+"""How nodes describe themselves for a network configuration file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from meeting import asynchronously
+
+from dragon.launcher.base import LaunchError
+from dragon.launcher.hosts import read_network_config
+from dragon.launcher.simulated import Simulated
+from dragon.launcher.survey import as_configuration, survey
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+def launcher(program: Path = STAND_IN) -> Simulated:
+    result = Simulated(2)
+    result.command = [sys.executable, str(program), "--join", "-"]
+    return result
+
+
+def test_nodes_describe_themselves_and_the_file_is_read_again(tmp_path: Path) -> None:
+    members = asynchronously(survey(launcher(), "", 0, 30))
+    nodes = as_configuration(members)
+    assert [node["host_name"] for node in nodes.values()] == ["node-0", "node-1"]
+    assert [node["is_primary"] for node in nodes.values()] == [True, False]
+    assert nodes["1"]["ip_addrs"] == ["127.0.0.1:1"]
+    assert nodes["0"]["num_cpus"] >= 1
+    file = tmp_path / "simulated.yaml"
+    file.write_bytes(msgspec.yaml.encode(as_configuration(members, "node-1")))
+    assert read_network_config(str(file)) == ["node-1", "node-0"]
+    with pytest.raises(ValueError, match="'node-2' is none of the nodes: node-0, node-1"):
+        as_configuration(members, "node-2")
+
+
+def test_nodes_that_do_not_answer() -> None:
+    with pytest.raises(LaunchError, match=r"the agent of node-\d ended with code 2"):
+        asynchronously(survey(launcher(Path("/nonexistent.py")), "", 0, 30))
