@@ -42,7 +42,7 @@ _LOOK_AGAIN = 0.02
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "close_at_end"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "announce", "close_at_end"}
 
     def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
         self.index = membership.index
@@ -242,19 +242,38 @@ class Cluster:
     async def _start(
         self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool
     ) -> list[tuple[int, Name]]:
-        for name in {name for template in templates for name in template.attached if node_of(name) != node}:
-            count = sum(templates[instance.template].attached.count(name) for instance in instances)
-            if node_of(name) == self.index:
-                self.guests.announce(node, name, count)
-            else:
-                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+        await self.announce_all(node, templates, instances)
         request = {
-            "templates": [_for_another_node(template, node) for template in templates],
+            "templates": [_for_another_node(template) for template in templates],
             "instances": instances,
             "followed": followed,
         }
         started: list[tuple[int, Name]] = (await self.links.call(node, "start", request))[0]
         return started
+
+    async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
+        """Objects of other nodes live until the processes that are about to be started on that one attach to them.
+
+        Of what the templates are attached to, the node's own objects are left.
+        """
+        for which, template in enumerate(templates):
+            count = sum(instance.template == which for instance in instances)
+            foreign = [name for name in template.attached if node_of(name) != node]
+            if foreign:
+                await self._announce(node, foreign, count)
+                own = [name for name in template.attached if node_of(name) == node]
+                templates[which] = msgspec.structs.replace(template, attached=own)
+
+    async def _announce(self, node: int, names: list[Name], count: int = 1) -> None:
+        for name in names:
+            if node_of(name) == self.index:
+                self.guests.announce(node, name, count)
+            else:
+                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+
+    def announce(self, caller: int, descriptors: list[int], names: list[Name]) -> asyncio.Future[None]:
+        """The same for a process that another one of this node starts."""
+        return asyncio.ensure_future(self._announce(self.index, [(n[0], n[1], n[2]) for n in names]))
 
     # ---- what other nodes ask of this one
 
@@ -315,16 +334,10 @@ def _message(answer: Answer) -> Any:
     return done, (kind, data)
 
 
-def _for_another_node(template: Spawn, node: int) -> Spawn:
-    """The request with what the other node needs of this one's arena in it."""
+def _for_another_node(template: Spawn) -> Spawn:
+    """The request with its payload in it, where that is in this node's arena."""
     payload = template.payload
     if template.payload_in is not None:
         memory = Words._attached(template.payload_in)
         payload = bytes(memoryview(memory).cast("B")[: template.payload_size])
-    return msgspec.structs.replace(
-        template,
-        payload=payload,
-        payload_in=None,
-        payload_size=0,
-        attached=[name for name in template.attached if node_of(name) == node],
-    )
+    return msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)
