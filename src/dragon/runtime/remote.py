@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Handle
 
 __all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
 
@@ -27,7 +28,7 @@ _released: deque[Name] = deque()
 
 
 class _Remote:
-    """What all handles of remote objects have in common. Comes before the class of the local ones among the bases."""
+    """What all handles of remote objects have in common. Comes before the class of local ones among the bases."""
 
     _kind: ClassVar[str]
     _remote_name: Name
@@ -213,6 +214,7 @@ class RemoteLock(_RemoteAcquired):
 
 class RemoteSemaphore(_RemoteAcquired):
     _kind = "Semaphore"
+    _acquire = _RemoteAcquired.acquire
 
     def _value(self) -> int:
         return int(self._call("_value"))
@@ -294,4 +296,12 @@ _REMOTE: dict[type, type[_Remote]] = {
 def remote_class(local: Any) -> type[Any]:
     """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
     remote = _REMOTE[local._core_class]
-    return type(local.__name__, (remote, local), {"_local_class": local, "__module__": local.__module__})
+    # What a local class makes of the operations lies above the remote ones.
+    changed = {
+        name: vars(cls)[name]
+        for cls in reversed(local.__mro__)
+        if issubclass(cls, Handle) and cls.__module__ != Handle.__module__
+        for name in vars(cls).keys() & set(dir(remote)) - {"__module__", "__doc__"}
+    }
+    contents = {**changed, "_local_class": local, "__module__": local.__module__}
+    return type(local.__name__, (remote, local), contents)
