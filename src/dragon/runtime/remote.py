@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Handle
 
-__all__ = ["node_of", "remote_class"]
+__all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
 
 
 def node_of(name: Name) -> int:
@@ -27,7 +28,7 @@ _released: deque[Name] = deque()
 
 
 class _Remote:
-    """What all handles of remote objects have in common. Comes before the class of the local ones among the bases."""
+    """What all handles of remote objects have in common. Comes before the class of local ones among the bases."""
 
     _kind: ClassVar[str]
     _remote_name: Name
@@ -46,7 +47,7 @@ class _Remote:
         """Whether the method succeeded within `timeout` seconds, and its result."""
         released = [_released.popleft() for _ in range(len(_released))]
         done, value = ask(
-            "remote.call",
+            "remote.operate",
             name=self._remote_name,
             kind=self._kind,
             method=method,
@@ -104,24 +105,32 @@ def _own_channel() -> _core.Channel:
     return channel
 
 
+def to_parts(obj: Any) -> tuple[int, Any]:
+    """An object as a message: what kind of message, and its bytes, which are valid until this thread's next call."""
+    channel = _own_channel()
+    channel.put(obj)
+    return channel._get_parts(0)
+
+
+def from_parts(kind: int, data: Any) -> Any:
+    """The object of a message."""
+    channel = _own_channel()
+    channel._put_parts(kind, data, 0)
+    return channel.get()
+
+
 class RemoteChannel(_Remote):
     _kind = "Channel"
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         self._check_open()
-        channel = _own_channel()
-        channel.put(obj)
-        kind, data = channel._get_parts(0)
-        self._put_message(kind, data, _limit(block, timeout))
+        self._put_message(*to_parts(obj), _limit(block, timeout))
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        kind, data = self._get_message(_limit(block, timeout))
-        channel = _own_channel()
-        channel._put_parts(kind, data, 0)
-        return channel.get()
+        return from_parts(*self._get_message(_limit(block, timeout)))
 
     def get_nowait(self) -> Any:
         return self.get(False)
@@ -205,6 +214,7 @@ class RemoteLock(_RemoteAcquired):
 
 class RemoteSemaphore(_RemoteAcquired):
     _kind = "Semaphore"
+    _acquire = _RemoteAcquired.acquire
 
     def _value(self) -> int:
         return int(self._call("_value"))
@@ -263,9 +273,9 @@ class RemoteWords(_Remote):
     def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
         return self._checked_wait("wait", i, value, timeout=_limit(True, timeout))
 
-    def _read(self) -> bytes:
-        """All bytes, as they are now."""
-        return bytes(self._call("read"))
+    def _read(self, start: int, size: int) -> bytes:
+        """Bytes as they are now."""
+        return bytes(self._call("read", start, size))
 
     def _write(self, start: int, data: bytes) -> None:
         """Change bytes from `start` on."""
@@ -286,4 +296,12 @@ _REMOTE: dict[type, type[_Remote]] = {
 def remote_class(local: Any) -> type[Any]:
     """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
     remote = _REMOTE[local._core_class]
-    return type(local.__name__, (remote, local), {"_local_class": local, "__module__": local.__module__})
+    # What a local class makes of the operations lies above the remote ones.
+    changed = {
+        name: vars(cls)[name]
+        for cls in reversed(local.__mro__)
+        if issubclass(cls, Handle) and cls.__module__ != Handle.__module__
+        for name in vars(cls).keys() & set(dir(remote)) - {"__module__", "__doc__"}
+    }
+    contents = {**changed, "_local_class": local, "__module__": local.__module__}
+    return type(local.__name__, (remote, local), contents)
