@@ -70,6 +70,7 @@ void bind_inspection(nb::module_& m) {
     m.def(
         "inquire", [](double seconds) { arena().inquire(deadline_after(seconds)); }, nb::arg("seconds"),
         "For that long, have every process that waits call what it gave on_inquiry(), once a second.");
+    m.def("asked", [] { return arena().asked(); }, "Whether somebody asks what this process waits for.");
     m.def(
         "on_inquiry", [](nb::object f) { python.on_inquiry = f.release().ptr(); }, nb::arg("callback"),
         "What this process is to do when somebody asks what it waits for.");

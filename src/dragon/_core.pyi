@@ -252,6 +252,9 @@ def waits() -> list[_Wait]:
 def inquire(seconds: float) -> None:
     """For that long, have every process that waits call what it gave on_inquiry(), once a second."""
 
+def asked() -> bool:
+    """Whether somebody asks what this process waits for."""
+
 def on_inquiry(callback: Callable[[], None]) -> None:
     """What this process is to do when somebody asks what it waits for."""
 

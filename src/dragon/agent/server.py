@@ -17,6 +17,7 @@ from dragon.agent.clients import Clients
 from dragon.agent.groups import Groups
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
+from dragon.agent.report import report
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
 from dragon.agent.zygote import children_of
@@ -120,7 +121,7 @@ class Agent:
         self._sweep()
         if self.cluster is not None:
             await self.cluster.open(self)
-        Clients(self._requests, self.handle)
+        self.clients = Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
@@ -178,8 +179,10 @@ class Agent:
     def handle(self, caller: int, operation: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
         """Do what a process asked for; what this returns or raises, or its future, is the reply."""
         if operation == "end":
-            self.end()
+            self.cluster.end_run() if self.cluster is not None else self.end()
             return None
+        if operation == "report":
+            return report(self)
         part, _, name = operation.partition(".")
         if self.cluster is not None:
             if part == "remote" and name in self.cluster.OPERATIONS:

@@ -27,6 +27,11 @@ examples:
   dragon --nodes 4 sweep.py         rehearse on four simulated nodes; in an allocation: use four of its nodes
   dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
+your runs on this machine (each explains itself with --help; a program of such a name is `./ps`):
+  dragon ps [RUN]                   list them, or the processes of one
+  dragon doctor [RUN]               what a run waits for: its agent and every process, with stacks
+  dragon kill RUN                   end one
+
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
 says how the program ended (128 + the signal's number if it was killed).
 """
@@ -85,6 +90,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
+    if words[:1] == ["ps"]:
+        from dragon.cli import ps
+
+        return ps.main(words[1:])
+    if words[:1] == ["kill"]:
+        from dragon.cli import kill
+
+        return kill.main(words[1:])
+    if words[:1] == ["doctor"]:
+        from dragon.cli import doctor
+
+        return doctor.main(words[1:])
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
         parser().error("no program given; `dragon -h` shows how")
