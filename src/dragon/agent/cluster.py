@@ -13,6 +13,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.control import Control
+from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
 from dragon.agent.links import Answer, Links, then
@@ -45,7 +46,7 @@ _LOOK_AGAIN = 0.02
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "announce", "close_at_end"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end"}
 
     def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
         self.index = membership.index
@@ -56,6 +57,8 @@ class Cluster:
         self._listener = listener
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
         self._inboxes: dict[tuple[int, Name], Channel] = {}
+        # Records of processes that another node had started, until the one there that follows them is attached.
+        self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
@@ -63,9 +66,13 @@ class Cluster:
         """Begin to serve, and to do what the front end says."""
         keys = (self._membership.authority, self._membership.certificate, self._membership.key)
         self._agent = agent
-        self.links = Links(self.index, self.members, client_context(*keys), self._serve, self._notice)
+        client = client_context(*keys)
+        self.links = Links(
+            self.index, self.members, client, self._serve, self._notice, self._on_messages, self._on_link_broken
+        )
         self.guests = Guests(agent.loop)
-        self.outboxes = Outboxes(self.links.call)
+        self.outboxes = Outboxes(self.links)
+        self.flows = Flows(self.links.notify)
         self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
@@ -123,7 +130,9 @@ class Cluster:
         self._tell_processes()
         self.links.forget(index, reason)
         self.guests.node_left(index)
-        self.outboxes.node_left(index)
+        self.flows.node_left(index)
+        for name in [name for name, (node, _) in self._records.items() if node == index]:
+            del self._records[name]
         self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
 
     async def _clear(self) -> None:
@@ -182,6 +191,10 @@ class Cluster:
             raise NodeLostError(f"{self.links.host(node_of(name))} is gone: {self.lost[node_of(name)]}")
         self._note_contact(caller, node_of(name))
         return self.outboxes.open(caller, _name(name))
+
+    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> tuple[str, str]:
+        """Class and text of the error by which messages in an outbox were lost; empty if none were."""
+        return self.outboxes.why_gone(_name(outbox))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)
@@ -316,7 +329,10 @@ class Cluster:
     ) -> Callable[[], Any] | None:
         try:
             if operation == "object":
-                return self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+                cancel = self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+                if arguments["method"] == "_attach":
+                    self._records.pop(_name(arguments["name"]), None)
+                return cancel
             value = self._do(node, operation, arguments)
         except Exception as error:
             respond(None, b"", error)
@@ -333,6 +349,13 @@ class Cluster:
         value.add_done_callback(done)
         return value.cancel
 
+    def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> None:
+        self.flows.received(node, flow, kind, payload)
+
+    def _on_link_broken(self, node: int, reason: str) -> None:
+        text = f"{self.links.host(node)} is gone: {reason}; messages that were on their way there may be lost"
+        self.outboxes.broken(node, (NodeLostError.__name__, text))
+
     def _do(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
         if operation == "operation":
             part, _, name = arguments["operation"].partition(".")
@@ -340,10 +363,12 @@ class Cluster:
         if operation == "start":
             started = self._agent.processes.start_for(arguments["templates"], arguments["instances"])
             for request in started if arguments["followed"] else ():
-                self.guests.announce(node, request.record, 1)
+                self._records[request.record] = node, Words._attached(request.record)
             return [(request.puid, request.record) for request in started]
         if operation == "announce":
             return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
+        if operation == "flow_open":
+            return self.flows.open(node, _name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")
 
     def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
@@ -351,6 +376,12 @@ class Cluster:
             self.guests.left((node, arguments["pid"]))
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
+        elif operation == "flow_taken":
+            self.outboxes.taken(node, **arguments)
+        elif operation == "flow_failed":
+            self.outboxes.failed(node, **arguments)
+        elif operation == "flow_close":
+            self.flows.close(node, **arguments)
         elif operation == "kill":
             self._agent.registry.kill(arguments["puid"], arguments["number"])
         elif operation == "group":

@@ -32,7 +32,7 @@ _LARGEST_PAYLOAD = 2**40
 _CONNECT_TIMEOUT = 10.0
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
 _LARGE = 64 * 1024
-_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL = range(5)
+_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL, _MESSAGES = range(6)
 
 # What came back: a value, and raw bytes.
 Answer = tuple[Any, Any]
@@ -48,7 +48,7 @@ def error_of(error: BaseException) -> tuple[str, str]:
 
 def _memory(part: Any, size: int) -> Any:
     """Where a payload is received: a large message straight in the arena."""
-    to_arena = part[0] == _VALUE or (part[0] == _REQUEST and part[3].get("method") == "_put_loan")
+    to_arena = part[0] == _VALUE or (part[0] == _MESSAGES and part[2] >= 0)
     return _core.Loan(size) if to_arena and size >= _LARGE else bytearray(size)
 
 
@@ -88,12 +88,21 @@ class Links:
     """All connections of one agent."""
 
     def __init__(
-        self, index: int, members: list[Member], client: ssl.SSLContext, serve: Serve, noticed: Callable[..., None]
+        self,
+        index: int,
+        members: list[Member],
+        client: ssl.SSLContext,
+        serve: Serve,
+        noticed: Callable[..., None],
+        received: Callable[[int, int, int, Any], None],
+        is_broken: Callable[[int, str], None],
     ) -> None:
         self.index = index
         self.members = members
         self.serve = serve
         self.noticed = noticed
+        self.received = received
+        self._is_broken = is_broken
         self.lost: dict[int, str] = {}
         self._client = client
         self._links: dict[int, Link] = {}
@@ -116,6 +125,10 @@ class Links:
         """The same without an answer."""
         self._send(node, _NOTICE, None, (operation, arguments), payload)
 
+    def send_messages(self, node: int, flow: int, kind: int, data: Any) -> None:
+        """Send messages of a flow, in order. Where the connection breaks `is_broken` says so."""
+        self._send(node, _MESSAGES, None, (flow, kind), data)
+
     def host(self, node: int) -> str:
         """How messages name a node."""
         return f"node {node} ({self.members[node].node.host_name})" if node < len(self.members) else f"node {node}"
@@ -128,6 +141,7 @@ class Links:
         link = self._links.pop(node, None)
         if link is not None:
             link.abort()
+        self._is_broken(node, reason)
         for _, future, _, _ in self._waiting.pop(node, []):
             self._fail(node, future)
 
@@ -180,6 +194,7 @@ class Links:
         """A connection ended."""
         if node is not None and self._links.get(node) is link:
             del self._links[node]
+            self._is_broken(node, reason)
         if node is not None:
             for future in link.pending.values():
                 if not future.done():
@@ -296,6 +311,9 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
         """Send a request or a notice."""
+        if kind == _MESSAGES:
+            self._write((kind, *body), payload)
+            return
         number = 0
         if future is not None:
             if future.done():
@@ -338,6 +356,8 @@ class Link(asyncio.BufferedProtocol):
             )
             if cancel is not None:
                 self.serving[number] = cancel
+        elif kind == _MESSAGES:
+            self.links.received(self.node, number, part[2], payload)
         elif kind == _NOTICE:
             self.links.noticed(self.node, part[2], part[3], payload)
         elif kind == _CANCEL:
