@@ -17,6 +17,7 @@ from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
 from dragon.agent.links import Answer, Links, then
+from dragon.agent.listener import Listener
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
@@ -37,7 +38,6 @@ __all__ = ["Cluster"]
 
 log = runtime_log("cluster")
 
-_HANDSHAKE_WITHIN = 5.0
 _GOODBYE = 5.0
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
@@ -54,7 +54,7 @@ class Cluster:
         self.lost: dict[int, str] = {}
         self._membership = membership
         self._control = control
-        self._listener = listener
+        self._socket = listener
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
         self._inboxes: dict[tuple[int, Name], Channel] = {}
         # Records of processes that another node had started, until the one there that follows them is attached.
@@ -62,7 +62,7 @@ class Cluster:
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
-    async def open(self, agent: Agent) -> None:
+    def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""
         keys = (self._membership.authority, self._membership.certificate, self._membership.key)
         self._agent = agent
@@ -77,14 +77,13 @@ class Cluster:
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
         self._tell_processes()
-        self._server = await agent.loop.create_server(
-            self.links.accept, sock=self._listener, ssl=server_context(*keys), ssl_handshake_timeout=_HANDSHAKE_WITHIN
-        )
+        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
 
     async def leave(self) -> None:
         """Say goodbye to the front end once everything here has ended."""
+        self._listener.close()
         self.links.close()
         self._control.send("bye")
         try:

@@ -28,7 +28,7 @@ log = runtime_log("links")
 
 _HEADER = struct.Struct("<IQ")
 _LARGEST_PART = 64 * 2**20
-_LARGEST_PAYLOAD = 2**40
+_LARGEST_PAYLOAD = 2**36
 _CONNECT_TIMEOUT = 10.0
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
 _LARGE = 64 * 1024
@@ -192,6 +192,7 @@ class Links:
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
         """A connection ended."""
+        reason = self.lost.get(node, reason) if node is not None else reason
         if node is not None and self._links.get(node) is link:
             del self._links[node]
             self._is_broken(node, reason)
@@ -251,6 +252,18 @@ class Link(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        try:
+            self._take(count)
+        except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
+            log.exception("%s sent what cannot be understood; the connection is closed", self.links.host(self._peer))
+            self.transport.abort()
+
+    @property
+    def _peer(self) -> int:
+        assert self.node is not None
+        return self.node
+
+    def _take(self, count: int) -> None:
         if self._payload is not None:
             self._filled += count
             if self._filled == len(self._view):
@@ -268,9 +281,7 @@ class Link(asyncio.BufferedProtocol):
             return False
         size, payload = _HEADER.unpack_from(self._buffer, self._start)
         if size > _LARGEST_PART or payload > _LARGEST_PAYLOAD:
-            log.error("%s sent a frame of %d bytes; the connection is closed", self.links.host(self.node or 0), size)
-            self.transport.abort()
-            return False
+            raise ValueError(f"a frame of {size} and {payload} bytes is too large")
         if available < _HEADER.size + size:
             return False
         start = self._start + _HEADER.size
@@ -349,17 +360,16 @@ class Link(asyncio.BufferedProtocol):
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]
-        assert self.node is not None
         if kind == _REQUEST:
             cancel = self.links.serve(
-                self.node, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
+                self._peer, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
             )
             if cancel is not None:
                 self.serving[number] = cancel
         elif kind == _MESSAGES:
-            self.links.received(self.node, number, part[2], payload)
+            self.links.received(self._peer, number, part[2], payload)
         elif kind == _NOTICE:
-            self.links.noticed(self.node, part[2], part[3], payload)
+            self.links.noticed(self._peer, part[2], part[3], payload)
         elif kind == _CANCEL:
             cancel = self.serving.pop(number, None)
             if cancel is not None:
