@@ -37,6 +37,7 @@ def _make_for_ever(requests: Queue, answers: Queue) -> None:
             answers.put(getattr(importlib.import_module(module), name)(*args, **kwargs))
         except _PASSED_ON as error:
             answers.put(error)
+        answers.put("it is yours alone")
 
 
 class Maker:
@@ -50,7 +51,7 @@ class Maker:
 
     def make(self, module: str, name: str, *args: Any, **kwargs: Any) -> Any:
         self.requests.put((module, name, args, kwargs))
-        made = self.answers.get()
+        made, _ = self.answers.get(), self.answers.get()
         if isinstance(made, _PASSED_ON):
             raise made
         return made

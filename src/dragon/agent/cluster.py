@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.control import Control
+from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
 from dragon.agent.links import Answer, Links, then
+from dragon.agent.listener import Listener
+from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Membership
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.credentials import client_context, server_context
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.remote import node_of
@@ -33,7 +38,6 @@ __all__ = ["Cluster"]
 
 log = runtime_log("cluster")
 
-_HANDSHAKE_WITHIN = 5.0
 _GOODBYE = 5.0
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
@@ -42,7 +46,7 @@ _LOOK_AGAIN = 0.02
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "announce", "close_at_end"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end"}
 
     def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
         self.index = membership.index
@@ -50,29 +54,36 @@ class Cluster:
         self.lost: dict[int, str] = {}
         self._membership = membership
         self._control = control
-        self._listener = listener
+        self._socket = listener
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
+        self._inboxes: dict[tuple[int, Name], Channel] = {}
+        # Records of processes that another node had started, until the one there that follows them is attached.
+        self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
-    async def open(self, agent: Agent) -> None:
+    def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""
         keys = (self._membership.authority, self._membership.certificate, self._membership.key)
         self._agent = agent
-        self.links = Links(self.index, self.members, client_context(*keys), self._serve, self._notice)
+        client = client_context(*keys)
+        self.links = Links(
+            self.index, self.members, client, self._serve, self._notice, self._on_messages, self._on_link_broken
+        )
         self.guests = Guests(agent.loop)
+        self.outboxes = Outboxes(self.links)
+        self.flows = Flows(self.links.notify)
         self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
         self._tell_processes()
-        self._server = await agent.loop.create_server(
-            self.links.accept, sock=self._listener, ssl=server_context(*keys), ssl_handshake_timeout=_HANDSHAKE_WITHIN
-        )
+        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
 
     async def leave(self) -> None:
         """Say goodbye to the front end once everything here has ended."""
+        self._listener.close()
         self.links.close()
         self._control.send("bye")
         try:
@@ -122,6 +133,9 @@ class Cluster:
         self._tell_processes()
         self.links.forget(index, reason)
         self.guests.node_left(index)
+        self.flows.node_left(index)
+        for name in [name for name, (node, _) in self._records.items() if node == index]:
+            del self._records[name]
         self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
 
     async def _clear(self) -> None:
@@ -149,12 +163,41 @@ class Cluster:
     def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
         """An operation on an object of another node: whether it was done, and its result."""
         for name in arguments.pop("released"):
+            self.outboxes.left(caller, _name(name))
             if node_of(name) not in self.lost:
                 self.links.notify(node_of(name), "release", {"pid": caller, "name": name})
         node, payload = node_of(arguments["name"]), arguments.pop("payload")
+        self.outboxes.flush(node)
+        if arguments["method"] == "_release":
+            self.outboxes.left(caller, _name(arguments["name"]))
         self._note_contact(caller, node)
+        inbox = arguments.pop("inbox", None)
         future = self.links.call(node, "object", {"pid": caller, **arguments}, payload)
-        return then(future, _message if arguments["method"] == "get" else _value)
+        if inbox is None:
+            return then(future, _value)
+        return then(future, lambda answer: self._deliver(caller, _name(inbox), answer))
+
+    def _deliver(self, caller: int, inbox: Name, answer: Answer) -> Any:
+        """A message for a process: with the reply, or if it is large, through its channel for that."""
+        (done, kind), data = answer
+        if not isinstance(data, _core.Loan):
+            return done, (kind, data)
+        channel = self._inboxes.get((caller, inbox))
+        if channel is None:
+            channel = self._inboxes[caller, inbox] = Channel._attached(inbox)
+        channel._put_loan(kind, data)
+        return done, None
+
+    def outbox(self, caller: int, descriptors: list[int], name: Any) -> Name:
+        """A channel of this node from which messages go on to one of another node."""
+        if node_of(name) in self.lost:
+            raise NodeLostError(f"{self.links.host(node_of(name))} is gone: {self.lost[node_of(name)]}")
+        self._note_contact(caller, node_of(name))
+        return self.outboxes.open(caller, _name(name))
+
+    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> tuple[str, str]:
+        """Class and text of the error by which messages in an outbox were lost; empty if none were."""
+        return self.outboxes.why_gone(_name(outbox))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)
@@ -172,6 +215,9 @@ class Cluster:
         if fd >= 0:
             self._agent.loop.remove_reader(fd)
             os.close(fd)
+        self.outboxes.left(caller)
+        for key in [key for key in self._inboxes if key[0] == caller]:
+            del self._inboxes[key]
         for node in self._contacts.pop(caller, ()):
             self.links.notify(node, "left", {"pid": caller})
 
@@ -275,9 +321,9 @@ class Cluster:
             else:
                 await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
 
-    def announce(self, caller: int, descriptors: list[int], names: list[Name]) -> asyncio.Future[None]:
+    def announce(self, caller: int, descriptors: list[int], names: list[Any]) -> asyncio.Future[None]:
         """The same for a process that another one of this node starts."""
-        return asyncio.ensure_future(self._announce(self.index, [(n[0], n[1], n[2]) for n in names]))
+        return asyncio.ensure_future(self._announce(self.index, [_name(name) for name in names]))
 
     # ---- what other nodes ask of this one
 
@@ -286,7 +332,10 @@ class Cluster:
     ) -> Callable[[], Any] | None:
         try:
             if operation == "object":
-                return self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+                cancel = self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+                if arguments["method"] == "_attach":
+                    self._records.pop(_name(arguments["name"]), None)
+                return cancel
             value = self._do(node, operation, arguments)
         except Exception as error:
             respond(None, b"", error)
@@ -303,6 +352,13 @@ class Cluster:
         value.add_done_callback(done)
         return value.cancel
 
+    def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> None:
+        self.flows.received(node, flow, kind, payload)
+
+    def _on_link_broken(self, node: int, reason: str) -> None:
+        text = f"{self.links.host(node)} is gone: {reason}; messages that were on their way there may be lost"
+        self.outboxes.broken(node, (NodeLostError.__name__, text))
+
     def _do(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
         if operation == "operation":
             part, _, name = arguments["operation"].partition(".")
@@ -310,10 +366,12 @@ class Cluster:
         if operation == "start":
             started = self._agent.processes.start_for(arguments["templates"], arguments["instances"])
             for request in started if arguments["followed"] else ():
-                self.guests.announce(node, request.record, 1)
+                self._records[request.record] = node, Words._attached(request.record)
             return [(request.puid, request.record) for request in started]
         if operation == "announce":
             return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
+        if operation == "flow_open":
+            return self.flows.open(node, _name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")
 
     def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
@@ -321,6 +379,12 @@ class Cluster:
             self.guests.left((node, arguments["pid"]))
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
+        elif operation == "flow_taken":
+            self.outboxes.taken(node, **arguments)
+        elif operation == "flow_failed":
+            self.outboxes.failed(node, **arguments)
+        elif operation == "flow_close":
+            self.flows.close(node, **arguments)
         elif operation == "kill":
             self._agent.registry.kill(arguments["puid"], arguments["number"])
         elif operation == "group":
@@ -329,13 +393,12 @@ class Cluster:
             log.warning("%s sent %r, which means nothing here", self.links.host(node), operation)
 
 
+def _name(received: Any) -> Name:
+    return received[0], received[1], received[2]
+
+
 def _value(answer: Answer) -> Any:
     return answer[0]
-
-
-def _message(answer: Answer) -> Any:
-    (done, kind), data = answer
-    return done, (kind, data)
 
 
 def _for_another_node(template: Spawn) -> Spawn:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.control import watch_silence
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
@@ -27,9 +28,11 @@ log = runtime_log("links")
 
 _HEADER = struct.Struct("<IQ")
 _LARGEST_PART = 64 * 2**20
-_LARGEST_PAYLOAD = 2**40
+_LARGEST_PAYLOAD = 2**36
 _CONNECT_TIMEOUT = 10.0
-_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL = range(5)
+_JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
+_LARGE = 64 * 1024
+_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL, _MESSAGES = range(6)
 
 # What came back: a value, and raw bytes.
 Answer = tuple[Any, Any]
@@ -41,6 +44,12 @@ def error_of(error: BaseException) -> tuple[str, str]:
     """An exception as it is sent: its class's name and its text."""
     kind = error.kind if isinstance(error, RemoteError) else type(error).__name__
     return kind, str(error)
+
+
+def _memory(part: Any, size: int) -> Any:
+    """Where a payload is received: a large message straight in the arena."""
+    to_arena = part[0] == _VALUE or (part[0] == _MESSAGES and part[2] >= 0)
+    return _core.Loan(size) if to_arena and size >= _LARGE else bytearray(size)
 
 
 def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
@@ -79,18 +88,28 @@ class Links:
     """All connections of one agent."""
 
     def __init__(
-        self, index: int, members: list[Member], client: ssl.SSLContext, serve: Serve, noticed: Callable[..., None]
+        self,
+        index: int,
+        members: list[Member],
+        client: ssl.SSLContext,
+        serve: Serve,
+        noticed: Callable[..., None],
+        received: Callable[[int, int, int, Any], None],
+        is_broken: Callable[[int, str], None],
     ) -> None:
         self.index = index
         self.members = members
         self.serve = serve
         self.noticed = noticed
+        self.received = received
+        self._is_broken = is_broken
         self.lost: dict[int, str] = {}
         self._client = client
         self._links: dict[int, Link] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[Answer] | None, Any, Any]]] = {}
         self._loop = asyncio.get_running_loop()
+        self.soon = self._loop.call_soon
 
     def accept(self) -> Link:
         """The protocol of a connection that another agent made."""
@@ -106,6 +125,10 @@ class Links:
         """The same without an answer."""
         self._send(node, _NOTICE, None, (operation, arguments), payload)
 
+    def send_messages(self, node: int, flow: int, kind: int, data: Any) -> None:
+        """Send messages of a flow, in order. Where the connection breaks `is_broken` says so."""
+        self._send(node, _MESSAGES, None, (flow, kind), data)
+
     def host(self, node: int) -> str:
         """How messages name a node."""
         return f"node {node} ({self.members[node].node.host_name})" if node < len(self.members) else f"node {node}"
@@ -118,6 +141,7 @@ class Links:
         link = self._links.pop(node, None)
         if link is not None:
             link.abort()
+        self._is_broken(node, reason)
         for _, future, _, _ in self._waiting.pop(node, []):
             self._fail(node, future)
 
@@ -168,8 +192,10 @@ class Links:
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
         """A connection ended."""
+        reason = self.lost.get(node, reason) if node is not None else reason
         if node is not None and self._links.get(node) is link:
             del self._links[node]
+            self._is_broken(node, reason)
         if node is not None:
             for future in link.pending.values():
                 if not future.done():
@@ -192,8 +218,10 @@ class Link(asyncio.BufferedProtocol):
         self._buffer = bytearray(256 * 1024)
         self._start = self._end = 0
         self._part: Any = None
-        self._payload: bytearray | None = None
+        self._payload: Any = None
+        self._view = memoryview(b"")
         self._filled = 0
+        self._to_write: list[Any] = []
 
     # ---- asyncio
 
@@ -220,15 +248,26 @@ class Link(asyncio.BufferedProtocol):
 
     def get_buffer(self, hint: int) -> memoryview:
         if self._payload is not None:
-            return memoryview(self._payload)[self._filled :]
+            return self._view[self._filled :]
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        try:
+            self._take(count)
+        except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
+            log.exception("%s sent what cannot be understood; the connection is closed", self.links.host(self._peer))
+            self.transport.abort()
+
+    @property
+    def _peer(self) -> int:
+        assert self.node is not None
+        return self.node
+
+    def _take(self, count: int) -> None:
         if self._payload is not None:
             self._filled += count
-            if self._filled == len(self._payload):
-                part, payload, self._payload = self._part, self._payload, None
-                self._received(part, payload)
+            if self._filled == len(self._view):
+                self._complete()
             return
         self._end += count
         while self._payload is None and self._next():
@@ -242,9 +281,7 @@ class Link(asyncio.BufferedProtocol):
             return False
         size, payload = _HEADER.unpack_from(self._buffer, self._start)
         if size > _LARGEST_PART or payload > _LARGEST_PAYLOAD:
-            log.error("%s sent a frame of %d bytes; the connection is closed", self.links.host(self.node or 0), size)
-            self.transport.abort()
-            return False
+            raise ValueError(f"a frame of {size} and {payload} bytes is too large")
         if available < _HEADER.size + size:
             return False
         start = self._start + _HEADER.size
@@ -254,16 +291,20 @@ class Link(asyncio.BufferedProtocol):
             self._received(part, b"")
             return True
         there = min(payload, self._end - self._start)
-        self._payload = bytearray(payload)
-        self._payload[:there] = memoryview(self._buffer)[self._start : self._start + there]
+        self._part, self._payload = part, _memory(part, payload)
+        self._view = memoryview(self._payload)
+        self._view[:there] = memoryview(self._buffer)[self._start : self._start + there]
         self._start += there
-        self._part, self._filled = part, there
+        self._filled = there
         if there < payload:
             self._start = self._end = 0
             return False
-        whole, self._payload = self._payload, None
-        self._received(part, whole)
+        self._complete()
         return True
+
+    def _complete(self) -> None:
+        part, payload, self._payload, self._view = self._part, self._payload, None, memoryview(b"")
+        self._received(part, payload)
 
     def _make_room(self) -> None:
         rest = self._end - self._start
@@ -281,6 +322,9 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
         """Send a request or a notice."""
+        if kind == _MESSAGES:
+            self._write((kind, *body), payload)
+            return
         number = 0
         if future is not None:
             if future.done():
@@ -299,21 +343,33 @@ class Link(asyncio.BufferedProtocol):
             return
         data = encode(part)
         following = memoryview(payload).cast("B")
-        self.transport.write(_HEADER.pack(len(data), len(following)) + data)
-        if following:
+        if not self._to_write:
+            self.links.soon(self._flush)
+        self._to_write += [_HEADER.pack(len(data), len(following)), data]
+        if len(following) < _JOINED:
+            self._to_write.append(following)
+        else:
+            self._flush()
             self.transport.write(following)
+
+    def _flush(self) -> None:
+        """Write what was said in this round of the loop at once."""
+        written, self._to_write = self._to_write, []
+        if written and not self.transport.is_closing():
+            self.transport.write(b"".join(written))
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]
-        assert self.node is not None
         if kind == _REQUEST:
             cancel = self.links.serve(
-                self.node, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
+                self._peer, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
             )
             if cancel is not None:
                 self.serving[number] = cancel
+        elif kind == _MESSAGES:
+            self.links.received(self._peer, number, part[2], payload)
         elif kind == _NOTICE:
-            self.links.noticed(self.node, part[2], part[3], payload)
+            self.links.noticed(self._peer, part[2], part[3], payload)
         elif kind == _CANCEL:
             cancel = self.serving.pop(number, None)
             if cancel is not None:

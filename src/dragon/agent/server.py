@@ -87,10 +87,11 @@ class Agent:
             self.spawner = Spawner(self.run.zygote_socket(), self._events, self._on_event, self._on_zygote_gone)
         except ConnectionRefusedError:
             log.error("the zygote (pid %d) is gone already; the run ends", self.zygote)
+            await self._finish()
             return
         try:
             if await self._find_others():
-                await self._open()
+                self._open()
                 await self.over
         finally:
             await self._finish()
@@ -112,7 +113,7 @@ class Agent:
             return False
         return True
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
         self.streams = Streams(self.run.label, self.run.node, host_name)
         self.registry = Registry(self.run.node)
@@ -120,7 +121,7 @@ class Agent:
         self.groups = Groups(self.run.node, self.registry, self.processes, host_name, self.cluster)
         self._sweep()
         if self.cluster is not None:
-            await self.cluster.open(self)
+            self.cluster.open(self)
         self.clients = Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:
@@ -212,7 +213,8 @@ class Agent:
             self.over.set_result(None)
 
     async def _finish(self) -> None:
-        self.spawner.close()
+        if hasattr(self, "spawner"):
+            self.spawner.close()
         try:
             gone = os.pidfd_open(self.zygote)
         except ProcessLookupError:

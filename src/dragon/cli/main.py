@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -27,10 +28,12 @@ examples:
   dragon --nodes 4 sweep.py         rehearse on four simulated nodes; in an allocation: use four of its nodes
   dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
-your runs on this machine (each explains itself with --help; a program of such a name is `./ps`):
-  dragon ps [RUN]                   list them, or the processes of one
+other commands (a program of that name is run as ./NAME; each explains itself with --help):
+  dragon ps [RUN]                   list your runs on this machine, or the processes of one
   dragon doctor [RUN]               what a run waits for: its agent and every process, with stacks
-  dragon kill RUN                   end one
+  dragon kill RUN                   end a run, and all that belongs to it
+  dragon plan [--json] PROG ...     run it, and print which process ran where
+  dragon k8s manifest ...           a Kubernetes job that runs a program
 
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
 says how the program ended (128 + the signal's number if it was killed).
@@ -90,18 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] == ["ps"]:
-        from dragon.cli import ps
+    if words[:1] in (["ps"], ["kill"], ["doctor"]):
+        return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
+    if words[:1] == ["plan"]:
+        from dragon.cli import plan
 
-        return ps.main(words[1:])
-    if words[:1] == ["kill"]:
-        from dragon.cli import kill
-
-        return kill.main(words[1:])
-    if words[:1] == ["doctor"]:
-        from dragon.cli import doctor
-
-        return doctor.main(words[1:])
+        return plan.main(words[1:], main)
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
         parser().error("no program given; `dragon -h` shows how")
