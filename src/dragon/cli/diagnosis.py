@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+import psutil
 
 from dragon import _core
 from dragon.cli import stacks
@@ -16,15 +17,13 @@ from dragon.cli.runs import Node
 from dragon.cli.waits import describe
 from dragon.runtime.inspection import Inquiry, InquiryError, Report, Thread
 
-__all__ = ["Finding", "Wait", "Ward", "examine"]
+__all__ = ["Finding", "Wait", "Ward", "examine", "spied"]
 
 # A process that waits in the runtime looks once a second whether somebody asks.
 _ANSWER_WITHIN = 1.5
 _LOOK_AT_LOAD = 0.5
 
-_NO_SPY = (
-    "it does not wait in the runtime, where it would tell; `pip install py-spy` and dragon doctor shows such stacks too"
-)
+_NO_SPY = "it does not wait in the runtime, where it would tell; `pip install py-spy`, and dragon doctor shows such stacks too"
 
 
 class Wait(msgspec.Struct):
@@ -70,7 +69,7 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
         now = row_of(row)
         if now is None:
             continue  # it has ended meanwhile
-        load = (now.cpu_seconds - times[row.pid]) / (time.monotonic() - began) if row.pid in times else 0.0
+        load = (now.cpu_seconds - times[row.pid]) / (time.monotonic() - began)
         finding = Finding(now, round(max(load, 0.0), 2), threads=answers.get(row.pid, []))
         finding.waits = [
             Wait(wait["thread"], round(wait["seconds"], 1), describe(wait, names, said))
@@ -82,10 +81,10 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
             for asked in (said.asked if said else ())
             if asked.who == str(row.pid)
         ]
-        if not finding.waits:
+        if not finding.waits or now.state != psutil.STATUS_SLEEPING:
             finding.kernel = doing(row.pid)
         if not finding.threads:
-            finding.threads, finding.no_stacks = _spied(spy, row)
+            finding.threads, finding.no_stacks = spied(spy, row)
         ward.findings.append(finding)
     return ward
 
@@ -118,7 +117,7 @@ def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_
         _core.close_arena()
 
 
-def _spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:
+def spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:
     """Stacks, or why there are none."""
     if not stacks.is_python(row.pid):
         return [], "it is no Python process"
