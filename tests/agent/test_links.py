@@ -33,10 +33,10 @@ class Ends:
     def __init__(self) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.port = listeners[1].getsockname()[1]
-        members = [
-            Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
+        members = {
+            index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
             for index, listener in enumerate(listeners)
-        ]
+        }
         self.told: list[Any] = []
         self.cancelled = asyncio.Event()
         self.broken = asyncio.Event()
@@ -46,7 +46,7 @@ class Ends:
             for listener, links, keys in zip(listeners, self.links, KEYS, strict=True)
         ]
 
-    def _links(self, index: int, members: list[Member]) -> Links:
+    def _links(self, index: int, members: dict[int, Member]) -> Links:
         return Links(
             index,
             members,

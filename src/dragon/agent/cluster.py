@@ -23,7 +23,7 @@ from dragon.agent.output import Output
 from dragon.agent.processes import Instance
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
-from dragon.infrastructure.membership import Membership
+from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Channel, Words
@@ -52,6 +52,8 @@ class Cluster:
         self.index = membership.index
         self.members = membership.members
         self.lost: dict[int, str] = {}
+        self._known: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._membership = membership
         self._control = control
         self._socket = listener
@@ -62,14 +64,23 @@ class Cluster:
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
+    async def meet(self) -> None:
+        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone."""
+        membership = self._membership
+        keys = (membership.authority, membership.certificate, membership.key)
+        near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
+        client = client_context(*keys)
+        self.links = Links(self.index, near, client, self._serve, self._notice, self._on_messages, self._on_link_broken)
+        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
+        if near:
+            told, _ = await self.links.call(parent_of(self.index), "members", {})
+            self.members = msgspec.convert(told, list[Member])
+        self.links.members = dict(enumerate(self.members))
+        self._known.set_result(self.members)
+
     def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""
-        keys = (self._membership.authority, self._membership.certificate, self._membership.key)
         self._agent = agent
-        client = client_context(*keys)
-        self.links = Links(
-            self.index, self.members, client, self._serve, self._notice, self._on_messages, self._on_link_broken
-        )
         self.guests = Guests(agent.loop)
         self.outboxes = Outboxes(self.links)
         self.flows = Flows(self.links.notify)
@@ -77,7 +88,7 @@ class Cluster:
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
         self._tell_processes()
-        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
+        self._opened.set_result(None)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
 
@@ -330,6 +341,12 @@ class Cluster:
     def _serve(
         self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
     ) -> Callable[[], Any] | None:
+        if operation == "members":
+            self._known.add_done_callback(lambda known: respond(known.result()))
+            return None
+        if not self._opened.done():
+            self._opened.add_done_callback(lambda _: self._serve(node, operation, arguments, payload, respond))
+            return None
         try:
             if operation == "object":
                 cancel = self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
@@ -356,6 +373,8 @@ class Cluster:
         self.flows.received(node, flow, kind, payload)
 
     def _on_link_broken(self, node: int, reason: str) -> None:
+        if not self._opened.done():
+            return
         text = f"{self.links.host(node)} is gone: {reason}; messages that were on their way there may be lost"
         self.outboxes.broken(node, (NodeLostError.__name__, text))
 
@@ -375,7 +394,9 @@ class Cluster:
         raise ValueError(f"an agent knows no operation {operation!r}")
 
     def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
-        if operation == "left":
+        if not self._opened.done():
+            self._opened.add_done_callback(lambda _: self._notice(node, operation, arguments, payload))
+        elif operation == "left":
             self.guests.left((node, arguments["pid"]))
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))

@@ -90,7 +90,7 @@ class Links:
     def __init__(
         self,
         index: int,
-        members: list[Member],
+        members: dict[int, Member],
         client: ssl.SSLContext,
         serve: Serve,
         noticed: Callable[..., None],
@@ -131,7 +131,7 @@ class Links:
 
     def host(self, node: int) -> str:
         """How messages name a node."""
-        return f"node {node} ({self.members[node].node.host_name})" if node < len(self.members) else f"node {node}"
+        return f"node {node} ({self.members[node].node.host_name})" if node in self.members else f"node {node}"
 
     def forget(self, node: int, reason: str) -> None:
         """A node is gone: whatever waits for it fails."""
@@ -160,7 +160,7 @@ class Links:
             link.send(kind, future, body, payload)
         elif node in self.lost:
             self._fail(node, future)
-        elif not 0 <= node < len(self.members):
+        elif node not in self.members:
             if future is not None:
                 future.set_exception(ValueError(f"the run has no node {node}"))
         else:
