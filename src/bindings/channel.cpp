@@ -36,7 +36,8 @@ PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
 Status take(ChannelHandle& h, Message& message, Nanoseconds deadline) {
     Channel& channel = h.get();
     Arena& a = *h.a;
-    return wait(a, h.handle.offset, deadline, [&](Nanoseconds d) { return channel.get(a, message, d); });
+    return wait(a, h.handle.offset, Purpose::Get, deadline,
+                [&](Nanoseconds d) { return channel.get(a, message, d); });
 }
 
 PyObject* get(PyObject* self, Nanoseconds deadline) {
@@ -132,7 +133,7 @@ nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
 
 bool wait_readable(ChannelHandle& h, nb::handle timeout) {
     Channel& channel = h.get();
-    Status status = wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()),
+    Status status = wait(*h.a, h.handle.offset, Purpose::Read, deadline_from(timeout.ptr()),
                          [&](Nanoseconds d) { return channel.wait_readable(d); });
     if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
     return status == Status::Ok;
@@ -140,7 +141,7 @@ bool wait_readable(ChannelHandle& h, nb::handle timeout) {
 
 bool join(ChannelHandle& h, nb::handle timeout) {
     Channel& channel = h.get();
-    Status status = wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()),
+    Status status = wait(*h.a, h.handle.offset, Purpose::Join, deadline_from(timeout.ptr()),
                          [&](Nanoseconds d) { return channel.join(d); });
     if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
     return status == Status::Ok;

@@ -14,7 +14,7 @@ namespace dragon::py {
 
 // Python's own classes and functions, looked up once.
 struct Python {
-    PyObject *queue_full, *queue_empty, *destroyed, *pickle_dumps, *pickle_loads, *serializer;
+    PyObject *queue_full, *queue_empty, *destroyed, *pickle_dumps, *pickle_loads, *serializer, *on_inquiry;
 };
 extern Python python;
 
@@ -82,25 +82,34 @@ using EventHandle = Shared<Event, Kind::Event>;
 using ConditionHandle = Shared<Condition, Kind::Condition>;
 using WordsHandle = Shared<Words, Kind::Words>;
 
+// The calling thread, or that of the guest the agent acts for.
+extern uint64_t guest_thread;
+inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
+
+// Calls what on_inquiry() was given.
+void report_myself();
+
 // Tries `f(0)` first, then waits in `f(deadline)` without the GIL, running signal handlers as signals arrive.
 // A wait ends with the run: once a second it is made sure that the agent is alive.
 template <class F>
-Status wait(Arena& a, Offset object, Nanoseconds deadline, F f) {
+Status wait(Arena& a, Offset object, Purpose purpose, Nanoseconds deadline, F f) {
     Status status = f(Nanoseconds{0});
     if (status != Status::Timeout || deadline == 0) return status;
+    Nanoseconds start = now();
     struct Waiting {
         Arena& a;
-        Waiting(Arena& a, Offset object) : a(a) { a.set_waiting(object); }
-        ~Waiting() { a.set_waiting(0); }
-    } waiting(a, object);
-    for (;;) {
-        Nanoseconds start = now(), until = std::min(deadline, start + 1'000'000'000);
+        int place;
+        ~Waiting() { a.end_wait(place); }
+    } waiting{a, a.begin_wait(object, purpose, thread_id(), start)};
+    for (;; start = now()) {
+        Nanoseconds until = std::min(deadline, start + 1'000'000'000);
         {
             nb::gil_scoped_release release;
             status = f(until);
             if (status == Status::Timeout && now() - start > 200'000'000 && !a.kept())
                 throw ObjectDestroyed("the run has ended: its agent is gone");
         }
+        if (status == Status::Timeout && a.asked()) report_myself();
         if (status != Status::Interrupted && (status != Status::Timeout || until == deadline)) return status;
         // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -171,10 +180,6 @@ T& self_of(PyObject* self) {
     return *nb::inst_ptr<T>(nb::handle(self));
 }
 
-// The calling thread, or that of the guest the agent acts for.
-extern uint64_t guest_thread;
-inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
-
 // Warns that a lock's holder died. May throw: warnings can be errors.
 void warn_recovered(const char* what);
 
@@ -191,5 +196,6 @@ void bind_handle(nb::class_<H>& c) {
 
 void bind_channel(nb::module_& m);
 void bind_sync(nb::module_& m);
+void bind_inspection(nb::module_& m);
 
 }  // namespace dragon::py

@@ -57,7 +57,7 @@ OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
 
 Status put_block(Arena& a, Channel& channel, Offset offset, Label label, OwnBlock& block,
                  Nanoseconds deadline) {
-    Status status = wait(a, offset, deadline,
+    Status status = wait(a, offset, Purpose::Put, deadline,
                          [&](Nanoseconds d) { return channel.put_block(a, label, block.offset(), d); });
     if (status == Status::Ok) block.pass_on();
     return status;
@@ -67,7 +67,8 @@ Status put_bytes(Arena& a, Channel& channel, Offset offset, uint32_t kind, const
                  Nanoseconds deadline) {
     Label label{kind, size};
     if (size <= kSmall)
-        return wait(a, offset, deadline, [&](Nanoseconds d) { return channel.put_small(a, label, data, d); });
+        return wait(a, offset, Purpose::Put, deadline,
+                    [&](Nanoseconds d) { return channel.put_small(a, label, data, d); });
     // Where it would be refused anyway nothing is copied.
     if (deadline == 0 && channel.full()) return Status::Timeout;
     OwnBlock block = new_block(a, channel, kDataStart + size);

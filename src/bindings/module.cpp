@@ -44,11 +44,11 @@ void leave_arena() {
     if (has_arena() && alone && arena().leave()) set_arena(nullptr);
 }
 
-std::vector<std::tuple<int, uint64_t, Offset>> processes() {
+std::vector<std::tuple<int, uint64_t>> processes() {
     std::vector<SlotInfo> slots(kSlots);
     slots.resize(arena().processes(slots.data(), slots.size()));
-    std::vector<std::tuple<int, uint64_t, Offset>> result;
-    for (auto& s : slots) result.emplace_back(s.pid, s.blocks, s.waiting_on);
+    std::vector<std::tuple<int, uint64_t>> result;
+    for (auto& s : slots) result.emplace_back(s.pid, s.blocks);
     return result;
 }
 
@@ -126,8 +126,8 @@ NB_MODULE(_core, m) {
         "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.",
         PyExc_ValueError, nullptr);
     m.attr("DestroyedError") = nb::handle(destroyed);
-    python = {lookup("queue", "Full"),    lookup("queue", "Empty"),   destroyed,
-              lookup("_pickle", "dumps"), lookup("_pickle", "loads"), lookup("_pickle", "dumps")};
+    python = {lookup("queue", "Full"),    lookup("queue", "Empty"),   destroyed, lookup("_pickle", "dumps"),
+              lookup("_pickle", "loads"), lookup("_pickle", "dumps"), nullptr};
 
     nb::register_exception_translator([](const std::exception_ptr& p, void*) {
         try {
@@ -197,7 +197,7 @@ NB_MODULE(_core, m) {
     m.def(
         "reap_dead", [] { return arena().reap_dead(); },
         "Free what all dead processes left; returns their number.");
-    m.def("processes", &processes, "(pid, blocks it owns, object it waits on) of every process.");
+    m.def("processes", &processes, "(pid, blocks it owns) of every process.");
     m.def(
         "set_keeper", [] { arena().set_keeper(arena().self()); },
         "This process keeps the run; waits end with it.");
@@ -215,4 +215,5 @@ NB_MODULE(_core, m) {
           "Start an executable; returns its process id or raises OSError.");
     bind_channel(m);
     bind_sync(m);
+    bind_inspection(m);
 }

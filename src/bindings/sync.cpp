@@ -25,8 +25,8 @@ bool acquire(LockHandle& h, Nanoseconds deadline) {
     Lock& lock = h.get();
     OwnerId self = h.a->self();
     uint64_t thread = thread_id();
-    Status status =
-        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); });
+    Status status = wait(*h.a, h.handle.offset, Purpose::Acquire, deadline,
+                         [&](Nanoseconds d) { return lock.acquire(self, thread, d); });
     try {
         return acquired(status, "lock");
     } catch (...) {
@@ -72,9 +72,9 @@ PyObject* lock_exit(PyObject* self, PyObject* const*, Py_ssize_t) { return lock_
 
 bool acquire(SemaphoreHandle& h, Nanoseconds deadline) {
     Semaphore& semaphore = h.get();
-    return acquired(
-        wait(*h.a, h.handle.offset, deadline, [&](Nanoseconds d) { return semaphore.acquire(d); }),
-        "semaphore");
+    return acquired(wait(*h.a, h.handle.offset, Purpose::Acquire, deadline,
+                         [&](Nanoseconds d) { return semaphore.acquire(d); }),
+                    "semaphore");
 }
 
 PyObject* semaphore_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -146,7 +146,7 @@ std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
 
 template <class H, class F>
 bool wait_on(H& h, nb::handle timeout, const char* what, F f) {
-    return acquired(wait(*h.a, h.handle.offset, deadline_from(timeout.ptr()), f), what);
+    return acquired(wait(*h.a, h.handle.offset, Purpose::Wait, deadline_from(timeout.ptr()), f), what);
 }
 
 }  // namespace

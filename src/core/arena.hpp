@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "futex.hpp"
 
@@ -149,7 +150,19 @@ struct SlotInfo {
     OwnerId owner;
     pid_t pid;
     uint64_t blocks;
-    Offset waiting_on;
+};
+
+// What the waiting process would do. None: nobody waits there.
+enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait };
+
+struct WaitInfo {
+    pid_t pid;
+    uint64_t thread;
+    Purpose purpose;
+    Offset object;
+    Kind kind;  // Free or Data where the object is gone
+    Nanoseconds since;
+    std::vector<pid_t> attached;  // the processes that have a handle of it
 };
 
 inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
@@ -230,7 +243,15 @@ class Arena {
     bool reap(pid_t pid);
     int reap_dead();
     size_t processes(SlotInfo* out, size_t capacity) const;
-    void set_waiting(Offset object);
+
+    // This thread waits for that object, or no longer. The place is -1 where too many threads of it wait.
+    int begin_wait(Offset object, Purpose purpose, uint64_t thread, Nanoseconds since);
+    void end_wait(int place);
+    // What every process waits for, as far as it was noted. The only calls of a process that is none of the
+    // run's: they claim no slot.
+    std::vector<WaitInfo> waits() const;
+    void inquire(Nanoseconds until);  // have waiting processes report themselves, until then
+    bool asked() const;
 
     // The process whose end is the end of the run: the agent.
     void set_keeper(OwnerId owner);

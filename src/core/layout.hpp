@@ -9,13 +9,13 @@
 
 namespace dragon {
 
-inline constexpr uint64_t kMagic = 0x31616e65'72616764;
+inline constexpr uint64_t kMagic = 0x32616e65'72616764;
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class that keep their pages
 inline constexpr int kSlotBits = 13;
 inline constexpr uint32_t kGenerationMask = (1u << (31 - kSlotBits)) - 1;
-inline constexpr Offset kMetaStart = kMiB;
+inline constexpr Offset kMetaStart = 2 * kMiB;
 inline constexpr uint64_t kOneInFlight = uint64_t{1} << 32;  // see Object
 
 enum SlotState : uint32_t {
@@ -87,6 +87,14 @@ struct ClassState {
     }
 };
 
+// What a thread of a process waits for. Written before it sleeps, for whoever looks at a run that hangs.
+struct Wait {
+    static constexpr int kPurposeShift = 56;  // offsets are below
+    std::atomic<uint64_t> what{0};            // the object and the purpose; 0: nothing
+    std::atomic<Nanoseconds> since{0};
+    std::atomic<uint64_t> thread{0};
+};
+
 struct alignas(64) Slot {
     Word state, generation;
     std::atomic<pid_t> pid;
@@ -94,8 +102,9 @@ struct alignas(64) Slot {
     std::atomic<uint64_t> start_time;
     std::atomic<int64_t> owned;  // blocks that the process owns, or a few more
     Link attachments;
-    std::atomic<Offset> waiting_on;
+    Wait waits[3];  // those of further threads are not noted
 };
+static_assert(sizeof(Slot) == 128);
 
 // What an object and an entry were before the change that is being made to them.
 struct Undo {
@@ -110,6 +119,7 @@ struct Undo {
 struct Header {
     uint64_t magic, id, limit, region;
     std::atomic<uint64_t> number;
+    std::atomic<Nanoseconds> inquiry;  // until then somebody asks what waits
     Word slots_used, slot_hint, keeper;
     SharedLock objects;  // held while references to objects change
     Undo undo;

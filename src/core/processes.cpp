@@ -59,7 +59,7 @@ OwnerId Arena::claim(pid_t pid, uint64_t start_time) {
         s.start_time = start_time;
         s.owned = 0;
         s.attachments = 0;
-        s.waiting_on = 0;
+        for (Wait& w : s.waits) w.what = 0;
         s.state = kLive;
         return generation << kSlotBits | index;
     }
@@ -131,15 +131,13 @@ pid_t Arena::pid_of(OwnerId owner) const {
     return s.generation.load() == owner >> kSlotBits ? s.pid.load() : 0;
 }
 
-void Arena::set_waiting(Offset object) { slot(self()).waiting_on.store(object, std::memory_order_relaxed); }
-
 size_t Arena::processes(SlotInfo* out, size_t capacity) const {
     size_t n = 0;
     for (uint32_t i = 0; i < header().slots_used.load() && n < capacity; ++i) {
         Slot& s = header().slots[i];
         if (s.state.load() == kLive)
             out[n++] = {s.generation.load() << kSlotBits | i, s.pid.load(),
-                        static_cast<uint64_t>(s.owned.load()), s.waiting_on.load()};
+                        static_cast<uint64_t>(s.owned.load())};
     }
     return n;
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, TypedDict, final
+from typing import Any, Literal, NotRequired, TypedDict, final
 
 from typing_extensions import Buffer
 
@@ -228,8 +228,39 @@ def reap(pid: int, /) -> bool:
 def reap_dead() -> int:
     """Free what all dead processes left; returns their number."""
 
-def processes() -> list[tuple[int, int, int]]:
-    """(pid, blocks it owns, object it waits on) of every process."""
+def processes() -> list[tuple[int, int]]:
+    """(pid, blocks it owns) of every process."""
+
+class _Wait(TypedDict):
+    """What a thread of a process waits for. `kind` is empty where the object is gone.
+
+    `attached` are the processes that have a handle of the object.
+    """
+
+    pid: int
+    thread: int
+    purpose: Literal["get", "put", "read", "join", "acquire", "wait", ""]
+    kind: Literal["Channel", "Lock", "Semaphore", "Event", "Condition", "Words", ""]
+    offset: int
+    seconds: float
+    attached: list[int]
+    size: NotRequired[int]  # of a channel, like capacity
+    capacity: NotRequired[int]
+    holder: NotRequired[int]  # of a lock; 0: nobody
+    value: NotRequired[int]  # of a semaphore
+    is_set: NotRequired[bool]  # an event
+
+def waits() -> list[_Wait]:
+    """What every process of the run waits for, as far as it was noted. Also for a process that is none of the run's."""
+
+def inquire(seconds: float) -> None:
+    """For that long, have every process that waits call what it gave on_inquiry(), once a second."""
+
+def asked() -> bool:
+    """Whether somebody asks what this process waits for."""
+
+def on_inquiry(callback: Callable[[], None]) -> None:
+    """What this process is to do when somebody asks what it waits for."""
 
 def set_keeper() -> None:
     """This process keeps the run; waits end with it."""

@@ -208,14 +208,14 @@ void limit_is_an_error_that_names_the_numbers() {
 }
 
 void small_blocks_can_use_the_memory_to_the_limit() {
-    Arena& a = new_arena(2 * kMiB);
+    Arena& a = new_arena(3 * kMiB);
     uint64_t count = 0;
     try {
         for (;; ++count) a.allocate(4096);
     } catch (const OutOfMemory&) {
     }
     CHECK(a.usage().limit - a.usage().committed < 3 * 4096);
-    CHECK(count * 4096 > kMiB);
+    CHECK(count * 4096 > kMiB + kMiB / 2);
 }
 
 void trim_gives_pages_back_and_cold_blocks_serve_again() {
@@ -906,6 +906,51 @@ void threads_attach_and_release_at_the_same_time() {
     CHECK(blocks() < 6);
 }
 
+void what_a_process_waits_for_is_seen_from_outside() {
+    Arena& a = new_arena();
+    auto channel = new_channel();
+    CHECK(a.waits().empty());
+    int place = a.begin_wait(channel.handle.offset, Purpose::Get, 7, 1234);
+    std::vector<WaitInfo> waits = a.waits();
+    CHECK(waits.size() == 1);
+    CHECK(waits[0].pid == getpid() && waits[0].thread == 7 && waits[0].since == 1234);
+    CHECK(waits[0].object == channel.handle.offset && waits[0].kind == Kind::Channel);
+    CHECK(waits[0].purpose == Purpose::Get);
+    CHECK(waits[0].attached == std::vector<pid_t>{getpid()});
+    a.end_wait(place);
+    CHECK(a.waits().empty());
+}
+
+void each_of_a_few_threads_notes_its_own_wait() {
+    Arena& a = new_arena();
+    auto one = new_channel(), two = new_channel();
+    int first = a.begin_wait(one.handle.offset, Purpose::Get, 1, 0);
+    int second = a.begin_wait(two.handle.offset, Purpose::Put, 2, 0);
+    a.end_wait(first);
+    CHECK(a.waits().size() == 1 && a.waits()[0].object == two.handle.offset);
+    while (first != -1) first = a.begin_wait(one.handle.offset, Purpose::Get, 3, 0);
+    a.end_wait(first);  // of one that found no place
+    CHECK(a.waits().size() > 1);
+    a.end_wait(second);
+}
+
+void what_a_dead_process_waited_for_goes_with_it() {
+    Arena& a = new_arena();
+    auto channel = new_channel();
+    pid_t pid = killed_child([&] { arena().begin_wait(channel.handle.offset, Purpose::Get, 1, 0); });
+    CHECK(a.reap(pid));
+    CHECK(a.waits().empty());
+}
+
+void who_waits_learns_that_somebody_asks() {
+    Arena& a = new_arena();
+    CHECK(!a.asked());
+    a.inquire(in(20));
+    CHECK(a.asked());
+    a.inquire(now());
+    CHECK(!a.asked());
+}
+
 void arenas_are_opened_by_descriptor() {
     Arena& a = new_arena();
     auto c = new_channel();
@@ -1423,6 +1468,10 @@ const Test tests[] = {
     TEST(a_forked_childs_copy_of_a_handle_releases_nothing),
     TEST(a_process_that_died_twice_over_is_reaped_once),
     TEST(threads_attach_and_release_at_the_same_time),
+    TEST(what_a_process_waits_for_is_seen_from_outside),
+    TEST(each_of_a_few_threads_notes_its_own_wait),
+    TEST(what_a_dead_process_waited_for_goes_with_it),
+    TEST(who_waits_learns_that_somebody_asks),
     TEST(arenas_are_opened_by_descriptor),
     TEST(survivors_go_on_when_others_are_killed),
 #ifndef DRAGON_SANITIZED

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.links import error_of
-from dragon.infrastructure.messages import Reply, decode_request, encode
+from dragon.infrastructure.messages import Reply, Request, decode_request, encode
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Clients"]
+__all__ = ["Client", "Clients"]
 
 log = runtime_log("agent")
 
@@ -27,6 +27,7 @@ class Clients:
     def __init__(self, requests: socket.socket, handle: Handle) -> None:
         self.loop = asyncio.get_running_loop()
         self.handle = handle
+        self.pending: set[Client] = set()  # those that wait for a reply
         self._requests = requests
         requests.setblocking(False)
         self.loop.add_reader(requests, self._on_connect)
@@ -42,10 +43,10 @@ class Clients:
             log.warning("a process of user %d was refused", uid)
             connection.close()
             return
-        _Client(connection, pid, self)
+        Client(connection, pid, self)
 
 
-class _Client:
+class Client:
     """A connection of a process: frames of a length and a Request, each answered by a Reply before the next one."""
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
@@ -57,6 +58,8 @@ class _Client:
         self.descriptors: list[int] = []
         self.to_send = bytearray()
         self.pending: asyncio.Future[Any] | None = None
+        self.request: Request | None = None  # the pending one, and since when it is
+        self.since = 0.0
         connection.setblocking(False)
         self.loop.add_reader(connection, self._on_readable)
 
@@ -93,7 +96,8 @@ class _Client:
             self._fail(error)
         else:
             if isinstance(value, asyncio.Future):
-                self.pending = value
+                self.pending, self.request, self.since = value, request, self.loop.time()
+                self.clients.pending.add(self)
                 value.add_done_callback(self._on_done)
             else:
                 self._reply(Reply(value=value))
@@ -104,7 +108,8 @@ class _Client:
     def _on_done(self, future: asyncio.Future[Any]) -> None:
         if self.pending is not future:
             return  # the client is gone
-        self.pending = None
+        self.pending = self.request = None
+        self.clients.pending.discard(self)
         error = None if future.cancelled() else future.exception()
         if error is not None:
             self._fail(error)
@@ -137,6 +142,7 @@ class _Client:
         self.loop.remove_writer(self.connection)
         self.connection.close()
         pending, self.pending = self.pending, None
+        self.clients.pending.discard(self)
         if pending is not None:
             pending.cancel()
         for fd in self.descriptors:

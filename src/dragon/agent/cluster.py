@@ -103,6 +103,10 @@ class Cluster:
         except TimeoutError:
             log.warning("the front end did not take leave")
 
+    def end_run(self) -> None:
+        """Have the front end end the run, on all nodes."""
+        self._control.send("end_run")
+
     def host(self, node: int) -> str:
         """The name of a node."""
         return self.members[node].node.host_name

@@ -107,6 +107,10 @@ class Groups:
         """The node that follows the group of that number."""
         return number >> PUID_NODE_SHIFT
 
+    def all(self) -> list[Group]:
+        """Every group that was not closed."""
+        return list(self._groups.values())
+
     # ---- requests
 
     def create(

@@ -11,7 +11,7 @@ import asyncio
 import os
 import queue
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ class _Parked:
     """An operation that waits."""
 
     offset: int
+    what: str
+    since: float
     attempt: Callable[[], tuple[bool, Any, Any]]
     respond: Respond
     handle: Any
@@ -181,7 +183,8 @@ class Guests:
         if done or timeout == 0:
             respond((done, value), data)
             return None
-        parked = _Parked(arguments["name"][0], attempt, respond, handle)
+        what = f"{arguments['kind']}.{arguments['method']}"
+        parked = _Parked(arguments["name"][0], what, self._loop.time(), attempt, respond, handle)
         handle._watch(True)
         place.parked.add(parked)
         self._parked[parked.offset].append(parked)
@@ -221,6 +224,12 @@ class Guests:
         return chosen.get(method, other)
 
     # ---- waiting
+
+    def waiting(self) -> Iterator[tuple[GuestId, str, int, float]]:
+        """Every operation that waits: whose, which, the offset of its object, and since when by the loop's clock."""
+        for guest, place in self._places.items():
+            for parked in place.parked:
+                yield guest, parked.what, parked.offset, parked.since
 
     def _on_bell(self) -> None:
         data = os.read(self._bell, 8 * 4096)

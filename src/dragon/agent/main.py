@@ -11,7 +11,7 @@ from typing import Any
 from dragon import _core
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
-from dragon.runtime.folder import Owner, RunInfo
+from dragon.runtime.folder import FrontEnd, Owner, RunInfo
 
 __all__ = ["become_reaper", "fork_zygote", "main"]
 
@@ -30,7 +30,8 @@ def main(settings: dict[str, Any]) -> None:
     _core.set_bell_folder(str(folder))
     _core.set_keeper()
     me = run_folder.this_process()
-    RunInfo(owner=owner, agent=me, arena_fd=_ARENA, command=settings["command"]).write(folder)
+    front_end = FrontEnd(owner, run_folder.this_machine()) if settings["front_end"] else None
+    RunInfo(owner=owner, agent=me, arena_fd=_ARENA, command=settings["command"], front_end=front_end).write(folder)
     run = run_module.Run(folder, me, label=settings["label"])
     run_module.serve(run)
     requests = socket.socket(fileno=_AGENT_SOCKET)

@@ -7,6 +7,8 @@ import socket
 import sys
 from pathlib import Path
 
+import msgspec
+
 from dragon import _core
 from dragon.agent.cluster import Cluster
 from dragon.agent.control import join
@@ -18,6 +20,7 @@ from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
+from dragon.runtime.folder import FrontEnd
 from dragon.runtime.host_name import own_host_name, write_hosts
 
 __all__ = ["serve"]
@@ -99,4 +102,6 @@ def _take_over(agent: Agent, membership: Membership) -> None:
         arena_fd=_core.arena_fd(),
         command=settings.get("command", ""),
         node=membership.index,
+        name=settings.get("run", ""),
+        front_end=msgspec.convert(settings.get("front_end"), FrontEnd | None),
     ).write(agent.run.folder)

@@ -17,6 +17,7 @@ from dragon.agent.clients import Clients
 from dragon.agent.groups import Groups
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
+from dragon.agent.report import report
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
 from dragon.agent.zygote import children_of
@@ -86,6 +87,7 @@ class Agent:
             self.spawner = Spawner(self.run.zygote_socket(), self._events, self._on_event, self._on_zygote_gone)
         except ConnectionRefusedError:
             log.error("the zygote (pid %d) is gone already; the run ends", self.zygote)
+            await self._finish()
             return
         try:
             if await self._find_others():
@@ -120,7 +122,7 @@ class Agent:
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)
-        Clients(self._requests, self.handle)
+        self.clients = Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
@@ -178,8 +180,10 @@ class Agent:
     def handle(self, caller: int, operation: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
         """Do what a process asked for; what this returns or raises, or its future, is the reply."""
         if operation == "end":
-            self.end()
+            self.cluster.end_run() if self.cluster is not None else self.end()
             return None
+        if operation == "report":
+            return report(self)
         part, _, name = operation.partition(".")
         if self.cluster is not None:
             if part == "remote" and name in self.cluster.OPERATIONS:
@@ -209,7 +213,8 @@ class Agent:
             self.over.set_result(None)
 
     async def _finish(self) -> None:
-        self.spawner.close()
+        if hasattr(self, "spawner"):
+            self.spawner.close()
         try:
             gone = os.pidfd_open(self.zygote)
         except ProcessLookupError:

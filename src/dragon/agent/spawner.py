@@ -70,6 +70,16 @@ class Spawner:
         while not self._synchronised and not self._is_gone and waiting.poll(1000):
             self._on_events()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that the zygote has not taken."""
+        return len(self._waiting)
+
+    @property
+    def unanswered(self) -> int:
+        """Processes that it was asked for and has said nothing of yet."""
+        return len(self._kept)
+
     def close(self) -> None:
         """The zygote ends everything below it, and itself."""
         self._loop.remove_reader(self._events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -27,7 +28,10 @@ examples:
   dragon --nodes 4 sweep.py         rehearse on four simulated nodes; in an allocation: use four of its nodes
   dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
-other commands (a program of that name is run as ./NAME):
+other commands (a program of that name is run as ./NAME; each explains itself with --help):
+  dragon ps [RUN]                   list your runs on this machine, or the processes of one
+  dragon doctor [RUN]               what a run waits for: its agent and every process, with stacks
+  dragon kill RUN                   end a run, and all that belongs to it
   dragon plan [--json] PROG ...     run it, and print which process ran where
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
@@ -89,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
+    if words[:1] in (["ps"], ["kill"], ["doctor"]):
+        return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan
 

@@ -17,11 +17,13 @@ __all__ = ["run"]
 
 def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -> int:
     """Run the head process to its end; its exit code, negative for a signal. Raises LaunchError."""
+    import msgspec
     import uvloop
 
+    from dragon.launcher import frontend
     from dragon.launcher.base import LaunchError
     from dragon.launcher.environment import carried, is_text
-    from dragon.launcher.frontend import FrontEnd, Head, Options
+    from dragon.runtime.folder import FrontEnd, this_machine, this_process
 
     for word in [*command, os.getcwd()]:
         if not is_text(word):
@@ -36,8 +38,10 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         "environment": environment,
         "folder": os.getcwd(),
         "command": " ".join(command),
+        "run": os.urandom(3).hex(),
+        "front_end": msgspec.to_builtins(FrontEnd(this_process(), this_machine())),
     }
-    options = Options(
+    options = frontend.Options(
         prefix=arguments.network_prefix,
         port=arguments.port,
         join_timeout=arguments.join_timeout,
@@ -47,10 +51,10 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         resilient=arguments.resilient,
         exhaust=arguments.exhaust_resources,
     )
-    head = Head(executable=command[0], arguments=command[1:], environment=environment, folder=os.getcwd())
+    head = frontend.Head(executable=command[0], arguments=command[1:], environment=environment, folder=os.getcwd())
 
     async def serve() -> int:
-        return await FrontEnd(launcher, head, options).run()
+        return await frontend.FrontEnd(launcher, head, options).run()
 
     sys.stdout.flush()
     return uvloop.run(serve())

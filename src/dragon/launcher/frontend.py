@@ -19,6 +19,7 @@ What goes over a control connection, after the membership:
 | read | | the head process's standard input has room |
 | head_exited | code, error | the head process ended (negative: by a signal), or could not be started |
 | cleared | | no process of the run is left on this node |
+| end_run | | somebody on this node wants the run to end |
 | bye | | everything on this node has ended; closes |
 
 An agent sends output ahead of `written` by a bounded number of bytes only (`output_window` of the settings), so a
@@ -194,6 +195,8 @@ class FrontEnd:
                 self.input.want()
             elif kind == "cleared":
                 self._on_cleared(index)
+            elif kind == "end_run":
+                self._on_signal(signal.SIGTERM)
             elif kind == "bye":
                 self.alive[index].close()
                 self._on_lost(index, "its agent was ended")

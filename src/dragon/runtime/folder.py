@@ -12,7 +12,19 @@ import msgspec
 
 from dragon.infrastructure.errors import RunEndedError
 
-__all__ = ["Owner", "RunInfo", "find_runs", "is_alive", "make_folder", "process_start_time", "sweep"]
+__all__ = [
+    "FrontEnd",
+    "Owner",
+    "RunInfo",
+    "find_runs",
+    "is_alive",
+    "make_folder",
+    "process_start_time",
+    "remove_folder",
+    "sweep",
+    "this_machine",
+    "this_process",
+]
 
 _INFO = "run.json"
 # A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
@@ -26,14 +38,27 @@ class Owner(msgspec.Struct, frozen=True):
     start_time: int
 
 
+class FrontEnd(msgspec.Struct, frozen=True):
+    """The `dragon` command that a run belongs to, and the machine that it is on."""
+
+    process: Owner
+    machine: str
+
+
 class RunInfo(msgspec.Struct):
-    """What a process needs in order to join a run of this node."""
+    """What a process needs in order to join a run of this node, and what the run is called.
+
+    Without a front end the owner is the user's program itself. The nodes of a run share its name, which is empty
+    where there is only one.
+    """
 
     owner: Owner
     agent: Owner
     arena_fd: int
     command: str = ""
     node: int = 0
+    name: str = ""
+    front_end: FrontEnd | None = None
 
     def write(self, folder: Path) -> None:
         """Put it in the folder, whole or not at all."""
@@ -70,12 +95,25 @@ def is_alive(owner: Owner) -> bool:
     return process_start_time(owner.pid) == owner.start_time
 
 
+def this_machine() -> str:
+    """What tells this machine, or container, from all others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+
+
 def base_folder() -> Path:
-    """The folder of all runs of this user. Raises RunEndedError where it is somebody else's."""
+    """The folder of all runs of this user, which is made. Raises RunEndedError where it is somebody else's."""
+    base = _place()
+    base.mkdir(mode=0o700, exist_ok=True)
+    return _checked(base)
+
+
+def _place() -> Path:
     candidates = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
     parent = next(c for c in candidates if c and len(c) <= _LONGEST_BASE and os.access(c, os.W_OK))
-    base = Path(parent) / f"dragon-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
+    return Path(parent) / f"dragon-{os.getuid()}"
+
+
+def _checked(base: Path) -> Path:
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise RunEndedError(
@@ -107,7 +145,10 @@ def remove_folder(folder: Path) -> None:
 
 def find_runs() -> list[Path]:
     """Folders of this user's runs on this machine, live or left behind."""
-    return sorted(f for f in base_folder().iterdir() if f.is_dir())
+    try:
+        return sorted(f for f in _checked(_place()).iterdir() if f.is_dir())
+    except FileNotFoundError:
+        return []
 
 
 def sweep() -> list[Path]:

@@ -128,6 +128,7 @@ def start_run(label: str = "", command: str = "") -> Run:
         "owner": [owner.pid, owner.start_time],
         "label": label,
         "command": command or " ".join(sys.argv),
+        "front_end": bool(command),
         "path": str(Path(__file__).parents[2]),
     }
     with open(os.devnull) as null:
@@ -212,7 +213,14 @@ def _enter(run: Run, me: Identity) -> None:
     global _run, _identity
     _core.set_bell_folder(str(run.folder))
     _core.set_node(run.node)
+    _core.on_inquiry(_report)
     _run, _identity = run, me
+
+
+def _report() -> None:
+    from dragon.runtime import inspection  # `dragon doctor` asks: seldom
+
+    inspection.answer()
 
 
 def become(me: Identity) -> None:

@@ -1,0 +1,79 @@
+// What processes wait for, for `dragon doctor`.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "common.hpp"
+
+namespace dragon::py {
+
+void report_myself() {
+    if (!python.on_inquiry) return;
+    try {
+        nb::handle(python.on_inquiry)();
+    } catch (nb::python_error& e) {
+        if (!e.matches(PyExc_Exception)) throw;  // Ctrl-C
+        e.discard_as_unraisable("the report for dragon doctor");
+    }
+}
+
+namespace {
+
+const char* name_of(Purpose purpose) {
+    static const char* const names[] = {"", "get", "put", "read", "join", "acquire", "wait"};
+    auto i = static_cast<size_t>(purpose);
+    return i < std::size(names) ? names[i] : "";
+}
+
+const char* name_of(Kind kind) {
+    static const char* const names[] = {"",          "",      "Channel",   "Lock",
+                                        "Semaphore", "Event", "Condition", "Words"};
+    auto i = static_cast<size_t>(kind);
+    return i < std::size(names) ? names[i] : "";
+}
+
+void add_state(nb::dict& d, Arena& a, const WaitInfo& w) {
+    if (w.kind == Kind::Channel) {
+        d["size"] = a.at<Channel>(w.object)->size();
+        d["capacity"] = a.at<Channel>(w.object)->capacity();
+    } else if (w.kind == Kind::Lock) {
+        OwnerId owner = a.at<Lock>(w.object)->owner();
+        d["holder"] = owner ? a.pid_of(owner) : 0;
+    } else if (w.kind == Kind::Semaphore) {
+        d["value"] = a.at<Semaphore>(w.object)->value();
+    } else if (w.kind == Kind::Event) {
+        d["is_set"] = a.at<Event>(w.object)->is_set();
+    }
+}
+
+nb::list waits() {
+    Arena& a = arena();
+    nb::list result;
+    for (const WaitInfo& w : a.waits()) {
+        nb::dict d;
+        d["pid"] = w.pid;
+        d["thread"] = w.thread;
+        d["purpose"] = name_of(w.purpose);
+        d["kind"] = name_of(w.kind);
+        d["offset"] = w.object;
+        d["seconds"] = static_cast<double>(now() - w.since) / 1e9;
+        d["attached"] = w.attached;
+        add_state(d, a, w);
+        result.append(d);
+    }
+    return result;
+}
+
+}  // namespace
+
+void bind_inspection(nb::module_& m) {
+    m.def("waits", &waits, "What every process of the run waits for, as far as it was noted.");
+    m.def(
+        "inquire", [](double seconds) { arena().inquire(deadline_after(seconds)); }, nb::arg("seconds"),
+        "For that long, have every process that waits call what it gave on_inquiry(), once a second.");
+    m.def("asked", [] { return arena().asked(); }, "Whether somebody asks what this process waits for.");
+    m.def(
+        "on_inquiry", [](nb::object f) { python.on_inquiry = f.release().ptr(); }, nb::arg("callback"),
+        "What this process is to do when somebody asks what it waits for.");
+}
+
+}  // namespace dragon::py

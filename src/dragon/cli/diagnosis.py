@@ -1,0 +1,129 @@
+"""What the agent and every process of one node of a run wait for, from all that can be asked without their help."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import msgspec
+import psutil
+
+from dragon import _core
+from dragon.cli import stacks
+from dragon.cli.kernel import doing
+from dragon.cli.processes import Row, row_of
+from dragon.cli.runs import Node
+from dragon.cli.waits import describe
+from dragon.runtime.inspection import Inquiry, InquiryError, Report, Thread
+
+__all__ = ["Finding", "Wait", "Ward", "examine", "spied"]
+
+# A process that waits in the runtime looks once a second whether somebody asks.
+_ANSWER_WITHIN = 1.5
+_LOOK_AT_LOAD = 0.5
+
+_NO_SPY = "it does not wait in the runtime, where it would tell; with py-spy (pip install py-spy) it is shown all the same"
+
+
+class Wait(msgspec.Struct):
+    """What a thread waits for. The thread is Python's number of it."""
+
+    thread: int
+    seconds: float
+    text: str
+
+
+class Finding(msgspec.Struct):
+    """A process: its share of a CPU lately, what it waits for, its stacks or why there are none."""
+
+    row: Row
+    load: float
+    waits: list[Wait] = []
+    kernel: str = ""
+    threads: list[Thread] = []
+    no_stacks: str = ""
+
+
+class Ward(msgspec.Struct):
+    """A node: what its agent says, why it does not say it, and its processes. `troubles` kept something from sight."""
+
+    node: int
+    folder: str
+    report: Report | None
+    silence: str
+    findings: list[Finding]
+    troubles: list[str]
+
+
+def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
+    """Look at a node whose agent said that, and whose processes these are. Takes up to two seconds."""
+    said, silence = (report, "") if isinstance(report, Report) else (None, report)
+    ward = Ward(node.info.node, str(node.folder), said, silence, [], [])
+    began, times = time.monotonic(), {row.pid: row.cpu_seconds for row in rows}
+    noted, answers = _ask(node, said, ward.troubles)
+    time.sleep(max(0.0, began + _LOOK_AT_LOAD - time.monotonic()))
+    names = {row.pid: row.title for row in rows}
+    spy = stacks.find_spy()
+    for row in rows:
+        now = row_of(row)
+        if now is None:
+            continue  # it has ended meanwhile
+        load = (now.cpu_seconds - times[row.pid]) / (time.monotonic() - began)
+        finding = Finding(now, round(max(load, 0.0), 2), threads=answers.get(row.pid, []))
+        finding.waits = [
+            Wait(wait["thread"], round(wait["seconds"], 1), describe(wait, names, said))
+            for wait in noted
+            if wait["pid"] == row.pid and row.role != "agent"
+        ]
+        finding.waits += [
+            Wait(0, round(asked.seconds, 1), f"for the agent to answer: {asked.what}")
+            for asked in (said.asked if said else ())
+            if asked.who == str(row.pid)
+        ]
+        if not finding.waits or now.state != psutil.STATUS_SLEEPING:
+            finding.kernel = doing(row.pid)
+        if not finding.threads:
+            finding.threads, finding.no_stacks = spied(spy, row)
+        ward.findings.append(finding)
+    return ward
+
+
+def _ask(node: Node, report: Report | None, troubles: list[str]) -> tuple[list[_core._Wait], dict[int, list[Thread]]]:
+    """What processes noted that they wait for, and the stacks of those that answered."""
+    agent = node.info.agent
+    try:
+        _core.open_arena(os.open(f"/proc/{agent.pid}/fd/{node.info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        troubles.append(f"what processes wait for in the runtime: its shared memory cannot be opened ({error})")
+        return [], {}
+    expected = {wait["pid"] for wait in _core.waits()} - {agent.pid}
+    expected |= {int(asked.who) for asked in (report.asked if report else ())}
+    answers: dict[int, list[Thread]] = {}
+    try:
+        with Inquiry(node.folder) as inquiry:
+            answers = inquiry.collect(expected, _ANSWER_WITHIN)
+    except InquiryError as error:
+        troubles.append(f"stacks that processes send themselves: {error}")
+    silent = sorted(expected - answers.keys())
+    if silent and not troubles:
+        troubles.append(
+            f"the stacks of {', '.join(map(str, silent))}: these processes wait in the runtime and did not answer "
+            f"within {_ANSWER_WITHIN:g} s; they are stopped, or another of their threads keeps the GIL"
+        )
+    try:
+        return _core.waits(), answers
+    finally:
+        _core.close_arena()
+
+
+def spied(spy: str | None, row: Row) -> tuple[list[Thread], str]:
+    """Stacks, or why there are none."""
+    if not stacks.is_python(row.pid):
+        return [], "it is no Python process"
+    if spy is None:
+        return [], _NO_SPY
+    try:
+        return stacks.spy(spy, row.pid), ""
+    except stacks.StackError as error:
+        return [], str(error)

@@ -1,0 +1,136 @@
+"""`dragon kill`: end a run, and all that belongs to it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from dragon.cli import runs
+from dragon.cli.processes import PATIENCE, below, process_of, users
+from dragon.infrastructure.errors import RunEndedError
+from dragon.runtime.folder import remove_folder
+from dragon.runtime.inspection import ask_agent
+
+__all__ = ["end", "main"]
+
+_EPILOG = """\
+examples:
+  dragon kill 3fa9c1        end the run of that name (see `dragon ps`); 3f is enough if no other name begins so
+  dragon kill --all         end all your runs on this machine
+
+The program gets SIGTERM and some seconds to end by itself; then its processes are ended, and at last killed. A run over
+several machines ends on all of them. Where a run was started by Python itself, in a notebook for instance, that
+process is the run's head and ends too.
+"""
+_FOR_ITSELF = 5.0
+_FOR_THE_AGENT = 5.0
+_FOR_ANOTHER_MACHINE = 15.0  # its front end's, which gives the program time
+_AFTER_A_KILL = 2.0
+_LOOK_AGAIN = 0.02
+
+
+def main(words: Sequence[str]) -> int:
+    """End what was named; the exit code, 1 if there is no such run or something is left of one."""
+    parser = argparse.ArgumentParser(
+        prog="dragon kill",
+        description="End a run: its program, all its processes, and what serves them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run, by a name from `dragon ps`")
+    parser.add_argument("--all", action="store_true", help="all your runs on this machine")
+    arguments = parser.parse_args(words)
+    if bool(arguments.runs) == arguments.all:
+        parser.error("name a run (`dragon ps` lists them), or give --all")
+    found = runs.find()
+    try:
+        chosen = found if arguments.all else [runs.choose(word, found) for word in arguments.runs]
+    except runs.NoSuchRunError as error:
+        print(f"dragon kill: {error}", file=sys.stderr)
+        return 1
+    if not chosen:
+        print("you have no runs on this machine")
+    return max([_end(run) for run in {run.name: run for run in chosen}.values()], default=0)
+
+
+def _end(run: runs.Run) -> int:
+    ended, killed, left = end(run)
+    what = f"{run.name} ({runs.shortened(run.command)})"
+    how = f", {killed} of which had to be killed" if killed else ""
+    print(f"ended {what}: {ended} process{'es' * (ended != 1)}{how}", flush=True)
+    for process in left:
+        print(f"dragon kill: {what}: pid {process.pid} does not end", file=sys.stderr)
+    return 1 if left else 0
+
+
+def end(run: runs.Run) -> tuple[int, int, list[psutil.Process]]:
+    """End a run. How many processes ended, how many of them were killed, and which are left."""
+    everyone = _members(run)
+    owner = process_of(run.front_end or run.head)
+    if owner is not None:
+        _signal(owner, signal.SIGTERM)
+    for process in everyone:
+        _signal(process, signal.SIGCONT)  # what was stopped cannot end by itself
+    if owner is not None:
+        _gone(everyone, _FOR_ITSELF)
+    if any(_lives(process) for process in everyone) and _ask_agents(run):
+        _gone(everyone, _FOR_THE_AGENT if owner is not None else _FOR_ANOTHER_MACHINE)
+    everyone |= _members(run)
+    killed = [process for process in everyone if _lives(process)]
+    for process in killed:
+        _signal(process, signal.SIGKILL)
+    _gone(everyone, _AFTER_A_KILL)
+    left = [process for process in everyone if _lives(process)]
+    for node in run.nodes:
+        if not left and node.folder.exists():
+            remove_folder(node.folder)
+    return len(everyone) - len(left), len(killed) - len(left), left
+
+
+def _members(run: runs.Run) -> set[psutil.Process]:
+    owners = [run.front_end, run.head, *(node.info.agent for node in run.nodes)]
+    processes = {process for owner in owners if (process := process_of(owner)) is not None}
+    myself = psutil.Process()  # may have been started in the run
+    for node in run.nodes:
+        processes.update(below(node.info.agent), users(node))
+    return processes - {myself}
+
+
+def _ask_agents(run: runs.Run) -> bool:
+    """Have them end the run; whether one of them heard it."""
+    heard = False
+    for node in run.nodes:
+        try:
+            ask_agent(node.folder, "end", PATIENCE)
+            heard = True
+        except TimeoutError:
+            print(f"dragon kill: the agent (pid {node.info.agent.pid}) does not answer", file=sys.stderr)
+        except RunEndedError:
+            continue  # it was quicker
+    return heard
+
+
+def _gone(processes: set[psutil.Process], patience: float) -> None:
+    """Wait for their end."""
+    deadline = time.monotonic() + patience
+    while any(_lives(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return

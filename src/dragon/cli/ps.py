@@ -1,0 +1,116 @@
+"""`dragon ps`: your runs on this machine, or the processes of one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from dragon.cli import runs
+from dragon.cli.processes import Row, count, report_of, rows
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  dragon ps                 your runs on this machine
+  dragon ps 3fa9c1          the processes of one; 3f is enough if no other name begins so
+  dragon ps --json | jq     for programs
+
+RUN is a name from the first column, the process id of a run's head, front end or agent, or a run's folder.
+Of a run over several machines this shows what is on this one. `dragon doctor RUN` tells what processes wait for.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Print a table; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dragon ps",
+        description="List your runs on this machine, or the processes of one.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run whose processes to list")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args(words)
+    found = runs.find()
+    if arguments.run is None:
+        print(json.dumps(_runs(found), indent=2) if arguments.json else _runs_table(found))
+        return 0
+    try:
+        run = runs.choose(arguments.run, found)
+    except runs.NoSuchRunError as error:
+        print(f"dragon ps: {error}", file=sys.stderr)
+        return 1
+    reports = [report_of(node) for node in run.nodes]
+    listed = rows(run, reports)
+    if arguments.json:
+        processes = [msgspec.to_builtins(row) for row in listed]
+        print(json.dumps({"run": _runs([run])[0], "processes": processes}, indent=2))
+        return 0
+    print(_processes_table(listed))
+    for node, report in zip(run.nodes, reports, strict=True):
+        if isinstance(report, str):
+            print(f"dragon ps: the agent (pid {node.info.agent.pid}) {report}; names are missing", file=sys.stderr)
+    return 0
+
+
+def _runs(found: list[runs.Run]) -> list[dict[str, object]]:
+    return [
+        {
+            "run": run.name,
+            "nodes": [
+                {"node": node.info.node, "agent": node.info.agent.pid, "folder": str(node.folder)} for node in run.nodes
+            ],
+            "front_end": run.front_end.pid if run.front_end else None,
+            "head": run.head.pid if run.head else None,
+            "since": runs.since(run),
+            "processes": count(run),
+            "command": run.command,
+        }
+        for run in found
+    ]
+
+
+def _runs_table(found: list[runs.Run]) -> str:
+    if not found:
+        return "you have no runs on this machine"
+    lines = [["RUN", "NODE", "SINCE", "OWNER", "AGENT", "PROCESSES", "COMMAND"]]
+    for run in found:
+        owner = run.front_end or run.head
+        lines.append(
+            [
+                run.name,
+                _joined(node.info.node for node in run.nodes),
+                runs.moment(runs.since(run)),
+                str(owner.pid) if owner else "elsewhere",
+                _joined(node.info.agent.pid for node in run.nodes),
+                str(count(run)),
+                runs.shortened(run.command),
+            ]
+        )
+    return runs.table(lines)
+
+
+def _joined(numbers: object) -> str:
+    return ",".join(map(str, numbers))  # type: ignore[call-overload]
+
+
+def _processes_table(listed: list[Row]) -> str:
+    lines = [["PUID", "PID", "NODE", "STATE", "CPU", "MEMORY", "NAME"]]
+    for row in listed:
+        lines.append(
+            [
+                "-" if row.puid is None else str(row.puid),
+                str(row.pid),
+                str(row.node),
+                row.state,
+                f"{row.cpu_seconds:.1f}s",
+                f"{row.memory / 2**20:.1f}M",
+                row.title,
+            ]
+        )
+    return runs.table(lines)

@@ -1,0 +1,56 @@
+"""Programs that wait, for the commands that look at runs and end them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conftest import Site
+
+__all__ = ["Program", "running"]
+
+
+@dataclass
+class Program:
+    """One that runs. `pids` is what it printed first."""
+
+    process: subprocess.Popen[str]
+    pids: dict[str, int]
+    site: Site
+
+    def ask(self, command: str) -> Any:
+        """What `dragon ps` or `dragon doctor` says of its run, as JSON."""
+        done = self.site.dragon(command, str(self.process.pid), "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    @property
+    def name(self) -> str:
+        """What its run is called."""
+        return str(self.ask("ps")["run"]["run"])
+
+    def folder(self, node: int = 0) -> Path:
+        """Its run's on a node."""
+        return Path(self.ask("ps")["run"]["nodes"][node]["folder"])
+
+
+@contextlib.contextmanager
+def running(site: Site, source: str, *options: str, name: str = "program.py", plain: bool = False) -> Iterator[Program]:
+    """Start a program with `dragon` and `options`, or with Python alone, and wait until it has printed process ids."""
+    program = site.write(source, name)
+    process = site.start(sys.executable, *([] if plain else ["-m", "dragon", *options]), program)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=60)[1]
+        yield Program(process, json.loads(line), site)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=60)

@@ -1,0 +1,232 @@
+"""`dragon doctor`: what a run waits for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import pytest
+from hanging import Program, running
+
+from conftest import Site
+from dragon.cli import diagnosis, stacks
+
+HANGING = """
+    import json, os, threading, time
+    import multiprocessing as mp
+    import dragon
+    from dragon.native.process import Process
+
+    def hold(lock, queue, here):
+        with lock:
+            here.put(os.getpid())
+            queue.get()
+
+    def sleep(here):
+        here.put(os.getpid())
+        time.sleep(1000)
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        lock, queue, here, full = mp.Lock(), mp.Queue(), mp.Queue(), mp.Queue(1)
+        full.put(1)
+        pids = {"head": os.getpid()}
+        workers = []
+        for name, target, args in (
+            ("holder", hold, (lock, queue, here)),
+            ("sleeper", sleep, (here,)),
+        ):
+            workers.append(mp.Process(target=target, args=args, name=name, daemon=True))
+            workers[-1].start()
+            pids[name] = here.get()
+        workers.append(mp.Process(target=lock.acquire, name="waiter", daemon=True))
+        workers[-1].start()
+        program = Process("sleep", ["1000"], ident="program")
+        program.start()
+        threading.Thread(target=full.put, args=(2,), name="putter", daemon=True).start()
+        print(json.dumps(pids), flush=True)
+        workers[0].join()
+"""
+
+
+def findings(program: Program, node: int = 0) -> dict[str, Any]:
+    """By name, once everything waits."""
+    told = program.ask("doctor")["nodes"][node]["findings"]
+    return {finding["row"]["name"]: finding for finding in told}
+
+
+def texts(finding: Any) -> list[str]:
+    return [wait["text"] for wait in finding["waits"]]
+
+
+def test_it_says_what_every_thread_waits_for_and_who_could_end_that(site: Site) -> None:
+    with running(site, HANGING) as program:
+        found = findings(program)
+        assert texts(found["waiter"])[0].endswith(f"held by holder (pid {program.pids['holder']})")
+        assert "to acquire lock 0x" in texts(found["waiter"])[0]
+        (waits,) = texts(found["holder"])
+        assert "for something in channel 0x" in waits
+        assert "which is empty; head" in waits
+        joins, puts = sorted(texts(found["head"]))
+        assert joins.startswith("for the end of holder (puid ")
+        assert "to put into channel 0x" in puts
+        assert "which holds 1 of 1" in puts
+        assert all(wait["seconds"] > 0 for wait in found["head"]["waits"])
+
+
+def test_processes_that_wait_in_the_runtime_send_their_stacks(site: Site) -> None:
+    with running(site, HANGING) as program:
+        found = findings(program)
+        threads = {name: (ident, frames) for ident, name, frames in found["head"]["threads"]}
+        assert set(threads) == {"MainThread", "putter"}
+        ours = [frame for frame in threads["MainThread"][1] if frame[1].endswith("program.py")]
+        assert [(function, line) for function, _, line in ours] == [("<module>", HANGING.count("\n"))]
+        assert {wait["thread"] for wait in found["head"]["waits"]} == {ident for ident, _ in threads.values()}
+
+
+def test_the_text_shows_the_users_calls_and_their_source(site: Site) -> None:
+    with running(site, HANGING) as program:
+        text = site.dragon("doctor", str(program.process.pid)).stdout
+        part = text[text.index("\nholder (puid ") :]
+        part = part[: part.index("\n\n")]
+        assert f'File "{site.folder / "program.py"}", line 10, in hold' in part
+        assert part.rstrip().endswith("queue.get()")
+        assert "zygote" not in part  # whose fork it is
+        assert "agent (" in text.replace("(agent)", "agent")
+        assert "it answers; live processes: 5, being started: 0" in text
+
+
+def test_where_nobody_sends_stacks_the_kernel_says_what_is_waited_for(site: Site) -> None:
+    with running(site, HANGING) as program:
+        found = findings(program)
+        assert found["sleeper"]["kernel"].startswith("it waits")
+        assert found["program"]["no_stacks"] == "it is no Python process"
+
+
+def test_without_py_spy_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = diagnosis.Row(None, os.getpid(), "me", "process", 0, "running", 0.0, 0)
+    threads, reason = diagnosis.spied(None, row)
+    assert threads == []
+    assert "pip install py-spy" in reason
+
+
+def test_py_spy_reads_the_stacks_of_others(site: Site) -> None:
+    if stacks.find_spy() is None:
+        pytest.skip("py-spy is not installed")
+    with running(site, HANGING) as program:
+        (_, _, frames) = findings(program)["sleeper"]["threads"][0]
+        assert frames[-1][0] == "sleep"
+
+
+def test_a_stopped_agent_does_not_keep_it_from_the_rest(site: Site) -> None:
+    with running(site, HANGING) as program:
+        agent = program.ask("ps")["run"]["nodes"][0]["agent"]
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            assert "does not answer within 2 s" in site.dragon("doctor").stdout
+            told = program.ask("doctor")["nodes"][0]
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert told["silence"] == "does not answer within 2 s"
+        by_pid = {finding["row"]["pid"]: finding for finding in told["findings"]}
+        assert f"kill -CONT {agent}" in by_pid[agent]["kernel"]
+        assert by_pid[program.pids["holder"]]["threads"]
+
+
+def test_a_stopped_process_is_named(site: Site) -> None:
+    with running(site, HANGING) as program:
+        holder = program.pids["holder"]
+        os.kill(holder, signal.SIGSTOP)
+        told = program.ask("doctor")["nodes"][0]
+        finding = next(f for f in told["findings"] if f["row"]["pid"] == holder)
+        assert f"kill -CONT {holder}" in finding["kernel"]
+        assert texts(finding)
+        assert f"the stacks of {holder}: these processes wait in the runtime and did not answer" in told["troubles"][0]
+
+
+def test_a_process_that_waits_for_another_node_says_so(site: Site) -> None:
+    source = """
+        import json, os
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def work(queue, here):
+            here.put(os.getpid())
+            queue.get()
+
+        if __name__ == "__main__":
+            queue, here = Queue(), Queue()
+            place = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            process = Process(work, (queue, here), policy=place, ident="far")
+            process.start()
+            print(json.dumps({"far": here.get()}), flush=True)
+            process.join()
+    """
+    with running(site, source, "--nodes", "2") as program:
+        first, second = program.ask("doctor")["nodes"]
+        far = next(f for f in second["findings"] if f["row"]["pid"] == program.pids["far"])
+        (waits,) = texts(far)
+        assert waits.startswith("for the agent to answer: Channel.get of an object on node 0")
+        assert any(frame[0] == "work" for _, _, frames in far["threads"] for frame in frames)
+        (who, _, what, _) = first["report"]["parked"][0]
+        assert (who, what) == (f"node 1 process {program.pids['far']}", "Channel.get")
+
+
+def test_groups_and_their_failures_are_told(site: Site) -> None:
+    source = """
+        import json, os
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+        from dragon.native.queue import Queue
+
+        if __name__ == "__main__":
+            queue = Queue()
+            group = ProcessGroup(name="talk", ignore_error_on_exit=True)
+            group.add_process(1, ProcessTemplate("false"))
+            group.add_process(2, ProcessTemplate(queue.get))
+            group.init()
+            group.start()
+            while len(group.puids) > 2:
+                pass
+            print(json.dumps({"head": os.getpid()}), flush=True)
+            group.join()
+    """
+    with running(site, source) as program:
+        text = site.dragon("doctor", str(program.process.pid)).stdout
+        assert "group talk: 2 of 3 members live; rank 0" in text
+        assert "for group talk, 2 of whose 3 members live" in text
+
+
+def test_two_may_look_one_after_the_other_and_leave_nothing(site: Site) -> None:
+    with running(site, HANGING) as program:
+        for _ in range(2):
+            assert findings(program)["holder"]["threads"]
+        assert not (program.folder() / "doctor").exists()
+
+
+def test_a_socket_that_a_killed_doctor_left_is_no_obstacle(site: Site) -> None:
+    with running(site, HANGING) as program:
+        leave = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).bind(sys.argv[1])"
+        site.run(sys.executable, "-c", leave, program.folder() / "doctor")
+        assert findings(program)["holder"]["threads"]
+
+
+def test_the_program_is_not_disturbed(site: Site) -> None:
+    source = """
+        import json, os, time
+        from dragon.native.queue import Queue
+
+        queue = Queue()
+        print(json.dumps({"head": os.getpid()}), flush=True)
+        try:
+            queue.get(timeout=4)
+        except Exception as error:
+            print(type(error).__name__)
+    """
+    with running(site, source, plain=True) as program:
+        assert findings(program)["head"]["threads"]
+        out, errors = program.process.communicate(timeout=30)
+        assert (out, errors, program.process.returncode) == ("Empty\n", "", 0)
