@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dragon.infrastructure.node_desc import NodeDescriptor
 
 MARK = "DRAGON_TEST_MARK"
+pytest_plugins = ["peers.pods", "peers.ray", "peers.simulated", "peers.slurm", "peers.ssh"]
 
 
 @dataclass
@@ -91,6 +93,12 @@ class Site:
         files = [str(p) for p in (self.folder / "r").rglob("*")] if (self.folder / "r").exists() else []
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files
 
+    def kill(self, command: str = "") -> None:
+        """End, the hard way, every process whose command line begins so."""
+        for pid, line in self.processes():
+            if line.startswith(command):
+                os.kill(pid, signal.SIGKILL)
+
     def assert_nothing_left(self, within: float = 15) -> None:
         deadline = time.monotonic() + within
         while (left := self.leftovers()) and time.monotonic() < deadline:
@@ -104,7 +112,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = Site(tmp_path_factory.mktemp("s"))
     shared = set(os.listdir("/dev/shm"))
     yield place
-    place.assert_nothing_left()
+    try:
+        place.assert_nothing_left()
+    finally:
+        place.kill()  # a test that failed is not to disturb the next
     assert set(os.listdir("/dev/shm")) - shared == set()
 
 
