@@ -24,11 +24,15 @@ Offset Arena::new_chunk(OwnerId owner) {
     return block;
 }
 
-// A free entry in the table of a process that does not run yet.
+// A free entry in the table of a process that does not run yet, or runs on another node.
 Entry* Arena::entry_for(OwnerId owner) {
+    auto arrived = [&](const Entry& e) {
+        return e.kind() == kInFlight &&
+               (!exists({e.object, e.generation}) || at<Object>(e.object)->in_flight(e.role()) == 0);
+    };
     for (Offset c = slot(owner).attachments; c; c = at<Chunk>(c)->next)
         for (Entry& e : at<Chunk>(c)->entries)
-            if (!e.object) return &e;
+            if (!e.object || arrived(e)) return &e;
     return at<Chunk>(new_chunk(owner))->entries;
 }
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-from collections.abc import Callable
 from signal import Signals
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from dragon import _core
+from dragon.agent.processes import Instance, Processes
 from dragon.agent.registry import Registry
-from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
 from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.policy import Policy
+from dragon.runtime.distribution import choose
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
-from dragon.runtime.spawning import RECORD_WORDS
+from dragon.runtime.nodes import run_nodes
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
 
 __all__ = ["CHANGES", "GROUP_WORDS", "LIVE", "Groups"]
 
@@ -44,13 +48,9 @@ class Member:
         self.rank = rank
         self.template = template
         self.puid = 0
-        self.record: Words | None = None
+        self.alive = False
         self.code: int | None = None
         self.restarts = 0
-
-    @property
-    def alive(self) -> bool:
-        return self.record is not None and self.code is None
 
 
 class Group:
@@ -86,18 +86,26 @@ class Group:
 
 
 class Groups:
-    """All groups of this node."""
+    """All groups that were made on this node; their members may be on others."""
 
     OPERATIONS: ClassVar[set[str]] = {"create", "start", "signal", "stop", "stop_restart", "status", "close"}
 
-    def __init__(self, spawn: Callable[[Spawn, list[int]], None], registry: Registry) -> None:
-        self._spawn = spawn
+    def __init__(
+        self, node: int, registry: Registry, processes: Processes, host_name: str, cluster: Cluster | None
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._node = node
         self._registry = registry
+        self._processes = processes
+        self._host_name = host_name
+        self._cluster = cluster
         self._groups: dict[int, Group] = {}
         self._last = 0
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    @staticmethod
+    def home_of(number: int) -> int:
+        """The node that follows the group of that number."""
+        return number >> PUID_NODE_SHIFT
 
     # ---- requests
 
@@ -109,7 +117,7 @@ class Groups:
         `places` are, in the order of ranks, (count of members, index of the template, node, CPUs, environment).
         """
         self._last += 1
-        group = Group(self._last, settings, descriptors)
+        group = Group((self._node << PUID_NODE_SHIFT) + self._last, settings, descriptors)
         requests = [msgspec.convert(description, Spawn) for description in templates]
         for count, which, node, cpus, environment in places:
             request = requests[which]
@@ -130,8 +138,8 @@ class Groups:
             raise LookupError("the group was closed")
         return group
 
-    def start(self, number: int) -> list[int]:
-        """Start all members; returns their puids in order."""
+    def start(self, number: int) -> asyncio.Future[list[int]]:
+        """Start all members; their puids in order."""
         group = self._group(number)
         if group.live:
             raise RuntimeError("the group is running already")
@@ -140,25 +148,46 @@ class Groups:
         group.words[LIVE] = len(group.members)
         for member in group.members:
             member.restarts = 0
-            self._start_member(group, member)
         if group.walltime is not None:
             group.timers.append(self.loop.call_later(group.walltime, self._walltime, group))
+        return asyncio.ensure_future(self._start(group))
+
+    async def _start(self, group: Group) -> list[int]:
+        await asyncio.gather(*self._start_members(group, group.members))
         return [member.puid for member in group.members]
 
-    def _start_member(self, group: Group, member: Member) -> None:
-        member.puid = FIRST_PUID + _core.next_number()
-        member.record = Words(RECORD_WORDS)
-        member.code = None
-        group.by_puid[member.puid] = member
-        template = member.template
-        request = msgspec.structs.replace(
-            template,
-            puid=member.puid,
-            record=member.record._name(),
-            name=f"{group.name}-{member.rank}",
-            streams=template.streams or [Output(), Output(), Output("tee")],
-        )
-        self._spawn(request, group.descriptors)
+    def _start_members(self, group: Group, members: list[Member]) -> list[asyncio.Future[Any]]:
+        """Start members here at once; futures of those on other nodes, all of a node together."""
+        by_node: dict[int, list[Member]] = {}
+        for member in members:
+            member.code = None
+            member.alive = True
+            by_node.setdefault(member.template.node, []).append(member)
+        waits: list[asyncio.Future[Any]] = []
+        for node, several in by_node.items():
+            templates, instances = _templates(group, several)
+            if node == self._node or self._cluster is None:
+                started = self._processes.start_here(templates, instances, group.descriptors)
+                self._take(group, several, [request.puid for request in started])
+            else:
+                waits.append(asyncio.ensure_future(self._start_elsewhere(group, node, several)))
+        return waits
+
+    async def _start_elsewhere(self, group: Group, node: int, members: list[Member]) -> None:
+        assert self._cluster is not None
+        try:
+            started = await self._cluster.start(node, *_templates(group, members))
+        except NodeLostError as error:
+            for member in members:
+                self._lost(group, member, str(error))
+            return
+        self._take(group, members, [puid for puid, _ in started])
+
+    @staticmethod
+    def _take(group: Group, members: list[Member], puids: list[int]) -> None:
+        for member, puid in zip(members, puids, strict=True):
+            member.puid = puid
+            group.by_puid[puid] = member
 
     def signal(self, number: int, which: int) -> None:
         """Send a signal to every live member."""
@@ -173,6 +202,9 @@ class Groups:
                 self._registry_kill(member, which)
 
     def _registry_kill(self, member: Member, which: int) -> None:
+        if node_of_puid(member.puid) != self._node and self._cluster is not None and member.puid:
+            self._cluster.kill(member.puid, which)
+            return
         try:
             self._registry.kill(member.puid, which)
         except LookupError:
@@ -219,61 +251,82 @@ class Groups:
             os.close(fd)
         group.words._destroy()
 
+    def close_all(self) -> None:
+        """Forget all groups."""
+        for number in list(self._groups):
+            self.close(number)
+
     # ---- events
 
-    def started(self, puid: int, group: int, **_: Any) -> None:
-        """The zygote started a member."""
-        if group in self._groups:
-            self._groups[group].changed()
-
-    def failed(self, puid: int, group: int, text: str) -> None:
-        """The zygote could not start a member."""
-        if group in self._groups:
-            member = self._groups[group].by_puid.get(puid)
-            if member is not None:
-                self._note_failure(self._groups[group], member, 127, text)
-                self._ended(self._groups[group], member, 127)
-
-    def exited(self, puid: int, code: int, group: int) -> None:
-        """A member ended."""
+    def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127) -> None:
+        """A member was "started", has "failed" to start, or "exited" after it last wrote `text` to stderr."""
         found = self._groups.get(group)
         member = found.by_puid.get(puid) if found else None
-        if found is None or member is None or not member.alive:
+        if found is None:
             return
-        if code != 0 and self._registry._streams.is_open(puid):
-            # What it last wrote may still be on its way.
-            member.code = code
-            self.loop.call_later(_AWAIT_STDERR, self._exited, found, member, code)
-        else:
-            self._exited(found, member, code)
+        if kind == "started":
+            found.changed()
+        elif member is None:
+            # It ended before the answer came that says which member it is.
+            self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code)
+        elif kind == "failed" and member.alive:
+            self._note_failure(found, f"{self._name(member)} could not be started: {text}", code)
+            self._ended(found, member, code)
+        elif member.alive:
+            self._exited(found, member, code, text)
 
-    def _exited(self, group: Group, member: Member, code: int) -> None:
-        tail = self._registry._streams.tails.pop(member.puid, b"").decode(errors="replace").strip()
+    def node_lost(self, node: int, reason: str) -> None:
+        """The members that were there are gone."""
+        for group in list(self._groups.values()):
+            for member in group.members:
+                if member.alive and member.template.node == node and member.puid:
+                    self._lost(group, member, reason)
+
+    def _lost(self, group: Group, member: Member, reason: str) -> None:
+        self._end_member(group, member, -signal.SIGKILL, f"{self._name(member)} is lost: {reason}")
+
+    def _name(self, member: Member) -> str:
+        node = member.template.node
+        host = self._cluster.host(node) if self._cluster is not None else self._host_name
+        return f"rank {member.rank} (puid {member.puid}) on {host}"
+
+    def _exited(self, group: Group, member: Member, code: int, tail: str) -> None:
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        what = f"{self._name(member)} ended with {how}"
+        self._end_member(group, member, code, what + (f"; it last wrote:\n{tail}" if tail else ""))
+
+    def _end_member(self, group: Group, member: Member, code: int, what: str) -> None:
         if group.restart and not group.ending:
-            member.code = code
+            member.code, member.alive = code, False
             group.ended.append((member.puid, code))
             pause = _RESTART_PAUSES[min(member.restarts, len(_RESTART_PAUSES) - 1)]
             member.restarts += 1
             self.loop.call_later(pause, self._start_again, group, member)
             return
         if code != 0 and not group.ending:
-            self._note_failure(group, member, code, tail)
+            self._note_failure(group, what, code)
         self._ended(group, member, code)
 
     def _start_again(self, group: Group, member: Member) -> None:
         if group.number in self._groups and group.restart and not group.ending:
-            self._start_member(group, member)
+            self._move(member)
+            self._start_members(group, [member])
             group.changed()
         elif member.code is not None:
             self._leave(group)
 
-    def _note_failure(self, group: Group, member: Member, code: int, tail: str) -> None:
+    def _move(self, member: Member) -> None:
+        """Where its node is lost, a member gets another one."""
+        if self._cluster is None or member.template.node not in self._cluster.lost:
+            return
+        node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
+        member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])
+
+    def _note_failure(self, group: Group, what: str, code: int) -> None:
         group.failed_codes.append(code)
         if group.failure:
             return
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        what = f"rank {member.rank} (puid {member.puid}) on {socket.gethostname()} ended with {how}"
-        group.failure = what + (f"; it last wrote:\n{tail}" if tail else "")
+        group.failure = what
         if not group.ignore_errors and len(group.members) > 1:
             # Let the others come to their own end for a moment: the first cause is known already.
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
@@ -283,7 +336,7 @@ class Groups:
         self._escalate(group, [signal.SIGTERM, signal.SIGKILL], _PATIENCE)
 
     def _ended(self, group: Group, member: Member, code: int) -> None:
-        member.code = code
+        member.code, member.alive = code, False
         group.ended.append((member.puid, code))
         self._leave(group)
 
@@ -300,3 +353,15 @@ class Groups:
             group.ending = True
             group.restart = False
             self._signal_all(group, signal.SIGKILL)
+
+
+def _templates(group: Group, members: list[Member]) -> tuple[list[Spawn], list[Instance]]:
+    """Members as instances of as few templates as there are."""
+    templates: list[Spawn] = []
+    instances = []
+    for member in members:
+        if not templates or templates[-1] is not member.template:
+            templates.append(member.template)
+        instances.append(Instance(len(templates) - 1, f"{group.name}-{member.rank}", member.template.cpus))
+    streams = [Output(), Output(), Output("tee")]
+    return [t if t.streams else msgspec.structs.replace(t, streams=streams) for t in templates], instances

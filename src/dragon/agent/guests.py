@@ -116,8 +116,6 @@ class Guests:
     ) -> Callable[[], None] | None:
         """Do what a guest asked for: respond at once, or later; then the result cancels it."""
         place = self._place(guest)
-        for released in arguments.get("released", ()):
-            self._release(place, tuple(released))
         name: Name = tuple(arguments["name"])
         kind, method, given = arguments["kind"], arguments["method"], arguments["given"]
         if method == "_attach":
@@ -136,6 +134,18 @@ class Guests:
         else:
             raise ValueError(f"a {kind} has no operation {method!r}")
         return None
+
+    def announce(self, node: int, name: Name, count: int) -> None:
+        """Processes that another node is about to start will attach to an object: it lives until they do."""
+        # Of no process: what of it never arrives is dropped with the node.
+        for _ in range(count):
+            _core.guest_send(self._place((node, 0)).slot, *name)
+
+    def release(self, guest: GuestId, name: Name) -> None:
+        """A guest dropped a handle."""
+        place = self._places.get(guest)
+        if place is not None:
+            self._release(place, name)
 
     def _release(self, place: _Place, name: Name) -> None:
         _core.guest_release(place.slot, *name)

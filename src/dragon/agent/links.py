@@ -7,7 +7,6 @@ received straight into place. Requests are numbered, their answers come in any o
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import struct
 from collections.abc import Callable
@@ -15,12 +14,14 @@ from typing import Any
 
 import msgspec
 
+from dragon.agent.control import watch_silence
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import encode
+from dragon.runtime.credentials import peer_index
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Answer", "Links", "error_of"]
+__all__ = ["Answer", "Links", "error_of", "then"]
 
 log = runtime_log("links")
 
@@ -28,7 +29,6 @@ _HEADER = struct.Struct("<IQ")
 _LARGEST_PART = 64 * 2**20
 _LARGEST_PAYLOAD = 2**40
 _CONNECT_TIMEOUT = 10.0
-_ACKNOWLEDGED_WITHIN = 5000  # milliseconds; then the other side counts as gone
 _REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL = range(5)
 
 # What came back: a value, and raw bytes.
@@ -41,6 +41,30 @@ def error_of(error: BaseException) -> tuple[str, str]:
     """An exception as it is sent: its class's name and its text."""
     kind = error.kind if isinstance(error, RemoteError) else type(error).__name__
     return kind, str(error)
+
+
+def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
+    """A future of what `change` makes of another one's result; cancelling it cancels the other one."""
+    result = future.get_loop().create_future()
+
+    def done(source: asyncio.Future[Any]) -> None:
+        error = None if source.cancelled() else source.exception()
+        if result.done():
+            return
+        if source.cancelled():
+            result.cancel()
+        elif error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(change(source.result()))
+
+    def cancelled(target: asyncio.Future[Any]) -> None:
+        if target.cancelled():
+            future.cancel()
+
+    future.add_done_callback(done)
+    result.add_done_callback(cancelled)
+    return result
 
 
 class RemoteError(Exception):
@@ -177,10 +201,13 @@ class Link(asyncio.BufferedProtocol):
         self.transport = transport
         peer = transport.get_extra_info("socket")
         if peer is not None:
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _ACKNOWLEDGED_WITHIN)
-        subject = dict(pair[0] for pair in transport.get_extra_info("peercert")["subject"])
-        node = int(subject["commonName"].removeprefix("node-"))
+            watch_silence(peer)
+        try:
+            node = peer_index(transport.get_extra_info("ssl_object"))
+        except ValueError as error:
+            log.error("a connection was refused: %s", error)
+            transport.abort()
+            return
         if self.node not in (None, node):
             log.error("%s answered in place of %s", self.links.host(node), self.links.host(self.node or 0))
             transport.abort()

@@ -13,7 +13,7 @@ from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, RunInfo
 
-__all__ = ["main"]
+__all__ = ["become_reaper", "fork_zygote", "main"]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET = 3, 4, 5
@@ -33,18 +33,32 @@ def main(settings: dict[str, Any]) -> None:
     RunInfo(owner=owner, agent=me, arena_fd=_ARENA, command=settings["command"]).write(folder)
     run = run_module.Run(folder, me, label=settings["label"])
     run_module.serve(run)
-    requests = socket.socket(fileno=_ZYGOTE_SOCKET)
+    requests = socket.socket(fileno=_AGENT_SOCKET)
+    become_reaper()
+    zygote, events = fork_zygote(run, socket.socket(fileno=_ZYGOTE_SOCKET), [requests])
+    from dragon.agent.server import Agent
+
+    Agent(run, zygote, events, requests, owner=owner).serve_for_ever()
+
+
+def become_reaper() -> None:
+    """What loses its parents below this process comes to it."""
+    _core.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def fork_zygote(
+    run: run_module.Run, requests: socket.socket, unwanted: list[socket.socket]
+) -> tuple[int, socket.socket]:
+    """Fork the zygote, which gets `requests` and none of the `unwanted`; its process id and the agent's end to it."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    _core.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # before there is anybody who could leave orphans
     zygote = os.fork()
     if zygote == 0:
         here.close()
-        os.close(_AGENT_SOCKET)
+        for each in unwanted:
+            each.close()
         from dragon.agent.zygote import Zygote
 
         Zygote(requests, there, run).serve_for_ever()
     there.close()
     requests.close()
-    from dragon.agent.server import Agent
-
-    Agent(run, owner, zygote, here, socket.socket(fileno=_AGENT_SOCKET)).serve_for_ever()
+    return zygote, here

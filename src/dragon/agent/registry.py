@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal as signals
 from collections import OrderedDict
-from os import kill as os_kill
 from typing import ClassVar
 
 import msgspec
 
-from dragon.agent.streams import Streams
 from dragon.infrastructure.messages import Name
 
 __all__ = ["Known", "Registry"]
@@ -26,25 +26,30 @@ class Known(msgspec.Struct):
     parent: int
     group: int
     record: Name
+    node: int = 0
     code: int | None = None
 
 
 class Registry:
     """The processes by puid. Ended ones are remembered, the oldest forgotten first."""
 
-    OPERATIONS: ClassVar[set[str]] = {"processes", "query", "kill"}
+    OPERATIONS: ClassVar[set[str]] = {"processes", "query", "kill", "end_of"}
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, node: int) -> None:
+        self._node = node
         self._processes: OrderedDict[int, Known] = OrderedDict()
         self._ended = 0
+        self._awaited: dict[int, list[asyncio.Future[int]]] = {}
 
     def started(self, puid: int, pid: int, name: str, parent: int, group: int, record: Name) -> None:
         """The zygote started it."""
-        self._processes[puid] = Known(puid, pid, name, parent, group, record)
+        self._processes[puid] = Known(puid, pid, name, parent, group, record, self._node)
 
     def failed(self, puid: int, group: int, text: str) -> None:
         """The zygote could not start it."""
+        for future in self._awaited.pop(puid, ()):
+            if not future.done():
+                future.set_exception(OSError(text))
 
     def exited(self, puid: int, code: int, group: int) -> None:
         """The zygote saw its end."""
@@ -52,10 +57,17 @@ class Registry:
         if known is not None:
             known.code = code
             self._ended += 1
+        for future in self._awaited.pop(puid, ()):
+            if not future.done():
+                future.set_result(code)
         while self._ended > _MOST_ENDED:
             oldest = next(p for p, k in self._processes.items() if k.code is not None)
             del self._processes[oldest]
             self._ended -= 1
+
+    def living(self) -> list[Known]:
+        """The processes that have not ended."""
+        return [known for known in self._processes.values() if known.code is None]
 
     # ---- requests
 
@@ -79,6 +91,20 @@ class Registry:
         known = self.query(identifier)
         if known.code is None:
             try:
-                os_kill(known.pid, number)
+                os.kill(known.pid, number)
             except ProcessLookupError:
                 return
+
+    def end_of(self, identifier: int) -> asyncio.Future[int]:
+        """A future of its exit code."""
+        known = self.query(identifier)
+        future = self.await_end(known.puid)
+        if known.code is not None:
+            future.set_result(known.code)
+        return future
+
+    def await_end(self, puid: int) -> asyncio.Future[int]:
+        """The same for a process that is about to be started; OSError where it cannot be."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(puid, []).append(future)
+        return future

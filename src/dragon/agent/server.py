@@ -1,4 +1,4 @@
-"""The agent's loop: requests of the node's processes, events of the zygote, the end of the run."""
+"""The agent: what it serves, from the start of its loop to the end of the run."""
 
 from __future__ import annotations
 
@@ -7,46 +7,62 @@ import os
 import select
 import signal
 import socket
-from collections import deque
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
 import uvloop
 
 from dragon import _core
+from dragon.agent.clients import Clients
 from dragon.agent.groups import Groups
+from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
+from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
 from dragon.agent.zygote import children_of
-from dragon.infrastructure.messages import Reply, Spawn, decode_request, encode
+from dragon.infrastructure.errors import DragonError
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run import Run
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
 
 __all__ = ["Agent"]
 
 log = runtime_log("agent")
 
-_LARGEST_FRAME = 256 * 2**20
-_LARGEST_EVENT = 64 * 1024
 _SWEEP_EVERY = 10.0  # seconds
+_ZYGOTE_ENDS_WITHIN = 10.0
+_AWAIT_STDERR = 0.2
+
+Join = Callable[["Agent"], Awaitable["Cluster"]]
 
 
 class Agent:
-    """One per node. Everything in it runs on one event loop."""
+    """One per node. Everything in it runs on one event loop.
 
-    def __init__(self, run: Run, owner: Owner, zygote: int, events: socket.socket, requests: socket.socket) -> None:
+    `owner` is the process whose end is the run's end. A run of several nodes has `join` instead, with which this agent
+    finds the others.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        zygote: int,
+        events: socket.socket,
+        requests: socket.socket,
+        owner: Owner | None = None,
+        join: Join | None = None,
+    ) -> None:
         self.run = run
-        self.owner = owner
         self.zygote = zygote
-        self.events = events
-        self.requests = requests
-        self.streams = Streams(run.label)
-        self.registry = Registry(self.streams)
-        self.groups = Groups(self.send_spawn, self.registry)
-        self._waiting: deque[tuple[bytes, list[int]]] = deque()
-        self._synchronised = False
+        self.cluster: Cluster | None = None
+        self._owner = owner
+        self._join = join
+        self._events = events
+        self._requests = requests
+        self._code = 0
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the run ends, then leave nothing behind, whatever happened."""
@@ -54,133 +70,133 @@ class Agent:
             uvloop.run(self._serve())
         except Exception:
             log.exception("the agent failed; the run ends")
+            self._code = 1
         finally:
-            self._clean_up()
-            os._exit(0)
+            remove_folder(self.run.folder)
+            os._exit(self._code)
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = self.loop.create_future()
         for number in (signal.SIGTERM, signal.SIGHUP):
             self.loop.add_signal_handler(number, self.end)
-        self._watch(self.owner, self.end)
+        if self._owner is not None:
+            self._watch(self._owner)
         try:
-            self.spawner = self.run.zygote_socket()
+            self.spawner = Spawner(self.run.zygote_socket(), self._events, self._on_event, self._on_zygote_gone)
         except ConnectionRefusedError:
             log.error("the zygote (pid %d) is gone already; the run ends", self.zygote)
             return
-        self.spawner.setblocking(False)
-        self.events.setblocking(False)
-        self.requests.setblocking(False)
-        self.loop.add_reader(self.events, self._on_events)
-        self.loop.add_reader(self.requests, self._on_connect)
-        self.streams.attach(self.loop)
-        self.groups.attach(self.loop)
+        try:
+            if await self._find_others():
+                await self._open()
+                await self.over
+        finally:
+            await self._finish()
+
+    async def _find_others(self) -> bool:
+        """In a run of several nodes, join it; whether this node is in its run."""
+        if self._join is None:
+            return True
+        joining = asyncio.ensure_future(self._join(self))
+        await asyncio.wait([joining, self.over], return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            joining.cancel()
+            return False
+        try:
+            self.cluster = joining.result()
+        except DragonError as error:
+            log.error("%s", error)
+            self._code = 1
+            return False
+        return True
+
+    async def _open(self) -> None:
+        host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
+        self.streams = Streams(self.run.label, self.run.node, host_name)
+        self.registry = Registry(self.run.node)
+        self.processes = Processes(self.run.node, self.spawner, self.cluster)
+        self.groups = Groups(self.run.node, self.registry, self.processes, host_name, self.cluster)
         self._sweep()
-        await self.over
+        if self.cluster is not None:
+            await self.cluster.open(self)
+        Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
         _core.reap_dead()
         self.loop.call_later(_SWEEP_EVERY, self._sweep)
 
-    def _watch(self, process: Owner, gone: Callable[[], None]) -> None:
+    def _watch(self, process: Owner) -> None:
         try:
             fd = os.pidfd_open(process.pid)
         except ProcessLookupError:
-            gone()
+            self.end()
             return
         if is_alive(process):
-            self.loop.add_reader(fd, gone)
+            self.loop.add_reader(fd, self.end)
         else:
-            gone()
+            self.end()
 
-    # ---- the zygote
+    # ---- events
 
-    def send_spawn(self, request: Spawn, descriptors: list[int]) -> None:
-        """Have a process started. The loop never waits for the zygote, which may be waiting for the loop."""
-        self._waiting.append((encode(request), [os.dup(fd) for fd in descriptors]))
-        self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        while self._waiting:
-            data, descriptors = self._waiting[0]
-            try:
-                socket.send_fds(self.spawner, [data], descriptors)
-            except BlockingIOError:
-                self.loop.add_writer(self.spawner, self._send_waiting)
-                return
-            except OSError as error:
-                log.error("the zygote is gone: %s", error)
-                self.end()
-                return
-            for fd in descriptors:
-                os.close(fd)
-            self._waiting.popleft()
-        self.loop.remove_writer(self.spawner)
-
-    def _on_events(self) -> None:
-        for _ in range(64):
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self.events, _LARGEST_EVENT, 8)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                log.error("the zygote (pid %d) is gone; the run ends", self.zygote)
-                self.loop.remove_reader(self.events)
-                self.end()
-                return
-            for event in msgspec.msgpack.decode(data):
-                self._on_event(event.pop("event"), event, descriptors)
+    def _on_zygote_gone(self, reason: str) -> None:
+        log.error("the zygote (pid %d) is gone (%s); the run ends", self.zygote, reason)
+        self.end()
 
     def _on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
-        if kind == "synchronised":
-            self._synchronised = True
-            return
         if kind == "stream":
             self.streams.add(**event, descriptors=descriptors)
             return
         getattr(self.registry, kind)(**event)
         if event["group"]:
-            getattr(self.groups, kind)(**event)
+            self._tell_group(kind, event)
 
-    def _catch_up(self) -> None:
-        """Take in what the zygote has done so far: who saw a process start or end must find that in the registry."""
-        self._synchronised = False
-        self.events.send(b"?")
-        waiting = select.poll()
-        waiting.register(self.events, select.POLLIN)
-        while not self._synchronised and not self.over.done() and waiting.poll(1000):
-            self._on_events()
+    def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
+        if kind == "exited":
+            if event["code"] != 0 and self.streams.is_open(event["puid"]):
+                # What it last wrote may still be on its way.
+                self.loop.call_later(_AWAIT_STDERR, self._tell_end, event)
+            else:
+                self._tell_end(event)
+        else:
+            self._tell(kind, {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")})
+
+    def _tell_end(self, event: dict[str, Any]) -> None:
+        tail = self.streams.tails.pop(event["puid"], b"").decode(errors="replace").strip()
+        self._tell("exited", {**event, "text": tail})
+
+    def _tell(self, kind: str, event: dict[str, Any]) -> None:
+        home = self.groups.home_of(event["group"])
+        if home == self.run.node or self.cluster is None:
+            self.groups.on_event(kind, **event)
+        else:
+            self.cluster.tell_group(home, kind, event)
 
     # ---- requests
 
-    def _on_connect(self) -> None:
-        try:
-            connection, _ = self.requests.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        uid = int.from_bytes(credentials[4:8], "little")
-        if uid != os.getuid():
-            log.warning("a process of user %d was refused", uid)
-            connection.close()
-            return
-        Client(connection, self)
-
-    def handle(self, client: Client, operation: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
-        """Do what a process asked for; what this returns or raises is the reply."""
+    def handle(self, caller: int, operation: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
+        """Do what a process asked for; what this returns or raises, or its future, is the reply."""
         if operation == "end":
             self.end()
             return None
         part, _, name = operation.partition(".")
-        if part == "registry":
-            self._catch_up()
-        served: Registry | Groups | None = {"registry": self.registry, "groups": self.groups}.get(part)  # type: ignore[assignment]
+        if self.cluster is not None:
+            if part == "remote" and name in self.cluster.OPERATIONS:
+                return getattr(self.cluster, name)(caller, descriptors, **arguments)
+            elsewhere = self.cluster.route(operation, arguments)
+            if elsewhere is not None:
+                return elsewhere
+        return self.handle_here(part, name, arguments, descriptors)
+
+    def handle_here(self, part: str, name: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
+        """The same for what this node can answer alone."""
+        served: Registry | Groups | Processes | None
+        served = {"registry": self.registry, "groups": self.groups, "processes": self.processes}.get(part)  # type: ignore[assignment]
         if served is None or name not in served.OPERATIONS:
-            raise ValueError(f"the agent knows no operation {operation!r}")
+            raise ValueError(f"the agent knows no operation {part}.{name}")
+        if part == "registry":
+            self.spawner.catch_up()
         if descriptors:
             arguments["descriptors"] = descriptors
         return getattr(served, name)(**arguments)
@@ -192,16 +208,15 @@ class Agent:
         if not self.over.done():
             self.over.set_result(None)
 
-    def _clean_up(self) -> None:
-        self.events.close()  # the zygote ends everything below it
+    async def _finish(self) -> None:
+        self.spawner.close()
         try:
-            gone = select.poll()
-            gone.register(os.pidfd_open(self.zygote), select.POLLIN)
-            if not gone.poll(10_000):
-                log.error("the zygote does not end; it is killed")
-                os.kill(self.zygote, signal.SIGKILL)
+            gone = os.pidfd_open(self.zygote)
         except ProcessLookupError:
-            pass
+            gone = -1
+        if gone >= 0 and not await self._await_end(gone, _ZYGOTE_ENDS_WITHIN):
+            log.error("the zygote does not end; it is killed")
+            os.kill(self.zygote, signal.SIGKILL)
         # What outlived its parents came to this process.
         while children := children_of(os.getpid()):
             for pid in children:
@@ -209,77 +224,21 @@ class Agent:
                     os.kill(pid, signal.SIGKILL)
             for pid in children:
                 os.waitpid(pid, 0)
-        self.streams.drain()
-        remove_folder(self.run.folder)
+        if hasattr(self, "streams"):
+            self.streams.drain()
+        if self.cluster is not None:
+            await self.cluster.leave()
 
-
-class Client:
-    """A connection of a process of this node: frames of a length and a Request, each answered by a Reply."""
-
-    def __init__(self, connection: socket.socket, agent: Agent) -> None:
-        self.connection = connection
-        self.agent = agent
-        self.received = bytearray()
-        self.descriptors: list[int] = []
-        self.to_send = bytearray()
-        connection.setblocking(False)
-        agent.loop.add_reader(connection, self._on_readable)
-
-    def _on_readable(self) -> None:
+    async def _await_end(self, pidfd: int, timeout: float) -> bool:
+        """Whether a process ends in time. What is asked of the agent meanwhile is still served."""
+        ended = self.loop.create_future()
+        self.loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 20, 16)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            data, descriptors = b"", []
-        self.descriptors += descriptors
-        if not data:
-            self._close()
-            return
-        self.received += data
-        while len(self.received) >= 4:
-            size = int.from_bytes(self.received[:4], "little")
-            if size > _LARGEST_FRAME:
-                log.warning("a request of %d bytes was refused", size)
-                self._close()
-                return
-            if len(self.received) < 4 + size:
-                return
-            body = bytes(self.received[4 : 4 + size])
-            del self.received[: 4 + size]
-            self._answer(body)
-
-    def _answer(self, body: bytes) -> None:
-        descriptors, self.descriptors = self.descriptors, []
-        try:
-            request = decode_request(body)
-            reply = Reply(value=self.agent.handle(self, request.operation, request.arguments, descriptors))
-        except Exception as error:
-            log.debug("request failed", exc_info=True)
-            reply = Reply(error=(type(error).__name__, str(error)))
+            async with asyncio.timeout(timeout):
+                await ended
+        except TimeoutError:
+            return bool(select.select([pidfd], [], [], 0)[0])
         finally:
-            for fd in descriptors:
-                os.close(fd)
-        data = encode(reply)
-        self.to_send += len(data).to_bytes(4, "little") + data
-        self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self.to_send:
-                del self.to_send[: self.connection.send(self.to_send)]
-        except BlockingIOError:
-            self.agent.loop.add_writer(self.connection, self._flush)
-            return
-        except (BrokenPipeError, ConnectionResetError):
-            self._close()
-            return
-        self.agent.loop.remove_writer(self.connection)
-
-    def _close(self) -> None:
-        self.agent.loop.remove_reader(self.connection)
-        self.agent.loop.remove_writer(self.connection)
-        self.connection.close()
-        for fd in self.descriptors:
-            os.close(fd)
-        self.descriptors = []
+            self.loop.remove_reader(pidfd)
+            os.close(pidfd)
+        return True

@@ -8,31 +8,39 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-import socket
 from typing import Any
 
 from dragon import _core
+from dragon.agent.distant import Call, DistantChannel
+from dragon.agent.output import Output
+from dragon.agent.sinks import Lines, Sink, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.remote import node_of
 
 __all__ = ["Streams"]
 
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 64 * 1024
-_TAIL = 4096
 _NAMES = {0: "stdin", 1: "stdout", 2: "stderr"}
 
 
 class Streams:
     """All streams that pass through the agent."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, node: int, host_name: str) -> None:
         self.label = label
+        self.loop = asyncio.get_running_loop()
+        self._node = node
+        self._host_name = host_name
         self._readers: dict[tuple[int, int], _Reader] = {}
         self.tails: dict[int, bytes] = {}  # the end of what a group's member wrote to stderr, by puid
+        self._output: Output | None = None
+        self._call: Call | None = None
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def reach_out(self, output: Output, call: Call) -> None:
+        """In a run of several nodes: the way to the front end, and to channels of other nodes."""
+        self._output, self._call = output, call
 
     def add(
         self,
@@ -44,22 +52,35 @@ class Streams:
         descriptors: list[int],
     ) -> None:
         """A stream of a process that is being started. `descriptors`: our end, and where to pass it on."""
+        elsewhere = channel is not None and node_of(channel) != self._node
         if number == 0:
-            if channel is not None:
+            if channel is not None and elsewhere:
+                assert self._call is not None
+                _DistantWriter(self.loop, descriptors[0], DistantChannel(self._call, channel))
+            elif channel is not None:
                 _Writer(self.loop, descriptors[0], channel)
             return
-        if channel is not None:
-            sink: Any = _ToChannel(channel)
+        if channel is not None and elsewhere:
+            assert self._call is not None
+            sink: Sink = ToDistantChannel(DistantChannel(self._call, channel))
+        elif channel is not None:
+            sink = ToChannel(channel)
         else:
             label = self._label(puid, name, number)
-            sink = _ToDescriptor(descriptors[1], label, self.tails if group and number == 2 else None, puid)
+            sink = Lines(self._target(number, descriptors), label, self.tails if group and number == 2 else None, puid)
         self._readers[puid, number] = _Reader(self.loop, descriptors[0], sink, lambda: self._done(puid, number))
+
+    def _target(self, number: int, descriptors: list[int]) -> Sink:
+        if len(descriptors) > 1:
+            return ToDescriptor(descriptors[1])
+        assert self._output is not None
+        return ToFrontEnd(self._output, number)
 
     def _label(self, puid: int, name: str, number: int) -> str:
         if self.label == "basic":
             return f"[{name}] "
         if self.label == "verbose":
-            return f"[{socket.gethostname()} {puid} {name} {_NAMES[number]}] "
+            return f"[{self._host_name} {puid} {name} {_NAMES[number]}] "
         return ""
 
     def _done(self, puid: int, number: int) -> None:
@@ -81,11 +102,16 @@ class _Reader:
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, sink: Any, done: Any) -> None:
         self.loop, self.fd, self.sink, self.done = loop, fd, sink, done
         self.rest = b""
+        self.draining = False
         os.set_blocking(fd, False)
         loop.add_reader(fd, self.on_readable)
 
     def on_readable(self) -> bool:
         """Read what is there; False at the end or when there is nothing."""
+        if self.sink.is_full and not self.draining:
+            self.loop.remove_reader(self.fd)
+            self.sink.when_there_is_room(self.resume)
+            return False
         try:
             data = os.read(self.fd, _CHUNK)
         except BlockingIOError:
@@ -105,7 +131,12 @@ class _Reader:
             self.rest = b""
         return True
 
+    def resume(self) -> None:
+        if self.fd >= 0:
+            self.loop.add_reader(self.fd, self.on_readable)
+
     def read_rest(self) -> None:
+        self.draining = True
         while self.on_readable():
             pass
         self.close()
@@ -121,52 +152,6 @@ class _Reader:
         self.fd = -1
         self.sink.close()
         self.done()
-
-
-class _ToChannel:
-    """Lines to whoever reads the process's `stdout_conn`."""
-
-    by_line = True
-
-    def __init__(self, name: Name) -> None:
-        self.channel: Channel | None = Channel._attached(name)
-
-    def write(self, data: bytes) -> None:
-        if self.channel is None:
-            return
-        text = data.decode(errors="replace")
-        try:
-            for line in text.splitlines(keepends=True):
-                self.channel.put(line)
-        except (_core.DestroyedError, BrokenPipeError):
-            self.close()  # nobody will ever read it
-
-    def close(self) -> None:
-        if self.channel is not None:
-            self.channel._close()
-            self.channel = None
-
-
-class _ToDescriptor:
-    """To where the creator's stream goes, with a label before every line if asked for."""
-
-    def __init__(self, fd: int, label: str, tails: dict[int, bytes] | None, puid: int) -> None:
-        self.fd, self.label, self.tails, self.puid = fd, label.encode(), tails, puid
-        self.by_line = bool(label)
-
-    def write(self, data: bytes) -> None:
-        if self.tails is not None:
-            self.tails[self.puid] = (self.tails.get(self.puid, b"") + data)[-_TAIL:]
-        if self.label:
-            data = b"".join(self.label + line for line in data.splitlines(keepends=True))
-        while data:
-            try:
-                data = data[os.write(self.fd, data) :]
-            except OSError:
-                return  # the terminal is gone
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 class _Writer:
@@ -212,3 +197,37 @@ class _Writer:
             os.close(self.fd)
             self.fd = -1
             self.channel._close()
+
+
+class _DistantWriter:
+    """The same where the channel is on another node."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, channel: DistantChannel) -> None:
+        self.loop, self.fd, self.channel = loop, fd, channel
+        self.waiting = b""
+        os.set_blocking(fd, False)
+        channel.get(self.on_message, self.close)
+
+    def on_message(self, message: Any) -> None:
+        self.waiting += message.encode() if isinstance(message, str) else bytes(message)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self.waiting:
+                self.waiting = self.waiting[os.write(self.fd, self.waiting) :]
+        except BlockingIOError:
+            self.loop.add_writer(self.fd, self.flush)
+            return
+        except OSError:
+            self.close()  # the process reads no more
+            return
+        self.loop.remove_writer(self.fd)
+        self.channel.get(self.on_message, self.close)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self.loop.remove_writer(self.fd)
+            os.close(self.fd)
+            self.fd = -1
+            self.channel.close()

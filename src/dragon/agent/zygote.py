@@ -20,7 +20,7 @@ from dragon.infrastructure import parameters
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
-from dragon.runtime.run import Identity, Run
+from dragon.runtime.run import Identity, Run, belong
 from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, STATUS
 
 __all__ = ["Zygote", "children_of"]
@@ -30,6 +30,7 @@ _GRACE = 3.0
 _LARGEST_REQUEST = 256 * 1024
 _MOST_DESCRIPTORS = 250
 _MOST_UNTOLD = 32
+_PIPED = ("pipe", "tee", "forward")
 _PRELOADED = (
     "dragon.mpbridge.bootstrap",
     "dragon.mpbridge.queues",
@@ -51,6 +52,7 @@ class Zygote:
         self.untold: list[dict[str, Any]] = []
         self.records: dict[int, tuple[Spawn, Words]] = {}
         self.labelled: set[int] = set()  # pipes whose lines get labels
+        self.forwards = False  # whether output goes to the front end of a run of several nodes
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
@@ -78,23 +80,26 @@ class Zygote:
                 if fd == requests:
                     self.serve()
                 elif fd == agent:
-                    if self._agent_is_gone():
-                        ending = True
-                    else:
-                        self.reap()
-                        self.tell("synchronised")
-                        self._tell_all()
+                    ending |= not self._heard_from_agent()
                 else:
                     ending |= self._terminated(signals)
                     self.reap()
         self.end()
 
-    def _agent_is_gone(self) -> bool:
-        """Read what the agent sent; whether that is its end."""
+    def _heard_from_agent(self) -> bool:
+        """Do what the agent says; False if it is gone."""
         try:
-            return not self.agent.recv(1024)
+            data = self.agent.recv(_LARGEST_REQUEST)
         except ConnectionResetError:  # it ended before it read all that was reported
-            return True
+            return False
+        if data == b"?":
+            self.reap()
+            self.tell("synchronised")
+            self._tell_all()
+        elif data:
+            belong(self.run_info, **msgspec.msgpack.decode(data))
+            self.forwards = True
+        return bool(data)
 
     @staticmethod
     def _terminated(signals: int) -> bool:
@@ -189,23 +194,26 @@ class Zygote:
                 path = os.path.join(request.folder or ".", output.path)
                 result[number] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
                 opened.append(result[number])
-            elif output.kind in ("pipe", "tee") or (number and self.run_info.label and output.kind == "inherit"):
+            elif output.kind in ("pipe", "tee", "forward") or (
+                number and self.run_info.label and output.kind == "inherit"
+            ):
                 result[number] = self._pipe(request, number, output, given[number], opened)
         return result
 
     def _pipe(self, request: Spawn, number: int, output: Output, given: int, opened: list[int]) -> int:
         reading, writing = os.pipe()
         opened += [reading, writing]
+        passed_on = [] if output.kind in ("pipe", "forward") else [given]
         if output.kind != "pipe":
             # What a labelled process passes on to its children is a pipe of ours: they go past it.
-            if _inode(given) in self.labelled:
-                given = number
+            if passed_on and _inode(given) in self.labelled:
+                passed_on = [] if self.forwards else [number]
             if self.run_info.label:
                 self.labelled.add(_inode(reading))
         theirs, ours = (reading, writing) if number == 0 else (writing, reading)
         self.tell(
             "stream",
-            [ours] if output.kind == "pipe" else [ours, given],
+            [ours, *passed_on],
             puid=request.puid,
             name=request.name,
             number=number,

@@ -41,9 +41,9 @@ def main(words: Sequence[str]) -> int:
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
     _leave_standard_input()
-    from dragon.agent.node import serve  # type: ignore[import-not-found]
+    from dragon.agent.node import serve
 
-    return int(serve(token))
+    return serve(token)
 
 
 def _take_name(token: Token, name: str) -> None:

@@ -77,9 +77,9 @@ def create(
             cpus=placed.mask,
             node=placed.node.index,
         )
-        plan.note(placed, request.name, plan.name_of(executable), request.puid)
         request.environment = environment_changes(this_run(), {**placed.environment, **(env or {})})
         start(request)
+        plan.note(placed, request.name, plan.name_of(executable), request.puid)
     except (AttributeError, OSError, PolicyError) as error:
         raise ProcessError(f"process create failed: {error}") from error
     return query(request.puid)

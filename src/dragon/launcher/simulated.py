@@ -23,7 +23,8 @@ class Simulated(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
+        names = {"host_names": self.nodes}
         for index, name in enumerate(self.nodes):
-            claims = {**token.claims, **self.shape, "host_name": name}
+            claims = {**token.claims, **self.shape, **names, "host_name": name}
             own = msgspec.structs.replace(token, index=index, claims=claims)
             self.starters.append(await Starter.run(f"the agent of {name}", self.command, own.encode()))

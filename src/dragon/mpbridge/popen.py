@@ -47,8 +47,9 @@ class Popen:
         if self._descriptors and not placed.is_local:
             placed = self._place_here(process_obj, placed)
             request, _record = self._request(process_obj, placed)
+        started = start(request, self._descriptors)
         plan.note(placed, request.name, plan.name_of(process_obj._target or process_obj.run), request.puid)
-        return start(request, self._descriptors)
+        return started
 
     @staticmethod
     def _place_here(process_obj: Any, placed: Placed) -> Placed:

@@ -102,10 +102,10 @@ class Process(ProcessTemplate):
         except PolicyError as error:
             raise ProcessError(f"process create failed: {error}") from error
         request, _record = self.request(self._name, placed)
-        plan.note(placed, request.name, plan.name_of(self.target), request.puid)
         self._placed = placed
         self._connections = connect_pipes(request)
         self._started = start(request)
+        plan.note(placed, request.name, plan.name_of(self.target), request.puid)
         self._creator = request.parent
 
     def join(self, timeout: float | None = None) -> int | None:

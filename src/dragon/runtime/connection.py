@@ -142,9 +142,9 @@ def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> t
 
 def _one_way() -> tuple[Channel, Channel]:
     reader = Channel(0, True, READER)
-    offset, generation, _ = reader._name()
+    offset, generation, role = reader._name()
     # For a moment the channel has no writer; nobody else knows of it yet.
-    writer = Channel._attached((offset, generation, WRITER))
+    writer = Channel._attached((offset, generation, role - READER + WRITER))
     return reader, writer
 
 

@@ -13,7 +13,7 @@ from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask
 
-__all__ = ["node_of", "remote_class"]
+__all__ = ["from_parts", "node_of", "remote_class", "to_parts"]
 
 
 def node_of(name: Name) -> int:
@@ -46,7 +46,7 @@ class _Remote:
         """Whether the method succeeded within `timeout` seconds, and its result."""
         released = [_released.popleft() for _ in range(len(_released))]
         done, value = ask(
-            "remote.call",
+            "remote.operate",
             name=self._remote_name,
             kind=self._kind,
             method=method,
@@ -104,24 +104,32 @@ def _own_channel() -> _core.Channel:
     return channel
 
 
+def to_parts(obj: Any) -> tuple[int, Any]:
+    """An object as a message: what kind of message, and its bytes, which are valid until this thread's next call."""
+    channel = _own_channel()
+    channel.put(obj)
+    return channel._get_parts(0)
+
+
+def from_parts(kind: int, data: Any) -> Any:
+    """The object of a message."""
+    channel = _own_channel()
+    channel._put_parts(kind, data, 0)
+    return channel.get()
+
+
 class RemoteChannel(_Remote):
     _kind = "Channel"
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         self._check_open()
-        channel = _own_channel()
-        channel.put(obj)
-        kind, data = channel._get_parts(0)
-        self._put_message(kind, data, _limit(block, timeout))
+        self._put_message(*to_parts(obj), _limit(block, timeout))
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        kind, data = self._get_message(_limit(block, timeout))
-        channel = _own_channel()
-        channel._put_parts(kind, data, 0)
-        return channel.get()
+        return from_parts(*self._get_message(_limit(block, timeout)))
 
     def get_nowait(self) -> Any:
         return self.get(False)

@@ -121,11 +121,7 @@ def start_run(label: str = "", command: str = "") -> Run:
     run_folder.sweep()
     folder = run_folder.make_folder()
     _core.create_arena(parameters.arena_limit())
-    agent_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    zygote_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    agent_socket.bind(str(folder / "agent"))
-    agent_socket.listen(128)
-    zygote_socket.bind(str(folder / "zygote"))
+    agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
     settings = {
         "folder": str(folder),
@@ -143,6 +139,16 @@ def start_run(label: str = "", command: str = "") -> Run:
     _enter(started, Identity(puid=next_puid(0), name="head"))
     _end_at_exit()
     return started
+
+
+def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
+    """The sockets of a run's agent and zygote, which serve them when they come up."""
+    agent_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    zygote_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    agent_socket.bind(str(folder / "agent"))
+    agent_socket.listen(128)
+    zygote_socket.bind(str(folder / "zygote"))
+    return agent_socket, zygote_socket
 
 
 def _start_agent(descriptors: list[int], settings: Mapping[str, object]) -> int:
@@ -260,3 +266,12 @@ def _stop_agent(run: Run, agent: int) -> None:
 def serve(run: Run) -> None:
     """This process is the run's agent, or is about to become its zygote."""
     _enter(run, Identity(name="agent"))
+
+
+def belong(run: Run, node: int, label: str, environment: dict[str, str]) -> None:
+    """This process, an agent or its zygote, is on that node of a run of several; what it starts has `environment`."""
+    os.environ.update(environment)
+    run.node, run.label = node, label
+    run.base_environment = dict(os.environ)
+    run.environment_seen = ({}, {})
+    _core.set_node(node)

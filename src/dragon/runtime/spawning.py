@@ -14,6 +14,7 @@ from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.messages import Spawn
 from dragon.runtime import serialization
+from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
 from dragon.runtime.surroundings import describe
@@ -22,6 +23,8 @@ __all__ = [
     "ASKED",
     "EXITED",
     "FAILED",
+    "LARGEST_PAYLOAD",
+    "RECORD_WORDS",
     "RUNNING",
     "Started",
     "environment_changes",
@@ -36,7 +39,7 @@ ASKED, RUNNING, EXITED, FAILED = range(4)
 RECORD_WORDS = 4
 
 # A request is one datagram; what is larger goes through the arena.
-_LARGEST_PAYLOAD = 48 * 1024
+LARGEST_PAYLOAD = 48 * 1024
 
 
 class Started:
@@ -50,6 +53,9 @@ class Started:
         self.record = record
         self.name = name
         self.pid = record[PID]
+        self._look()
+
+    def _look(self) -> None:
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -91,6 +97,28 @@ class Started:
             pass
 
 
+class StartedElsewhere(Started):
+    """The same for a process on another node. Raises NodeLostError where that is gone."""
+
+    def _look(self) -> None:
+        """Nothing here tells of its end."""
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable when the process ends, or its node is lost."""
+        if self._pidfd is None:
+            self._pidfd, writing = os.pipe()
+            try:
+                ask("remote.close_at_end", [writing], puid=self.puid)
+            finally:
+                os.close(writing)
+        return self._pidfd
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        ask("registry.kill", identifier=self.puid, number=number)
+
+
 def exit_code(record: Words) -> int:
     """The exit code in the record of a process that has ended."""
     code = record[CODE]
@@ -122,7 +150,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
         request.main = serialization.main_module()
     request.surroundings = describe()
     request.attached += names
-    if len(payload) <= _LARGEST_PAYLOAD:
+    if len(payload) <= LARGEST_PAYLOAD:
         request.payload = payload
     else:
         memory = Words(-(-len(payload) // 8))
@@ -138,8 +166,10 @@ _keep: dict[tuple[int, int, int], Words] = {}
 def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
     """Ask for a process and wait until it runs. Raises OSError where that fails, RunEndedError without a run."""
     run = this_run()
-    record = Words._attached(request.record)
     request.parent = identity().puid
+    if request.node != run.node:
+        return _start_elsewhere(run, request)
+    record = Words._attached(request.record)
     try:
         with open(os.devnull, "r+") as null:
             _send(run, request, [*standard_streams(null.fileno()), *extra_descriptors])
@@ -148,6 +178,21 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
         if request.payload_in is not None:
             _keep.pop(request.payload_in)
     return Started(request.puid, record, request.name)
+
+
+def _start_elsewhere(run: Run, request: Spawn) -> Started:
+    if request.name == _default_name(request.puid):
+        request.name = ""  # the other node gives it its id
+    try:
+        ((request.puid, record_name),) = ask("processes.start", request=request)
+    finally:
+        if request.payload_in is not None:
+            _keep.pop(request.payload_in)
+    request.name = request.name or _default_name(request.puid)
+    request.record = tuple(record_name)
+    record = Words._attached(request.record)
+    _await_start(run, record, request)
+    return StartedElsewhere(request.puid, record, request.name)
 
 
 def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
@@ -176,4 +221,8 @@ def new_request(name: str, **fields: Any) -> tuple[Spawn, Words]:
     """A request with a new process id and record."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
-    return Spawn(puid=puid, record=record._name(), name=name or f"dragon_process_{puid}", **fields), record
+    return Spawn(puid=puid, record=record._name(), name=name or _default_name(puid), **fields), record
+
+
+def _default_name(puid: int) -> str:
+    return f"dragon_process_{puid}"

@@ -1,0 +1,328 @@
+"""A run of several nodes, as the agent of one of them takes part in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from dragon.agent.control import Control
+from dragon.agent.guests import Guests
+from dragon.agent.head import Head
+from dragon.agent.links import Answer, Links, then
+from dragon.agent.output import Output
+from dragon.agent.processes import Instance
+from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.membership import Membership
+from dragon.infrastructure.messages import Name, Spawn
+from dragon.runtime.credentials import client_context, server_context
+from dragon.runtime.handle import Words
+from dragon.runtime.log import runtime_log
+from dragon.runtime.nodes import write_nodes
+from dragon.runtime.remote import node_of
+
+if TYPE_CHECKING:
+    from dragon.agent.server import Agent
+
+__all__ = ["Cluster"]
+
+log = runtime_log("cluster")
+
+_HANDSHAKE_WITHIN = 5.0
+_GOODBYE = 5.0
+_GRACE = 3.0
+_LOOK_AGAIN = 0.02
+
+
+class Cluster:
+    """The other nodes and the front end."""
+
+    OPERATIONS: ClassVar[set[str]] = {"operate", "close_at_end"}
+
+    def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
+        self.index = membership.index
+        self.members = membership.members
+        self.lost: dict[int, str] = {}
+        self._membership = membership
+        self._control = control
+        self._listener = listener
+        self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gone = asyncio.Event()
+
+    async def open(self, agent: Agent) -> None:
+        """Begin to serve, and to do what the front end says."""
+        keys = (self._membership.authority, self._membership.certificate, self._membership.key)
+        self._agent = agent
+        self.links = Links(self.index, self.members, client_context(*keys), self._serve, self._notice)
+        self.guests = Guests(agent.loop)
+        self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
+        self.head = Head(agent, self._control.send)
+        agent.streams.reach_out(self.output, self.links.call)
+        self._tell_processes()
+        self._server = await agent.loop.create_server(
+            self.links.accept, sock=self._listener, ssl=server_context(*keys), ssl_handshake_timeout=_HANDSHAKE_WITHIN
+        )
+        self._control.on_message = self._on_message
+        self._control.on_lost = self._on_front_end_gone
+
+    async def leave(self) -> None:
+        """Say goodbye to the front end once everything here has ended."""
+        self.links.close()
+        self._control.send("bye")
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                await self._gone.wait()
+        except TimeoutError:
+            log.warning("the front end did not take leave")
+
+    def host(self, node: int) -> str:
+        """The name of a node."""
+        return self.members[node].node.host_name
+
+    def _tell_processes(self) -> None:
+        alive = [member.node for member in self.members if member.node.index not in self.lost]
+        active = max(1, len(self.members) - self._membership.settings.get("idle", 0))
+        write_nodes(self._agent.run.folder, alive[:active])
+
+    # ---- the front end
+
+    def _on_message(self, kind: str, values: dict[str, Any]) -> None:
+        handlers: dict[str, Callable[..., None]] = {
+            "start_head": self.head.start,
+            "signal": self.head.signal,
+            "input": self.head.input,
+            "written": self.output.written,
+            "lost": self._on_lost,
+            "clear": lambda: self._soon(self._clear()),
+            "end": self._agent.end,
+        }
+        if kind in handlers:
+            handlers[kind](**values)
+        else:
+            log.warning("the front end sent %r, which means nothing here", kind)
+
+    def _on_front_end_gone(self, reason: str) -> None:
+        self._gone.set()
+        if not self._agent.over.done():
+            log.warning("the front end is gone (%s); everything on this node ends", reason)
+            self._agent.end()
+
+    def _on_lost(self, index: int, host_name: str, reason: str) -> None:
+        self.lost[index] = reason
+        self._tell_processes()
+        self.links.forget(index, reason)
+        self.guests.node_left(index)
+        self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
+
+    async def _clear(self) -> None:
+        """End every process of this node."""
+        loop, registry = self._agent.loop, self._agent.registry
+        self._agent.groups.close_all()
+        self._agent.spawner.catch_up()
+        kill_at = loop.time() + _GRACE
+        for known in registry.living():
+            registry.kill(known.puid, signal.SIGTERM)
+        while living := registry.living():
+            if loop.time() > kill_at:
+                for known in living:
+                    registry.kill(known.puid)
+            await asyncio.sleep(_LOOK_AGAIN)
+        self._control.send("cleared")
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- what processes of this node ask of others
+
+    def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
+        """An operation on an object of another node: whether it was done, and its result."""
+        for name in arguments.pop("released"):
+            if node_of(name) not in self.lost:
+                self.links.notify(node_of(name), "release", {"pid": caller, "name": name})
+        node, payload = node_of(arguments["name"]), arguments.pop("payload")
+        self._note_contact(caller, node)
+        future = self.links.call(node, "object", {"pid": caller, **arguments}, payload)
+        return then(future, _message if arguments["method"] == "get" else _value)
+
+    def _note_contact(self, caller: int, node: int) -> None:
+        nodes = self._contacts.get(caller)
+        if nodes is None:
+            nodes = self._contacts[caller] = set()
+            try:
+                fd = os.pidfd_open(caller)
+            except ProcessLookupError:
+                self._agent.loop.call_soon(self._caller_left, caller, -1)
+            else:
+                self._agent.loop.add_reader(fd, self._caller_left, caller, fd)
+        nodes.add(node)
+
+    def _caller_left(self, caller: int, fd: int) -> None:
+        if fd >= 0:
+            self._agent.loop.remove_reader(fd)
+            os.close(fd)
+        for node in self._contacts.pop(caller, ()):
+            self.links.notify(node, "left", {"pid": caller})
+
+    def route(self, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any] | None:
+        """The answer of another node, if this one has none of its own."""
+        if operation == "registry.processes":
+            return asyncio.ensure_future(self._all_processes())
+        if operation == "registry.query" and isinstance(arguments["identifier"], str):
+            return asyncio.ensure_future(self._find(arguments["identifier"]))
+        if operation.startswith("registry."):
+            node = node_of_puid(arguments["identifier"])
+        elif operation.startswith("groups.") and "number" in arguments:
+            node = self._agent.groups.home_of(arguments["number"])
+        else:
+            return None
+        if node == self.index or not 0 <= node < len(self.members):
+            return None
+        return self._ask(node, operation, arguments)
+
+    def _ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+        request = {"operation": operation, "arguments": arguments}
+        return then(self.links.call(node, "operation", request), _value)
+
+    def _others(self) -> list[int]:
+        return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
+
+    async def _all_processes(self) -> list[Any]:
+        asked = [self._ask(node, "registry.processes", {}) for node in self._others()]
+        here = self._agent.handle_here("registry", "processes", {}, [])
+        return sum(await asyncio.gather(*asked), list(here))
+
+    async def _find(self, name: str) -> Any:
+        try:
+            return self._agent.handle_here("registry", "query", {"identifier": name}, [])
+        except LookupError as nowhere:
+            asked = [self._ask(node, "registry.query", {"identifier": name}) for node in self._others()]
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                if not isinstance(answer, BaseException):
+                    return answer
+            raise nowhere
+
+    def close_at_end(self, caller: int, descriptors: list[int], puid: int) -> None:
+        """Close a descriptor when a process of another node has ended, or is lost."""
+        mine = [os.dup(fd) for fd in descriptors]
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                future.exception()
+            for fd in mine:
+                os.close(fd)
+
+        self._ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)
+
+    def kill(self, puid: int, number: int) -> None:
+        """Send a signal to a process of another node."""
+        self.links.notify(node_of_puid(puid), "kill", {"puid": puid, "number": number})
+
+    def tell_group(self, home: int, kind: str, event: dict[str, Any]) -> None:
+        """Tell the node that follows a group what happened to a member here."""
+        if home not in self.lost:
+            self.links.notify(home, "group", {"kind": kind, **event})
+
+    def start(
+        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool = False
+    ) -> asyncio.Future[list[tuple[int, Name]]]:
+        """Start processes on another node; their puids and the names of their records, which the caller attaches to if
+        they are `followed`. Fails with NodeLostError where it is gone."""
+        return asyncio.ensure_future(self._start(node, templates, instances, followed))
+
+    async def _start(
+        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool
+    ) -> list[tuple[int, Name]]:
+        for name in {name for template in templates for name in template.attached if node_of(name) != node}:
+            count = sum(templates[instance.template].attached.count(name) for instance in instances)
+            if node_of(name) == self.index:
+                self.guests.announce(node, name, count)
+            else:
+                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+        request = {
+            "templates": [_for_another_node(template, node) for template in templates],
+            "instances": instances,
+            "followed": followed,
+        }
+        started: list[tuple[int, Name]] = (await self.links.call(node, "start", request))[0]
+        return started
+
+    # ---- what other nodes ask of this one
+
+    def _serve(
+        self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
+    ) -> Callable[[], Any] | None:
+        try:
+            if operation == "object":
+                return self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+            value = self._do(node, operation, arguments)
+        except Exception as error:
+            respond(None, b"", error)
+            return None
+        if not isinstance(value, asyncio.Future):
+            respond(value)
+            return None
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                error = future.exception()
+                respond(None, b"", error) if error is not None else respond(future.result())
+
+        value.add_done_callback(done)
+        return value.cancel
+
+    def _do(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
+        if operation == "operation":
+            part, _, name = arguments["operation"].partition(".")
+            return self._agent.handle_here(part, name, arguments["arguments"], [])
+        if operation == "start":
+            started = self._agent.processes.start_for(arguments["templates"], arguments["instances"])
+            for request in started if arguments["followed"] else ():
+                self.guests.announce(node, request.record, 1)
+            return [(request.puid, request.record) for request in started]
+        if operation == "announce":
+            return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
+        raise ValueError(f"an agent knows no operation {operation!r}")
+
+    def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
+        if operation == "left":
+            self.guests.left((node, arguments["pid"]))
+        elif operation == "release":
+            self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
+        elif operation == "kill":
+            self._agent.registry.kill(arguments["puid"], arguments["number"])
+        elif operation == "group":
+            self._agent.groups.on_event(**arguments)
+        else:
+            log.warning("%s sent %r, which means nothing here", self.links.host(node), operation)
+
+
+def _value(answer: Answer) -> Any:
+    return answer[0]
+
+
+def _message(answer: Answer) -> Any:
+    (done, kind), data = answer
+    return done, (kind, data)
+
+
+def _for_another_node(template: Spawn, node: int) -> Spawn:
+    """The request with what the other node needs of this one's arena in it."""
+    payload = template.payload
+    if template.payload_in is not None:
+        memory = Words._attached(template.payload_in)
+        payload = bytes(memoryview(memory).cast("B")[: template.payload_size])
+    return msgspec.structs.replace(
+        template,
+        payload=payload,
+        payload_in=None,
+        payload_size=0,
+        attached=[name for name in template.attached if node_of(name) == node],
+    )

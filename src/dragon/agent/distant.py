@@ -1,0 +1,67 @@
+"""A channel on another node, for the standard streams of a process of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dragon.agent.links import Answer
+from dragon.infrastructure.messages import Name
+from dragon.runtime.remote import from_parts, node_of, to_parts
+
+__all__ = ["DistantChannel"]
+
+# (node, operation, arguments, payload) -> the answer; that of Links.
+Call = Callable[..., "asyncio.Future[Answer]"]
+
+
+class DistantChannel:
+    """One end of a pipe whose channel another node holds. What is put arrives in order."""
+
+    def __init__(self, call: Call, name: Name) -> None:
+        self._call = call
+        self._name = name
+        self._ask("_attach")
+
+    def put(self, obj: Any) -> asyncio.Future[Answer]:
+        """Put an object; the future fails where the reader or its node is gone."""
+        kind, data = to_parts(obj)
+        return self._ask("put", kind, timeout=None, payload=data)
+
+    def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
+        """Have `received` called with the next object, or `ended` where none will come."""
+
+        def done(future: asyncio.Future[Answer]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                ended()
+                return
+            (_, kind), data = future.result()
+            received(from_parts(kind, data))
+
+        self._ask("get", timeout=None).add_done_callback(done)
+
+    def close(self) -> None:
+        """Drop this end."""
+        self._ask("_release")
+
+    def _ask(self, method: str, *given: Any, timeout: float | None = 0, payload: Any = b"") -> asyncio.Future[Answer]:
+        arguments = {
+            "pid": os.getpid(),
+            "name": self._name,
+            "kind": "Channel",
+            "method": method,
+            "given": given,
+            "timeout": timeout,
+            "thread": 0,
+        }
+        future = self._call(node_of(self._name), "object", arguments, payload)
+        future.add_done_callback(_looked_at)
+        return future
+
+
+def _looked_at(future: asyncio.Future[Answer]) -> None:
+    # Who waits for it sees its failure; where nobody does, the channel is gone and so is who would read it.
+    if not future.cancelled():
+        future.exception()

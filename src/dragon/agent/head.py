@@ -1,0 +1,105 @@
+"""The head process of a run of several nodes, which is on the run's first one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dragon.infrastructure.messages import Output, Spawn
+from dragon.runtime.handle import Words
+from dragon.runtime.run import next_puid
+from dragon.runtime.spawning import RECORD_WORDS
+
+if TYPE_CHECKING:
+    from dragon.agent.server import Agent
+
+__all__ = ["Head"]
+
+
+class Head:
+    """Starts it, passes input and signals on, and tells the front end of its end. `send` sends there."""
+
+    def __init__(self, agent: Agent, send: Callable[..., Any]) -> None:
+        self._agent = agent
+        self._send = send
+        self._puid = 0
+        self._stdin = -1
+        self._input: deque[bytes] = deque()
+
+    def start(self, executable: str, arguments: list[str], environment: dict[str, str], folder: str) -> None:
+        """Start the user's program."""
+        self._puid = next_puid(self._agent.run.node)
+        record = Words(RECORD_WORDS)
+        request = Spawn(
+            puid=self._puid,
+            record=record._name(),
+            name="head",
+            executable=executable,
+            arguments=arguments,
+            environment=dict(environment),
+            folder=folder,
+            streams=[Output(), Output("forward"), Output("forward")],
+        )
+        reading, self._stdin = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(reading, True)
+        try:
+            self._agent.registry.await_end(self._puid).add_done_callback(self._ended)
+            self._agent.spawner.start(request, [reading, null, null], record)
+        finally:
+            os.close(reading)
+            os.close(null)
+        self._send("read")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._agent.spawner.catch_up()
+        try:
+            self._agent.registry.kill(self._puid, number)
+        except LookupError:
+            self._agent.loop.call_later(0.05, self.signal, number)  # it is being started
+
+    def input(self, data: bytes) -> None:
+        """The next piece of its standard input, empty at the end."""
+        self._input.append(data)
+        self._write()
+
+    def _write(self) -> None:
+        loop = self._agent.loop
+        while self._input and self._stdin >= 0:
+            data = self._input.popleft()
+            if not data:
+                self._close_input()
+                return
+            try:
+                rest = data[os.write(self._stdin, data) :]
+            except BlockingIOError:
+                rest = data
+            except BrokenPipeError:
+                self._close_input()
+                return
+            if rest:
+                self._input.appendleft(rest)
+                loop.add_writer(self._stdin, self._write)
+                return
+            loop.remove_writer(self._stdin)
+            self._send("read")
+
+    def _close_input(self) -> None:
+        if self._stdin >= 0:
+            self._agent.loop.remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = -1
+        self._input.clear()
+
+    def _ended(self, future: asyncio.Future[int]) -> None:
+        self._close_input()
+        error = future.exception()
+        if error is not None:
+            self._send("head_exited", code=127, error=str(error))
+        else:
+            self._send("head_exited", code=future.result(), error="")

@@ -1,0 +1,105 @@
+"""Starting processes for others: members of groups, and whatever another node has started here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from dragon.agent.spawner import Spawner
+from dragon.infrastructure.messages import Name, Output, Spawn
+from dragon.runtime.handle import Words
+from dragon.runtime.run import next_puid
+from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
+
+__all__ = ["Instance", "Processes"]
+
+
+class Instance(msgspec.Struct, array_like=True):
+    """One process of a template, which stands at that place in a list of some."""
+
+    template: int
+    name: str
+    cpus: list[int] = []
+    environment: dict[str, str | None] = {}
+
+
+class Processes:
+    """Has the zygote start processes that no process of this node asked it for itself."""
+
+    OPERATIONS: ClassVar[set[str]] = {"start"}
+
+    def __init__(self, node: int, spawner: Spawner, cluster: Cluster | None) -> None:
+        self._node = node
+        self._spawner = spawner
+        self._cluster = cluster
+
+    def start(self, request: dict[str, Any]) -> asyncio.Future[list[tuple[int, Name]]]:
+        """Start a process on another node; its puid and the name of its record."""
+        spawn = msgspec.convert(request, Spawn)
+        if self._cluster is None:
+            raise ValueError(f"this run has no node {spawn.node}")
+        return self._cluster.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
+
+    def start_here(self, templates: list[Spawn], instances: list[Instance], descriptors: list[int]) -> list[Spawn]:
+        """Start processes on this node; the requests with their puids and records, which the zygote keeps."""
+        payloads = [_in_arena(template) for template in templates]
+        requests = []
+        for instance in instances:
+            template = templates[instance.template]
+            record = Words(RECORD_WORDS)
+            puid = next_puid(self._node)
+            request = msgspec.structs.replace(
+                template,
+                puid=puid,
+                record=record._name(),
+                name=instance.name or f"dragon_process_{puid}",
+                cpus=instance.cpus,
+                environment={**template.environment, **instance.environment}
+                if instance.environment
+                else template.environment,
+            )
+            # Until the zygote is attached, which it is before it says anything of this process.
+            self._spawner.start(request, descriptors, [record, *filter(None, payloads)])
+            requests.append(request)
+        return requests
+
+    def start_for(self, templates: list[dict[str, Any]], instances: list[Any]) -> list[Spawn]:
+        """The same for another node, whose streams are not here: output goes to the front end."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return self.start_here(
+                [_forwarding(msgspec.convert(template, Spawn)) for template in templates],
+                [msgspec.convert(instance, Instance) for instance in instances],
+                [null] * 3,
+            )
+        finally:
+            os.close(null)
+
+
+def _in_arena(template: Spawn) -> Words | None:
+    """A payload that is too large for a datagram goes through the arena; what holds it there."""
+    if len(template.payload) <= LARGEST_PAYLOAD:
+        return None
+    memory = Words(-(-len(template.payload) // 8))
+    memoryview(memory)[: len(template.payload)] = template.payload
+    template.payload_in, template.payload_size, template.payload = memory._name(), len(template.payload), b""
+    return memory
+
+
+def _forwarding(template: Spawn) -> Spawn:
+    streams = template.streams or [Output(), Output(), Output()]
+    kinds = {"inherit": "forward", "tee": "forward"}
+    return msgspec.structs.replace(
+        template,
+        streams=[
+            msgspec.structs.replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)
+            for number, stream in enumerate(streams)
+            for kind in [kinds.get(stream.kind, stream.kind)]
+        ],
+    )

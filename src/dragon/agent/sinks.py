@@ -1,0 +1,150 @@
+"""Where the output of processes goes: to connections, descriptors and the front end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dragon import _core
+from dragon.agent.distant import DistantChannel
+from dragon.agent.output import Output
+from dragon.infrastructure.messages import Name
+from dragon.runtime.handle import Channel
+
+__all__ = ["Lines", "Sink", "ToChannel", "ToDescriptor", "ToDistantChannel", "ToFrontEnd"]
+
+_TAIL = 4096
+_MOST_UNDER_WAY = 1000  # lines
+
+
+class Sink:
+    """Where output goes."""
+
+    by_line = True
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once is_full holds no more."""
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class ToChannel(Sink):
+    """Lines to whoever reads the process's `stdout_conn`."""
+
+    def __init__(self, name: Name) -> None:
+        self.channel: Channel | None = Channel._attached(name)
+
+    def write(self, data: bytes) -> None:
+        if self.channel is None:
+            return
+        text = data.decode(errors="replace")
+        try:
+            for line in text.splitlines(keepends=True):
+                self.channel.put(line)
+        except (_core.DestroyedError, BrokenPipeError):
+            self.close()  # nobody will ever read it
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel._close()
+            self.channel = None
+
+
+class ToDistantChannel(Sink):
+    """The same where the reader's channel is on another node."""
+
+    def __init__(self, channel: DistantChannel) -> None:
+        self.channel = channel
+        self.under_way = 0
+        self.waiting: list[Callable[[], None]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self.under_way >= _MOST_UNDER_WAY
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
+
+    def write(self, data: bytes) -> None:
+        for line in data.decode(errors="replace").splitlines(keepends=True):
+            self.under_way += 1
+            self.channel.put(line).add_done_callback(self.arrived)
+
+    def arrived(self, future: asyncio.Future[Any]) -> None:
+        self.under_way -= 1
+        if not self.is_full:
+            waiting, self.waiting = self.waiting, []
+            for callback in waiting:
+                callback()
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+class ToDescriptor(Sink):
+    """To where the creator's stream goes; a write waits."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self.fd, data) :]
+            except OSError:
+                return  # the terminal is gone
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class ToFrontEnd(Sink):
+    """To the terminal of a run of several nodes."""
+
+    def __init__(self, output: Output, number: int) -> None:
+        self.output, self.number = output, number
+
+    @property
+    def is_full(self) -> bool:
+        return self.output.is_full
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        self.output.when_there_is_room(callback)
+
+    def write(self, data: bytes) -> None:
+        self.output.write(self.number, data)
+
+
+class Lines(Sink):
+    """Output with a label before every line if asked for, and with its end kept if that is asked for."""
+
+    def __init__(self, target: Sink, label: str, tails: dict[int, bytes] | None, puid: int) -> None:
+        self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
+        self.by_line = bool(label)
+
+    @property
+    def is_full(self) -> bool:
+        return self.target.is_full
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        self.target.when_there_is_room(callback)
+
+    def write(self, data: bytes) -> None:
+        if self.tails is not None:
+            self.tails[self.puid] = (self.tails.get(self.puid, b"") + data)[-_TAIL:]
+        if self.label:
+            data = b"".join(self.label + line for line in data.splitlines(keepends=True))
+        self.target.write(data)
+
+    def close(self) -> None:
+        self.target.close()

@@ -1,0 +1,118 @@
+"""The agent's side of the zygote: start requests go there, what happens to processes comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dragon.infrastructure.messages import Spawn, encode
+from dragon.runtime.log import runtime_log
+
+__all__ = ["SYNCHRONISE", "Spawner"]
+
+log = runtime_log("agent")
+
+SYNCHRONISE = b"?"
+_LARGEST_EVENT = 64 * 1024
+
+
+class Spawner:
+    """Sends requests to the zygote and hands its events on. `gone` is called when it has ended."""
+
+    def __init__(
+        self,
+        requests: socket.socket,
+        events: socket.socket,
+        on_event: Callable[[str, dict[str, Any], list[int]], None],
+        gone: Callable[[str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._requests = requests
+        self._events = events
+        self._on_event = on_event
+        self._gone = gone
+        self._is_gone = False
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._kept: dict[int, Any] = {}
+        self._synchronised = False
+        requests.setblocking(False)
+        events.setblocking(False)
+        self._loop.add_reader(events, self._on_events)
+
+    def start(self, request: Spawn, descriptors: list[int], keep: Any = None) -> None:
+        """Have a process started; `keep` is kept until the zygote has done so or could not.
+
+        The loop never waits for the zygote, which may be waiting for the loop.
+        """
+        self._kept[request.puid] = keep
+        self._waiting.append((encode(request), [os.dup(fd) for fd in descriptors]))
+        self._send_waiting()
+
+    def tell(self, settings: dict[str, Any]) -> None:
+        """Give the zygote the settings of the run that this node joined, before anything is started."""
+        self._events.setblocking(True)
+        self._events.send(encode(settings))
+        self._events.setblocking(False)
+
+    def catch_up(self) -> None:
+        """Take in what the zygote has done so far: who saw a process start or end must find that with the agent."""
+        self._synchronised = False
+        self._events.send(SYNCHRONISE)
+        waiting = select.poll()
+        waiting.register(self._events, select.POLLIN)
+        while not self._synchronised and not self._is_gone and waiting.poll(1000):
+            self._on_events()
+
+    def close(self) -> None:
+        """The zygote ends everything below it, and itself."""
+        self._loop.remove_reader(self._events)
+        self._events.close()
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            data, descriptors = self._waiting[0]
+            try:
+                socket.send_fds(self._requests, [data], descriptors)
+            except BlockingIOError:
+                self._loop.add_writer(self._requests, self._send_waiting)
+                return
+            except OSError as error:
+                self._end(str(error))
+                return
+            for fd in descriptors:
+                os.close(fd)
+            self._waiting.popleft()
+        self._loop.remove_writer(self._requests)
+
+    def _on_events(self) -> None:
+        for _ in range(64):
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._events, _LARGEST_EVENT, 8)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self._loop.remove_reader(self._events)
+                self._end("its end of the connection was closed")
+                return
+            for event in msgspec.msgpack.decode(data):
+                kind = event.pop("event")
+                if kind == "synchronised":
+                    self._synchronised = True
+                else:
+                    if kind in ("started", "failed"):
+                        self._kept.pop(event["puid"], None)
+                    self._on_event(kind, event, descriptors)
+
+    def _end(self, reason: str) -> None:
+        if not self._is_gone:
+            self._is_gone = True
+            self._gone(reason)
