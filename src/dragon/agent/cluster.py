@@ -175,8 +175,8 @@ class Cluster:
         """The answer of another node, if this one has none of its own."""
         if operation == "registry.processes":
             return asyncio.ensure_future(self._all_processes())
-        if operation == "registry.query" and isinstance(arguments["identifier"], str):
-            return asyncio.ensure_future(self._find(arguments["identifier"]))
+        if operation.startswith("registry.") and isinstance(arguments["identifier"], str):
+            return asyncio.ensure_future(self._find(operation, arguments))
         if operation.startswith("registry."):
             node = node_of_puid(arguments["identifier"])
         elif operation.startswith("groups.") and "number" in arguments:
@@ -199,11 +199,13 @@ class Cluster:
         here = self._agent.handle_here("registry", "processes", {}, [])
         return sum(await asyncio.gather(*asked), list(here))
 
-    async def _find(self, name: str) -> Any:
+    async def _find(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """The answer of the node that has a process of that name."""
+        part, _, method = operation.partition(".")
         try:
-            return self._agent.handle_here("registry", "query", {"identifier": name}, [])
+            return self._agent.handle_here(part, method, arguments, [])
         except LookupError as nowhere:
-            asked = [self._ask(node, "registry.query", {"identifier": name}) for node in self._others()]
+            asked = [self._ask(node, operation, arguments) for node in self._others()]
             for answer in await asyncio.gather(*asked, return_exceptions=True):
                 if not isinstance(answer, BaseException):
                     return answer

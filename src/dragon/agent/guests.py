@@ -164,9 +164,9 @@ class Guests:
     def _at_once(self, handle: Any, place: _Place, arguments: dict[str, Any], given: list[Any], payload: Any) -> Any:
         method = arguments["method"]
         if method == "read":
-            return bytes(memoryview(handle))
+            return bytes(memoryview(handle).cast("B")[given[0] : given[0] + given[1]])
         if method == "write":
-            memoryview(handle)[given[0] : given[0] + len(payload)] = payload
+            memoryview(handle).cast("B")[given[0] : given[0] + len(payload)] = payload
             handle.add(0, 0)  # whoever waits for a word looks at it
             return None
         with _Acting(place.slot, arguments["thread"], self._me):

@@ -298,10 +298,10 @@ class Link(asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         data = encode(part)
-        size = memoryview(payload).nbytes
-        self.transport.write(_HEADER.pack(len(data), size) + data)
-        if size:
-            self.transport.write(payload)
+        following = memoryview(payload).cast("B")
+        self.transport.write(_HEADER.pack(len(data), len(following)) + data)
+        if following:
+            self.transport.write(following)
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import ctypes
 from multiprocessing import sharedctypes as mp_sharedctypes
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
 
 __all__ = ["Array", "RawArray", "RawValue", "Value"]
 
 
-class _Memory:
-    """Shared memory as multiprocessing.heap.BufferWrapper gives it."""
-
-    def __init__(self, size: int) -> None:
-        self._words = Words(max(1, -(-size // 8)))
-        self._size = size
-
-    def create_memoryview(self) -> memoryview:
-        """The memory, writable."""
-        return memoryview(self._words)[: self._size]
-
-
 def _new(kind: Any) -> Any:
-    return mp_sharedctypes.rebuild_ctype(kind, _Memory(ctypes.sizeof(kind)), None)  # type: ignore[attr-defined]
+    return _rebuild(kind, None, words_for(kind))
+
+
+def _rebuild(kind: Any, length: int | None, words: Words) -> Any:
+    obj = in_words(kind if length is None else kind * length, words)
+    obj._wrapper = words
+    ForkingPickler.register(type(obj), _reduce)
+    return obj
+
+
+def _reduce(obj: Any) -> Any:
+    # The type of an array cannot be pickled; its element's can.
+    words = obj._wrapper
+    if isinstance(obj, ctypes.Array):
+        return _rebuild, (obj._type_, obj._length_, words)
+    return _rebuild, (kind_of(obj), None, words)
 
 
 def RawValue(typecode_or_type: Any, *args: Any) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-defined]
 from typing import Any
 
 from dragon.native.lock import RLock
-from dragon.runtime.handle import Words
+from dragon.runtime.ctypes_memory import in_words, words_for
 
 __all__ = ["Value"]
 
@@ -32,11 +31,10 @@ def lock_of(lock: Any) -> Any:
 
 
 class Memory:
-    """A ctypes object, or an array of `length` such, over shared memory; sent to other processes by name."""
+    """A ctypes object, or an array of `length` such, in shared memory; sent to other processes by name."""
 
     def __init__(self, kind: Any, length: int | None = None) -> None:
-        size = ctypes.sizeof(kind) * (1 if length is None else length)
-        self.__setstate__((kind, length, Words(max(1, -(-size // 8)))))
+        self.__setstate__((kind, length, words_for(_whole(kind, length))))
 
     def __getstate__(self) -> Any:
         return self._kind, self._length, self._words
@@ -44,8 +42,11 @@ class Memory:
     def __setstate__(self, state: Any) -> None:
         # The type of an array cannot be pickled; its element's can.
         self._kind, self._length, self._words = state
-        whole = self._kind if self._length is None else self._kind * self._length
-        self.data: Any = whole.from_buffer(self._words)
+        self.data: Any = in_words(_whole(self._kind, self._length), self._words)
+
+
+def _whole(kind: Any, length: int | None) -> Any:
+    return kind if length is None else kind * length
 
 
 class Shared:

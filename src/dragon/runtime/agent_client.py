@@ -47,7 +47,7 @@ def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: An
         run.check()
         raise RunEndedError(f"the agent of the run in {run.folder} does not answer: {error}") from error
     except BaseException:
-        _drop_connection()  # the agent forgets what was asked for
+        _local.connection = None  # the agent forgets what was asked for
         raise
     if reply.error is not None:
         kind, text = reply.error
@@ -55,22 +55,23 @@ def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: An
     return reply.value
 
 
-def _drop_connection() -> None:
-    known = getattr(_local, "connection", None)
-    _local.connection = None
-    if known is not None:
-        known[2].close()
+class _Connection:
+    """A thread's connection; it ends with the thread, and is not a forked child's."""
+
+    def __init__(self, address: str) -> None:
+        self.key = (os.getpid(), address)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(address)
+
+    def __del__(self) -> None:
+        self.socket.close()
 
 
 def _connection(address: str) -> socket.socket:
-    known = getattr(_local, "connection", None)
-    if known is not None and known[:2] == (os.getpid(), address):
-        found: socket.socket = known[2]
-        return found
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(address)
-    _local.connection = (os.getpid(), address, connection)
-    return connection
+    known: _Connection | None = getattr(_local, "connection", None)
+    if known is None or known.key != (os.getpid(), address):
+        known = _local.connection = _Connection(address)
+    return known.socket
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

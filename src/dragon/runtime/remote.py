@@ -13,7 +13,7 @@ from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask
 
-__all__ = ["from_parts", "node_of", "remote_class", "to_parts"]
+__all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
 
 
 def node_of(name: Name) -> int:
@@ -271,9 +271,9 @@ class RemoteWords(_Remote):
     def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
         return self._checked_wait("wait", i, value, timeout=_limit(True, timeout))
 
-    def _read(self) -> bytes:
-        """All bytes, as they are now."""
-        return bytes(self._call("read"))
+    def _read(self, start: int, size: int) -> bytes:
+        """Bytes as they are now."""
+        return bytes(self._call("read", start, size))
 
     def _write(self, start: int, data: bytes) -> None:
         """Change bytes from `start` on."""
