@@ -1,7 +1,8 @@
 """What launchers speak to, for real: Slurm, hosts behind sshd, Ray, the pods of a Job, all on this machine.
 
-Each module has one fixture, for the whole session, which starts its peer in a temporary folder and ends all of it.
-Where a peer cannot be had, its fixture skips the test and says what is missing.
+Each module starts its peer once for the whole session, in a temporary folder, and ends all of it. Its fixture hands the
+peer to one test after the other, each of which must leave nothing there. Where a peer cannot be had, it skips the test
+and says what is missing.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 import pytest
 
 from conftest import Site
 
-__all__ = ["Peer", "await_that", "dragon", "front_end", "hear", "needs_agent"]
+__all__ = ["Peer", "await_that", "dragon", "front_end", "hear", "hear_error", "needs_agent", "nothing_left"]
 
 needs_agent = pytest.mark.skipif(
     importlib.util.find_spec("dragon.agent.node") is None,
@@ -38,6 +40,13 @@ class Peer(Protocol):
 
     def leftovers(self) -> list[str]:
         """What runs have left there."""
+
+
+@contextmanager
+def nothing_left(peer: Any) -> Iterator[Any]:
+    """A peer for one test, which is over when nothing of its runs is left there."""
+    yield peer
+    await_that(lambda: not peer.leftovers(), "the end of all that runs have left")
 
 
 def dragon(*words: str | Path) -> list[str]:
@@ -59,6 +68,23 @@ def hear(site: Site, process: subprocess.Popen[str], count: int = 1, timeout: fl
     alarm.start()
     try:
         return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+    finally:
+        alarm.cancel()
+
+
+def hear_error(site: Site, process: subprocess.Popen[str], text: str, timeout: float = 60) -> float:
+    """Wait for a line with that text on its standard error; the seconds that took. It fails where it does not come."""
+    assert process.stderr is not None
+    begin = time.monotonic()
+    alarm = threading.Timer(timeout, site.kill)
+    alarm.start()
+    try:
+        lines = []
+        for line in process.stderr:
+            if text in line:
+                return time.monotonic() - begin
+            lines.append(line)
+        pytest.fail(f"{text!r} was not said, but\n{''.join(lines)}")
     finally:
         alarm.cancel()
 

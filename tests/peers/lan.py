@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["DESK", "RUNTIME", "Lan", "permitted"]
+__all__ = ["NETWORK", "RUNTIME", "Lan", "permitted"]
 
 NETWORK = "10.77.0"
-DESK = f"{NETWORK}.254"
 RUNTIME = f"/run/user/{os.getuid()}"  # of the user, on each host
 
 _NEW_HOST = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -36,7 +35,7 @@ read -r end
 _SWITCH = f"""
 ip link set lo up
 ip link add name desk type bridge
-ip addr add {DESK}/24 dev desk
+ip addr add {NETWORK}.254/24 dev desk
 ip link set desk up
 echo ready
 read -r end

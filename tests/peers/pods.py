@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from conftest import Site
-from peers import dragon
+from peers import dragon, nothing_left
 from peers.lan import RUNTIME, Lan, permitted
 
-__all__ = ["Pods", "manifest", "pods"]
+__all__ = ["Pods", "manifest", "pods", "running_pods"]
 
 JOB = "sweep"
 
@@ -44,12 +44,12 @@ class Pods:
         variables = {entry["name"]: value_of(entry, kinds["Secret"]) for entry in container["env"]}
         command = [sys.executable, "-m", *container["command"]]
         started = []
-        for index, name in enumerate(self.nodes):
+        for index in (2, 1, 0):  # agents come before the front end: they have to wait for it
             own = {**variables, "JOB_COMPLETION_INDEX": str(index), "XDG_RUNTIME_DIR": RUNTIME}
-            inside = self.lan.at(name, "env", f"--chdir={site.folder}", *command)
+            inside = self.lan.at(self.nodes[index], "env", f"--chdir={site.folder}", *command)
             started.append(site.start(*inside, env=own))
-        self._others = started[1:]
-        return started[0]
+        *self._others, first = started
+        return first
 
     def leftovers(self) -> list[str]:
         self._await_others()
@@ -71,9 +71,16 @@ def value_of(entry: dict[str, Any], secret: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="session")
-def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
+def running_pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
     """Three pods."""
     permitted()
     # A pod's name in DNS is its host name in the domain of the Job's Service.
     with Lan(tmp_path_factory.mktemp("pods"), Pods.nodes, domain=JOB) as lan:
         yield Pods(lan)
+
+
+@pytest.fixture
+def pods(running_pods: Pods) -> Iterator[Pods]:
+    """They, with nothing in them."""
+    with nothing_left(running_pods):
+        yield running_pods

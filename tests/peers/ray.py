@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from conftest import Site
-from peers import dragon
+from peers import dragon, nothing_left
 
-__all__ = ["RayCluster", "ray_cluster"]
+__all__ = ["RayCluster", "ray_cluster", "running_ray"]
 
 # In a process of its own: it ends its cluster when nobody reads from it any more.
 CLUSTER = """
@@ -55,7 +55,7 @@ class RayCluster:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[RayCluster]:
+def running_ray() -> Iterator[RayCluster]:
     """A cluster of three nodes."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed (extra [ray])")
@@ -65,3 +65,10 @@ def ray_cluster() -> Iterator[RayCluster]:
             yield RayCluster(process)
         finally:
             process.communicate("", timeout=60)
+
+
+@pytest.fixture
+def ray_cluster(running_ray: RayCluster) -> Iterator[RayCluster]:
+    """It, with nothing on it."""
+    with nothing_left(running_ray):
+        yield running_ray

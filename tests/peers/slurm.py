@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
-from peers import await_that, dragon
+from peers import await_that, dragon, nothing_left
 
-__all__ = ["Slurm", "slurm"]
+__all__ = ["Slurm", "running_slurm", "slurm"]
 
 PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
 MISSING = [name for name in ("slurmctld", "slurmd", "salloc", "munged") if shutil.which(name, path=PATH) is None]
@@ -127,7 +127,7 @@ def free_ports(count: int) -> int:
 
 
 @pytest.fixture(scope="session")
-def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """A cluster of three nodes."""
     if MISSING:
         pytest.skip(f"not installed: {', '.join(MISSING)} (packages slurm-wlm, munge)")
@@ -140,10 +140,10 @@ def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def slurm(slurm_daemons: Slurm) -> Iterator[Slurm]:
-    """A cluster of three nodes, on which a test must leave no job."""
-    yield slurm_daemons
+def slurm(running_slurm: Slurm) -> Iterator[Slurm]:
+    """It, without jobs."""
     try:
-        await_that(lambda: not slurm_daemons.leftovers(), "the end of all jobs")
+        with nothing_left(running_slurm):
+            yield running_slurm
     finally:
-        slurm_daemons.tell("scancel", "--me")
+        running_slurm.tell("scancel", "--me")  # of a test that failed

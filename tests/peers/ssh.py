@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from conftest import MARK, Site
-from peers import await_that, dragon
-from peers.lan import DESK, RUNTIME, Lan, permitted
+from peers import await_that, dragon, nothing_left
+from peers.lan import NETWORK, RUNTIME, Lan, permitted
 
-__all__ = ["SshHosts", "ssh_hosts", "start_hosts"]
+__all__ = ["SshHosts", "running_hosts", "ssh_hosts", "start_hosts"]
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 PORT = 2222
@@ -35,14 +35,27 @@ MaxStartups 100
 SetEnv XDG_RUNTIME_DIR={RUNTIME}
 AcceptEnv {MARK}
 """
-CLIENT = f"""\
-Port {PORT}
-User root
-BindAddress {DESK}
-IdentityFile {{folder}}/user.key
-IdentitiesOnly yes
-UserKnownHostsFile {{folder}}/known_hosts
-SendEnv {MARK}
+# Of what is said twice ssh takes the first.
+HOST = """\
+Host {name}
+ HostName {address}
+"""
+# There, but without an sshd at that port; not there.
+STRANGERS = f"""\
+Host deaf
+ HostName {NETWORK}.1
+ Port 1
+Host absent
+ HostName {NETWORK}.99
+"""
+EVERY_HOST = f"""\
+Host *
+ Port {PORT}
+ User root
+ IdentityFile {{folder}}/user.key
+ IdentitiesOnly yes
+ UserKnownHostsFile {{folder}}/known_hosts
+ SendEnv {MARK}
 """
 
 
@@ -55,24 +68,27 @@ class SshHosts:
         self.lan = lan
         self.configuration = folder / "ssh_config"
         make_key(folder / "user.key")
-        client, known = CLIENT.format(folder=folder), ""
+        client, known = STRANGERS, ""
         for name, address in lan.addresses.items():
             make_key(folder / f"{name}.key")
             key = " ".join((folder / f"{name}.key.pub").read_text().split()[:2])
             known += f"[{address}]:{PORT} {key}\n"
-            client += f"Host {name}\n HostName {address}\n"
+            client += HOST.format(name=name, address=address)
             (folder / f"{name}.conf").write_text(SERVER.format(folder=folder, name=name, address=address))
             log = folder / f"{name}.log"
             subprocess.run(lan.at(name, str(SSHD), "-f", folder / f"{name}.conf", "-E", log), check=True)
         (folder / "known_hosts").write_text(known)
-        self.configuration.write_text(client)
+        self.configuration.write_text(client + EVERY_HOST.format(folder=folder))
         for name in lan.addresses:
             log = folder / f"{name}.log"
             await_that(partial(listens, log), f"sshd of {name}")
 
     def start(self, site: Site, *words: str | Path) -> subprocess.Popen[str]:
-        hosts = ["--hostlist", ",".join(self.nodes), "--ssh-config-path", str(self.configuration)]
-        return site.start(*self.lan.at_desk(*dragon(*hosts, *words)))
+        return site.start(*self.dragon("--hostlist", ",".join(self.nodes), *words))
+
+    def dragon(self, *words: str | Path) -> list[str]:
+        """The command line of `dragon` at the desk."""
+        return self.lan.at_desk(*dragon("--ssh-config-path", self.configuration, *words))
 
     def leftovers(self) -> list[str]:
         return self.lan.leftovers(besides="sshd:")
@@ -99,7 +115,14 @@ def start_hosts(folder: Path) -> Iterator[SshHosts]:
 
 
 @pytest.fixture(scope="session")
-def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
-    """Three hosts that are there for all tests."""
+def running_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Three hosts."""
     with start_hosts(tmp_path_factory.mktemp("hosts")) as hosts:
         yield hosts
+
+
+@pytest.fixture
+def ssh_hosts(running_hosts: SshHosts) -> Iterator[SshHosts]:
+    """They, with nothing on them."""
+    with nothing_left(running_hosts):
+        yield running_hosts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
-from peers import await_that, dragon, hear, needs_agent
+from peers import await_that, dragon, hear, hear_error, needs_agent
 from peers.slurm import Slurm
 
 HELLO = Path(__file__).parent / "programs" / "hello.py"
@@ -73,8 +73,7 @@ def test_the_loss_of_a_nodes_agent_is_told(site: Site, slurm: Slurm) -> None:
     process = slurm.start(site, "sh", "-c", "echo ready; exec sleep 600")
     assert hear(site, process) == ["ready"]
     os.kill(agent_of(site, "n2"), signal.SIGKILL)
-    assert process.stderr is not None
-    assert "node 1 (n2) is lost" in process.stderr.readline()
+    hear_error(site, process, "node 1 (n2) is lost")
     site.kill("sleep")
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
