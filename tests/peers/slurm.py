@@ -66,9 +66,13 @@ class Slurm:
         environment = {**os.environ, **self.environment}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
+    def script(self, site: Site, *words: str | Path) -> Path:
+        """A job that runs `dragon` with these words."""
+        return site.write(f"#!/bin/sh\nexec {shlex.join(dragon(*words))}\n", "job.sh")
+
     def submit(self, site: Site, *words: str | Path) -> tuple[str, str]:
         """Run `dragon` with these words in `sbatch`; how the job ended, as Slurm puts it, and what it wrote."""
-        script = site.write(f"#!/bin/sh\nexec {shlex.join(dragon(*words))}\n", "job.sh")
+        script = self.script(site, *words)
         done = site.run("sbatch", "--parsable", "-N3", "--output=job.out", script, env=self.environment)
         job = done.stdout.strip()
         await_that(lambda: not self.leftovers(), f"the end of job {job}", timeout=60)

@@ -7,15 +7,12 @@ import shlex
 import signal
 from pathlib import Path
 
-import pytest
-
 from conftest import Site
 from peers import await_that, dragon, hear, hear_error, needs_agent
 from peers.slurm import Slurm
 
 HELLO = Path(__file__).parent / "programs" / "hello.py"
 IN_SALLOC = ["salloc", "--quiet", "-N3"]
-IN_SBATCH = ["sbatch", "--wait", "-N3", "--output=job.out"]
 
 pytestmark = needs_agent
 
@@ -55,17 +52,21 @@ def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
     assert done.stdout == "head n1\nnodes n1 n2 n3\n", done.stderr
 
 
-@pytest.mark.parametrize("submit", [IN_SALLOC, IN_SBATCH], ids=["salloc", "sbatch"])
-def test_scancel_ends_everything(site: Site, slurm: Slurm, submit: list[str]) -> None:
-    started = site.folder / "started"
-    words = dragon("sh", "-c", f"touch {started}; exec sleep 600")
-    script = site.write(f"#!/bin/sh\nexec {shlex.join(words)}\n", "job.sh")
-    script.chmod(0o755)
-    process = site.start(*submit, script, env=slurm.environment)
-    await_that(started.exists, "the program's start")
+def test_scancel_ends_all_that_salloc_started(site: Site, slurm: Slurm) -> None:
+    process = slurm.start(site, "sh", "-c", "echo ready; exec sleep 600")
+    assert hear(site, process) == ["ready"]
     slurm.tell("scancel", "--me")
     process.communicate(timeout=60)
     assert process.returncode != 0
+    site.assert_nothing_left()
+
+
+def test_scancel_ends_all_that_sbatch_started(site: Site, slurm: Slurm) -> None:
+    started = site.folder / "started"
+    script = slurm.script(site, "sh", "-c", f"touch {started}; exec sleep 600")
+    site.run("sbatch", "-N3", "--output=job.out", script, env=slurm.environment)
+    await_that(started.exists, "the program's start")
+    slurm.tell("scancel", "--me")
     site.assert_nothing_left()
 
 
