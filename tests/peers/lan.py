@@ -72,8 +72,8 @@ class Lan:
                 cable = ["ip", "link", "add", "name", name, "netns", str(self._desk.pid), "type", "veth"]
                 run(*cable, "peer", "name", "eth0", "netns", str(host.pid))
                 run(*self.at(name, "ip", "addr", "add", f"{address}/24", "dev", "eth0"))
-                run(*self.at(name, "ip", "link", "set", "eth0", "up"))
-                run(*self.at_desk("ip", "link", "set", name, "master", "desk", "up"))
+                run(*self.at(name, "ip", "link", "set", "dev", "eth0", "up"))
+                run(*self.at_desk("ip", "link", "set", "dev", name, "master", "desk", "up"))
             self._all = built.pop_all()
         return self
 
@@ -120,11 +120,11 @@ class Lan:
     @contextmanager
     def cut(self, name: str) -> Iterator[None]:
         """For the time of the block the cable of a host is out of the switch."""
-        run(*self.at_desk("ip", "link", "set", name, "down"))
+        run(*self.at_desk("ip", "link", "set", "dev", name, "down"))
         try:
             yield
         finally:
-            run(*self.at_desk("ip", "link", "set", name, "up"))
+            run(*self.at_desk("ip", "link", "set", "dev", name, "up"))
 
     @contextmanager
     def delayed(self, name: str, by: str) -> Iterator[None]:
