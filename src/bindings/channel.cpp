@@ -71,27 +71,31 @@ PyObject* method_get_nowait(PyObject* self, PyObject*) {
     return guarded([&] { return get(self, 0); });
 }
 
+// The bytes of a Python object.
+class View {
+  public:
+    explicit View(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) < 0) throw nb::python_error();
+    }
+    View(const View&) = delete;
+    ~View() { PyBuffer_Release(&view_); }
+    const char* data() const { return static_cast<const char*>(view_.buf); }
+    size_t size() const { return static_cast<size_t>(view_.len); }
+
+  private:
+    Py_buffer view_;
+};
+
 void put_bytes(ChannelHandle& h, nb::handle buffer, size_t start, size_t size) {
-    Py_buffer view;
-    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
-    struct Release {
-        Py_buffer* view;
-        ~Release() { PyBuffer_Release(view); }
-    } release{&view};
-    auto length = static_cast<size_t>(view.len);
-    if (start > length || size > length - start) throw nb::value_error("buffer length < offset + size");
-    check(put_raw(*h.a, h.get(), h.handle.offset, static_cast<char*>(view.buf) + start, size, kForever),
-          python.queue_full);
+    View view(buffer);
+    if (start > view.size() || size > view.size() - start)
+        throw nb::value_error("buffer length < offset + size");
+    check(put_raw(*h.a, h.get(), h.handle.offset, view.data() + start, size, kForever), python.queue_full);
 }
 
 void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle timeout) {
-    Py_buffer view;
-    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
-    struct Release {
-        Py_buffer* view;
-        ~Release() { PyBuffer_Release(view); }
-    } release{&view};
-    check(put_parts(*h.a, h.get(), h.handle.offset, kind, view.buf, static_cast<size_t>(view.len),
+    View view(buffer);
+    check(put_parts(*h.a, h.get(), h.handle.offset, kind, view.data(), view.size(),
                     deadline_from(timeout.ptr())),
           python.queue_full);
 }
@@ -100,6 +104,24 @@ nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
     Message message;
     check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
     return to_parts(*h.a, message);
+}
+
+nb::tuple take_packed(ChannelHandle& h, size_t most) { return take_parcel(*h.a, h.get(), most); }
+
+size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
+    View view(buffer);
+    if (start > view.size()) throw nb::value_error("a parcel is shorter than that");
+    Status status;
+    size_t done =
+        put_parcel(*h.a, h.get(), h.handle.offset, view.data() + start, view.size() - start, status);
+    if (status != Status::Timeout) check(status, python.queue_full);
+    return start + done;
+}
+
+bool put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
+    Status status = put_loan(*h.a, h.get(), kind, loan);
+    if (status != Status::Timeout) check(status, python.queue_full);
+    return status == Status::Ok;
 }
 
 nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
@@ -165,6 +187,9 @@ void bind_channel(nb::module_& m) {
         .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
         .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none())
         .def("_get_parts", &get_parts, nb::arg("timeout").none())
+        .def("_take_parcel", &take_packed, nb::arg("most"))
+        .def("_put_parcel", &put_packed, nb::arg("buffer"), nb::arg("start"))
+        .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
         .def("_size", [](ChannelHandle& h) { return h.get().size(); })

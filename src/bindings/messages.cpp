@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace dragon::py {
@@ -9,6 +10,12 @@ namespace dragon::py {
 namespace {
 
 constexpr size_t kCopyWithoutGil = 256 * 1024;
+constexpr size_t kPacked = 32 * 1024;  // bytes of the largest message that is copied into a parcel
+
+struct PackedHead {
+    uint64_t size : 48;
+    uint64_t kind : 16;
+};
 
 void copy(void* to, const void* from, size_t size) {
     if (size < kCopyWithoutGil) {
@@ -156,7 +163,7 @@ struct Loan {
     OwnerId owner;
     size_t size;
     ~Loan() {
-        if (has_arena() && &arena() == a && a->self() == owner) a->free(block);
+        if (block && has_arena() && &arena() == a && a->self() == owner) a->free(block);
     }
 };
 
@@ -273,6 +280,46 @@ Status put_parts(Arena& a, Channel& channel, Offset offset, uint32_t kind, const
     return put_bytes(a, channel, offset, kind, data, size, deadline);
 }
 
+nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
+    std::string parcel;
+    Message message;
+    Status status;
+    while (parcel.size() < most && (status = channel.get(a, message, 0)) == Status::Ok) {
+        if (message.block && message.label.size > kPacked) {
+            auto* loan = new Loan{&a, message.block, a.self(), message.label.size};
+            return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), message.label.kind,
+                                  nb::cast(loan, nb::rv_policy::take_ownership));
+        }
+        OwnBlock block(a, message.block);
+        PackedHead head{message.label.size, message.label.kind};
+        parcel.append(reinterpret_cast<const char*>(&head), sizeof head);
+        parcel.append(message.block ? block.data() : message.data, message.label.size);
+    }
+    return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), 0, nb::none());
+}
+
+size_t put_parcel(Arena& a, Channel& channel, Offset offset, const char* data, size_t size, Status& status) {
+    size_t done = 0;
+    status = Status::Ok;
+    while (size - done >= sizeof(PackedHead)) {
+        PackedHead head;
+        memcpy(&head, data + done, sizeof head);
+        if (head.size > size - done - sizeof head) throw nb::value_error("a parcel is cut off");
+        status = put_bytes(a, channel, offset, head.kind, data + done + sizeof head, head.size, 0);
+        if (status != Status::Ok) break;
+        done += sizeof head + head.size;
+    }
+    return done;
+}
+
+Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle object) {
+    auto& loan = nb::cast<Loan&>(object);
+    if (!loan.block || loan.a != &a) throw nb::value_error("the memory was passed on already");
+    Status status = channel.put_block(a, {kind, loan.size}, loan.block, 0);
+    if (status == Status::Ok) loan.block = 0;
+    return status;
+}
+
 PyObject* to_bytes(Arena& a, Message& message) {
     if (message.label.kind == kRaw || message.label.kind == kPickle) {
         message.label.kind = kBytes;
@@ -287,7 +334,14 @@ PyObject* to_bytes(Arena& a, Message& message) {
 void bind_loan(nb::module_& m) {
     static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(loan_buffer)}, {0, nullptr}};
     nb::class_<Loan>(m, "Loan", nb::type_slots(slots),
-                     "A received message's memory, lent to what looks into it.");
+                     "The memory of a large message: one that was received, or one to be written and put.")
+        .def(
+            "__init__",
+            [](Loan* self, size_t size) {
+                Arena& a = arena();
+                new (self) Loan{&a, a.allocate(kDataStart + size), a.self(), size};
+            },
+            nb::arg("size"));
 }
 
 }  // namespace dragon::py

@@ -35,6 +35,14 @@ nb::tuple to_parts(Arena& a, Message& message);
 Status put_parts(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
                  Nanoseconds deadline);
 
+// Messages on their way to another node, as many as there are up to about `most` bytes: those that are small
+// as one parcel, and the kind and memory of a large one that follows them (or None).
+nb::tuple take_parcel(Arena& a, Channel& channel, size_t most);
+// Puts the messages of a parcel without waiting; returns the bytes of those that were put.
+size_t put_parcel(Arena& a, Channel& channel, Offset offset, const char* data, size_t size, Status& status);
+// Puts a message that was written into a loan, whose memory passes on; without waiting.
+Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle loan);
+
 void bind_loan(nb::module_& m);
 
 }  // namespace dragon::py

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.control import Control
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
 from dragon.agent.links import Answer, Links, then
+from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Membership
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.credentials import client_context, server_context
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 from dragon.runtime.remote import node_of
@@ -42,7 +45,7 @@ _LOOK_AGAIN = 0.02
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "close_at_end"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "announce", "close_at_end"}
 
     def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
         self.index = membership.index
@@ -52,6 +55,7 @@ class Cluster:
         self._control = control
         self._listener = listener
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
+        self._inboxes: dict[tuple[int, Name], Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
@@ -61,6 +65,7 @@ class Cluster:
         self._agent = agent
         self.links = Links(self.index, self.members, client_context(*keys), self._serve, self._notice)
         self.guests = Guests(agent.loop)
+        self.outboxes = Outboxes(self.links.call)
         self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
@@ -118,6 +123,7 @@ class Cluster:
         self._tell_processes()
         self.links.forget(index, reason)
         self.guests.node_left(index)
+        self.outboxes.node_left(index)
         self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
 
     async def _clear(self) -> None:
@@ -145,12 +151,37 @@ class Cluster:
     def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
         """An operation on an object of another node: whether it was done, and its result."""
         for name in arguments.pop("released"):
+            self.outboxes.left(caller, _name(name))
             if node_of(name) not in self.lost:
                 self.links.notify(node_of(name), "release", {"pid": caller, "name": name})
         node, payload = node_of(arguments["name"]), arguments.pop("payload")
+        self.outboxes.flush(node)
+        if arguments["method"] == "_release":
+            self.outboxes.left(caller, _name(arguments["name"]))
         self._note_contact(caller, node)
+        inbox = arguments.pop("inbox", None)
         future = self.links.call(node, "object", {"pid": caller, **arguments}, payload)
-        return then(future, _message if arguments["method"] == "get" else _value)
+        if inbox is None:
+            return then(future, _value)
+        return then(future, lambda answer: self._deliver(caller, _name(inbox), answer))
+
+    def _deliver(self, caller: int, inbox: Name, answer: Answer) -> Any:
+        """A message for a process: with the reply, or if it is large, through its channel for that."""
+        (done, kind), data = answer
+        if not isinstance(data, _core.Loan):
+            return done, (kind, data)
+        channel = self._inboxes.get((caller, inbox))
+        if channel is None:
+            channel = self._inboxes[caller, inbox] = Channel._attached(inbox)
+        channel._put_loan(kind, data)
+        return done, None
+
+    def outbox(self, caller: int, descriptors: list[int], name: Any) -> Name:
+        """A channel of this node from which messages go on to one of another node."""
+        if node_of(name) in self.lost:
+            raise NodeLostError(f"{self.links.host(node_of(name))} is gone: {self.lost[node_of(name)]}")
+        self._note_contact(caller, node_of(name))
+        return self.outboxes.open(caller, _name(name))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)
@@ -168,6 +199,9 @@ class Cluster:
         if fd >= 0:
             self._agent.loop.remove_reader(fd)
             os.close(fd)
+        self.outboxes.left(caller)
+        for key in [key for key in self._inboxes if key[0] == caller]:
+            del self._inboxes[key]
         for node in self._contacts.pop(caller, ()):
             self.links.notify(node, "left", {"pid": caller})
 
@@ -242,19 +276,38 @@ class Cluster:
     async def _start(
         self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool
     ) -> list[tuple[int, Name]]:
-        for name in {name for template in templates for name in template.attached if node_of(name) != node}:
-            count = sum(templates[instance.template].attached.count(name) for instance in instances)
-            if node_of(name) == self.index:
-                self.guests.announce(node, name, count)
-            else:
-                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+        await self.announce_all(node, templates, instances)
         request = {
-            "templates": [_for_another_node(template, node) for template in templates],
+            "templates": [_for_another_node(template) for template in templates],
             "instances": instances,
             "followed": followed,
         }
         started: list[tuple[int, Name]] = (await self.links.call(node, "start", request))[0]
         return started
+
+    async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
+        """Objects of other nodes live until the processes that are about to be started on that one attach to them.
+
+        Of what the templates are attached to, the node's own objects are left.
+        """
+        for which, template in enumerate(templates):
+            count = sum(instance.template == which for instance in instances)
+            foreign = [name for name in template.attached if node_of(name) != node]
+            if foreign:
+                await self._announce(node, foreign, count)
+                own = [name for name in template.attached if node_of(name) == node]
+                templates[which] = msgspec.structs.replace(template, attached=own)
+
+    async def _announce(self, node: int, names: list[Name], count: int = 1) -> None:
+        for name in names:
+            if node_of(name) == self.index:
+                self.guests.announce(node, name, count)
+            else:
+                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+
+    def announce(self, caller: int, descriptors: list[int], names: list[Any]) -> asyncio.Future[None]:
+        """The same for a process that another one of this node starts."""
+        return asyncio.ensure_future(self._announce(self.index, [_name(name) for name in names]))
 
     # ---- what other nodes ask of this one
 
@@ -306,25 +359,18 @@ class Cluster:
             log.warning("%s sent %r, which means nothing here", self.links.host(node), operation)
 
 
+def _name(received: Any) -> Name:
+    return received[0], received[1], received[2]
+
+
 def _value(answer: Answer) -> Any:
     return answer[0]
 
 
-def _message(answer: Answer) -> Any:
-    (done, kind), data = answer
-    return done, (kind, data)
-
-
-def _for_another_node(template: Spawn, node: int) -> Spawn:
-    """The request with what the other node needs of this one's arena in it."""
+def _for_another_node(template: Spawn) -> Spawn:
+    """The request with its payload in it, where that is in this node's arena."""
     payload = template.payload
     if template.payload_in is not None:
         memory = Words._attached(template.payload_in)
         payload = bytes(memoryview(memory).cast("B")[: template.payload_size])
-    return msgspec.structs.replace(
-        template,
-        payload=payload,
-        payload_in=None,
-        payload_size=0,
-        attached=[name for name in template.attached if node_of(name) == node],
-    )
+    return msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)

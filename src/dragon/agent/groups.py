@@ -166,22 +166,38 @@ class Groups:
         waits: list[asyncio.Future[Any]] = []
         for node, several in by_node.items():
             templates, instances = _templates(group, several)
-            if node == self._node or self._cluster is None:
-                started = self._processes.start_here(templates, instances, group.descriptors)
-                self._take(group, several, [request.puid for request in started])
+            if self._cluster is None:
+                self._start_here(group, several, templates, instances)
             else:
-                waits.append(asyncio.ensure_future(self._start_elsewhere(group, node, several)))
+                start = self._start_over(self._cluster, group, node, several, templates, instances)
+                waits.append(asyncio.ensure_future(start))
         return waits
 
-    async def _start_elsewhere(self, group: Group, node: int, members: list[Member]) -> None:
-        assert self._cluster is not None
+    def _start_here(
+        self, group: Group, members: list[Member], templates: list[Spawn], instances: list[Instance]
+    ) -> None:
+        started = self._processes.start_here(templates, instances, group.descriptors)
+        self._take(group, members, [request.puid for request in started])
+
+    async def _start_over(
+        self,
+        cluster: Cluster,
+        group: Group,
+        node: int,
+        members: list[Member],
+        templates: list[Spawn],
+        instances: list[Instance],
+    ) -> None:
         try:
-            started = await self._cluster.start(node, *_templates(group, members))
+            if node == self._node:
+                await cluster.announce_all(node, templates, instances)
+                self._start_here(group, members, templates, instances)
+            else:
+                started = await cluster.start(node, templates, instances)
+                self._take(group, members, [puid for puid, _ in started])
         except NodeLostError as error:
             for member in members:
                 self._lost(group, member, str(error))
-            return
-        self._take(group, members, [puid for puid, _ in started])
 
     @staticmethod
     def _take(group: Group, members: list[Member], puids: list[int]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.control import watch_silence
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
@@ -29,6 +30,8 @@ _HEADER = struct.Struct("<IQ")
 _LARGEST_PART = 64 * 2**20
 _LARGEST_PAYLOAD = 2**40
 _CONNECT_TIMEOUT = 10.0
+_JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
+_LARGE = 64 * 1024
 _REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL = range(5)
 
 # What came back: a value, and raw bytes.
@@ -41,6 +44,12 @@ def error_of(error: BaseException) -> tuple[str, str]:
     """An exception as it is sent: its class's name and its text."""
     kind = error.kind if isinstance(error, RemoteError) else type(error).__name__
     return kind, str(error)
+
+
+def _memory(part: Any, size: int) -> Any:
+    """Where a payload is received: a large message straight in the arena."""
+    to_arena = part[0] == _VALUE or (part[0] == _REQUEST and part[3].get("method") == "_put_loan")
+    return _core.Loan(size) if to_arena and size >= _LARGE else bytearray(size)
 
 
 def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
@@ -91,6 +100,7 @@ class Links:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[Answer] | None, Any, Any]]] = {}
         self._loop = asyncio.get_running_loop()
+        self.soon = self._loop.call_soon
 
     def accept(self) -> Link:
         """The protocol of a connection that another agent made."""
@@ -192,8 +202,10 @@ class Link(asyncio.BufferedProtocol):
         self._buffer = bytearray(256 * 1024)
         self._start = self._end = 0
         self._part: Any = None
-        self._payload: bytearray | None = None
+        self._payload: Any = None
+        self._view = memoryview(b"")
         self._filled = 0
+        self._to_write: list[Any] = []
 
     # ---- asyncio
 
@@ -220,15 +232,14 @@ class Link(asyncio.BufferedProtocol):
 
     def get_buffer(self, hint: int) -> memoryview:
         if self._payload is not None:
-            return memoryview(self._payload)[self._filled :]
+            return self._view[self._filled :]
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
         if self._payload is not None:
             self._filled += count
-            if self._filled == len(self._payload):
-                part, payload, self._payload = self._part, self._payload, None
-                self._received(part, payload)
+            if self._filled == len(self._view):
+                self._complete()
             return
         self._end += count
         while self._payload is None and self._next():
@@ -254,16 +265,20 @@ class Link(asyncio.BufferedProtocol):
             self._received(part, b"")
             return True
         there = min(payload, self._end - self._start)
-        self._payload = bytearray(payload)
-        self._payload[:there] = memoryview(self._buffer)[self._start : self._start + there]
+        self._part, self._payload = part, _memory(part, payload)
+        self._view = memoryview(self._payload)
+        self._view[:there] = memoryview(self._buffer)[self._start : self._start + there]
         self._start += there
-        self._part, self._filled = part, there
+        self._filled = there
         if there < payload:
             self._start = self._end = 0
             return False
-        whole, self._payload = self._payload, None
-        self._received(part, whole)
+        self._complete()
         return True
+
+    def _complete(self) -> None:
+        part, payload, self._payload, self._view = self._part, self._payload, None, memoryview(b"")
+        self._received(part, payload)
 
     def _make_room(self) -> None:
         rest = self._end - self._start
@@ -299,9 +314,20 @@ class Link(asyncio.BufferedProtocol):
             return
         data = encode(part)
         following = memoryview(payload).cast("B")
-        self.transport.write(_HEADER.pack(len(data), len(following)) + data)
-        if following:
+        if not self._to_write:
+            self.links.soon(self._flush)
+        self._to_write += [_HEADER.pack(len(data), len(following)), data]
+        if len(following) < _JOINED:
+            self._to_write.append(following)
+        else:
+            self._flush()
             self.transport.write(following)
+
+    def _flush(self) -> None:
+        """Write what was said in this round of the loop at once."""
+        written, self._to_write = self._to_write, []
+        if written and not self.transport.is_closing():
+            self.transport.write(b"".join(written))
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]

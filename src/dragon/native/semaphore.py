@@ -28,7 +28,7 @@ class Semaphore(_Semaphore):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Lower the counter; False if it stayed 0 for `timeout` seconds."""
-        return super().acquire(blocking, timeout)
+        return self._acquire(blocking, timeout)
 
     def get_value(self) -> int:
         """The counter now."""

@@ -79,6 +79,7 @@ class Lock(Handle, _core.Lock):
 
 class Semaphore(Handle, _core.Semaphore):
     _core_class = _core.Semaphore
+    _acquire = _core.Semaphore.acquire
 
 
 class Event(Handle, _core.Event):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import queue
 import threading
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Channel, Handle
 
 __all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
 
@@ -27,7 +29,7 @@ _released: deque[Name] = deque()
 
 
 class _Remote:
-    """What all handles of remote objects have in common. Comes before the class of the local ones among the bases."""
+    """What all handles of remote objects have in common. Comes before the class of local ones among the bases."""
 
     _kind: ClassVar[str]
     _remote_name: Name
@@ -42,7 +44,9 @@ class _Remote:
         """The result of a method of the object. Raises what it raises, NodeLostError where its node is gone."""
         return self._wait(method, *arguments, payload=payload)[1]
 
-    def _wait(self, method: str, *arguments: Any, timeout: float | None = 0, payload: Any = b"") -> tuple[bool, Any]:
+    def _wait(
+        self, method: str, *arguments: Any, timeout: float | None = 0, payload: Any = b"", **more: Any
+    ) -> tuple[bool, Any]:
         """Whether the method succeeded within `timeout` seconds, and its result."""
         released = [_released.popleft() for _ in range(len(_released))]
         done, value = ask(
@@ -55,6 +59,7 @@ class _Remote:
             thread=threading.get_ident(),
             payload=payload,
             released=released,
+            **more,
         )
         return done, value
 
@@ -96,11 +101,11 @@ def _limit(block: bool, timeout: float | None) -> float | None:
 _scratch = threading.local()
 
 
-def _own_channel() -> _core.Channel:
+def _own_channel() -> Channel:
     """A channel of this thread's, through which objects become messages and back."""
-    if not hasattr(_scratch, "channel"):
-        _scratch.channel = _core.Channel()
-    channel: _core.Channel = _scratch.channel
+    if getattr(_scratch, "pid", 0) != os.getpid():
+        _scratch.channel, _scratch.pid = Channel(), os.getpid()
+    channel: Channel = _scratch.channel
     return channel
 
 
@@ -121,15 +126,35 @@ def from_parts(kind: int, data: Any) -> Any:
 class RemoteChannel(_Remote):
     _kind = "Channel"
 
+    _out: Channel | None = None
+    _bounded: bool | None = None
+
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         self._check_open()
+        outbox = self._outbox()
+        if outbox is not None:
+            try:
+                outbox.put(obj, block, timeout)
+                return
+            except _core.DestroyedError:
+                self._out = None  # the way there is gone; trying it tells why
         self._put_message(*to_parts(obj), _limit(block, timeout))
+
+    def _outbox(self) -> Channel | None:
+        """The way to the channel on which nobody waits for an answer. A put that may find the channel full waits."""
+        if self._out is None and self._bounded is not True:
+            if self._bounded is None:
+                self._bounded = self._capacity() > 0
+            if not self._bounded:
+                name = ask("remote.outbox", name=self._remote_name)
+                self._out = Channel._attached((name[0], name[1], name[2]))
+        return self._out
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        return from_parts(*self._get_message(_limit(block, timeout)))
+        return self._receive(_limit(block, timeout)).get()
 
     def get_nowait(self) -> Any:
         return self.get(False)
@@ -138,24 +163,33 @@ class RemoteChannel(_Remote):
         if not self._wait("put", kind, timeout=timeout, payload=bytes(data))[0]:
             raise queue.Full
 
-    def _get_message(self, timeout: float | None) -> tuple[int, bytes]:
+    def _receive(self, timeout: float | None) -> Channel:
+        """The next message, in this thread's own channel."""
         self._check_open()
-        done, message = self._wait("get", timeout=timeout)
+        inbox = _own_channel()
+        done, message = self._wait("get", timeout=timeout, inbox=inbox._name())
         if not done:
             raise queue.Empty
-        kind, data = message
-        return kind, data
+        if message is not None:
+            kind, data = message
+            inbox._put_parts(kind, data, 0)
+        return inbox
 
     def _put_bytes(self, buffer: Any, start: int, size: int) -> None:
         self._check_open()
+        outbox = self._outbox()
+        if outbox is not None:
+            try:
+                outbox._put_bytes(buffer, start, size)
+                return
+            except _core.DestroyedError:
+                self._out = None
         channel = _own_channel()
         channel._put_bytes(buffer, start, size)
         self._put_message(*channel._get_parts(0), None)
 
     def _get_bytes(self, timeout: float | None) -> bytes:
-        channel = _own_channel()
-        channel._put_parts(*self._get_message(timeout), 0)
-        return channel._get_bytes(0)
+        return self._receive(timeout)._get_bytes(0)
 
     def _wait_readable(self, timeout: float | None) -> bool:
         return self._checked_wait("_wait_readable", timeout=timeout)
@@ -213,6 +247,7 @@ class RemoteLock(_RemoteAcquired):
 
 class RemoteSemaphore(_RemoteAcquired):
     _kind = "Semaphore"
+    _acquire = _RemoteAcquired.acquire
 
     def _value(self) -> int:
         return int(self._call("_value"))
@@ -294,4 +329,12 @@ _REMOTE: dict[type, type[_Remote]] = {
 def remote_class(local: Any) -> type[Any]:
     """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
     remote = _REMOTE[local._core_class]
-    return type(local.__name__, (remote, local), {"_local_class": local, "__module__": local.__module__})
+    # What a local class makes of the operations lies above the remote ones.
+    changed = {
+        name: vars(cls)[name]
+        for cls in reversed(local.__mro__)
+        if issubclass(cls, Handle) and cls.__module__ != Handle.__module__
+        for name in vars(cls).keys() & set(dir(remote)) - {"__module__", "__doc__"}
+    }
+    contents = {**changed, "_local_class": local, "__module__": local.__module__}
+    return type(local.__name__, (remote, local), contents)

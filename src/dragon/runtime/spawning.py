@@ -169,6 +169,10 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
     request.parent = identity().puid
     if request.node != run.node:
         return _start_elsewhere(run, request)
+    foreign = [name for name in request.attached if name[2] >> 8 != run.node]
+    if foreign:
+        ask("remote.announce", names=foreign)
+        request.attached = [name for name in request.attached if name[2] >> 8 == run.node]
     record = Words._attached(request.record)
     try:
         with open(os.devnull, "r+") as null:

@@ -1,0 +1,223 @@
+"""A run of several nodes in which something is killed: it is noticed, named, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from conftest import Site
+
+PREAMBLE = """
+    import json, os, signal, socket, subprocess, sys, time
+    import dragon
+    from dragon.infrastructure.errors import NodeLostError
+    from dragon.infrastructure.policy import Policy
+    from dragon.native.machine import System
+    from dragon.native.process import Process, ProcessTemplate
+    from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+    from dragon.native.queue import Queue
+    from dragon.runtime.nodes import run_nodes
+    from dragon.runtime.run import this_run
+
+    def parent_of(pid):
+        return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+    def on(node):
+        return Policy(placement=Policy.Placement.HOST_NAME, host_name=f"node-{node}")
+
+    def report(queue):
+        pids = {"worker": os.getpid(), "zygote": parent_of(os.getpid()), "agent": this_run().agent.pid}
+        queue.put((this_run().node, pids))
+
+    def work(queue):
+        subprocess.Popen(["sleep", "1000"])
+        report(queue)
+        time.sleep(1000)
+
+    def make_queue(answers):
+        queue = Queue()
+        answers.put(queue)
+        report(answers)
+        time.sleep(1000)
+"""
+
+
+def start(site: Site, source: str, *options: str) -> tuple[subprocess.Popen[str], Any]:
+    """A run over two nodes, and what its program printed first."""
+    process = site.start(sys.executable, "-m", "dragon", "--nodes", "2", *options, site.write(PREAMBLE + source))
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        pytest.fail("".join(process.communicate()))
+    return process, json.loads(line)
+
+
+WORKERS = """
+    if __name__ == "__main__":
+        queue = Queue()
+        workers = [Process(work, (queue,), policy=on(node)) for node in range(2)]
+        for worker in workers:
+            worker.start()
+        pids = dict(queue.get() for _ in workers)
+        print(json.dumps({"head": os.getpid(), **pids}), flush=True)
+        while True:
+            time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("victim", ["head", "primary agent", "primary zygote", "front end"])
+def test_everything_ends_with_what_the_run_needs(site: Site, victim: str) -> None:
+    process, pids = start(site, WORKERS)
+    chosen = {
+        "head": pids["head"],
+        "primary agent": pids["0"]["agent"],
+        "primary zygote": pids["0"]["zygote"],
+        "front end": process.pid,
+    }
+    os.kill(chosen[victim], signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    if victim != "front end":
+        assert "Traceback" not in err
+    if victim.startswith("primary"):
+        assert "node-0" in err
+    site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_front_end_ends_everything(site: Site, number: signal.Signals) -> None:
+    process, _ = start(site, WORKERS)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("victim", ["agent", "zygote"])
+def test_a_wait_on_a_lost_node_raises_an_error_that_names_it(site: Site, victim: str) -> None:
+    process, pids = start(
+        site,
+        """
+    if __name__ == "__main__":
+        answers = Queue()
+        worker = Process(make_queue, (answers,), policy=on(1))
+        worker.start()
+        queue = answers.get()
+        print(json.dumps(answers.get()[1]), flush=True)
+        for wait in (queue.get, worker.join, lambda: queue.put(1)):
+            try:
+                wait()
+            except NodeLostError as error:
+                print(error)
+        print([node.host_name for node in run_nodes()])
+        try:
+            Process(work, (answers,), policy=on(1)).start()
+        except Exception as error:
+            print(type(error).__name__, error)
+    """,
+    )
+    os.kill(pids[victim], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    lines = out.splitlines()
+    assert len(lines) == 5, out + err
+    assert all("node-1" in line and "gone" in line for line in lines[:3]), out
+    assert lines[3] == "['node-0']"
+    assert "node-1" in lines[4]
+    assert process.returncode == 0
+    assert "node-1" in err
+
+
+def test_a_lock_whose_holder_was_on_a_lost_node_is_free_again(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    from dragon.native.lock import Lock
+
+    def hold(lock, queue):
+        lock.acquire()
+        work(queue)
+
+    if __name__ == "__main__":
+        queue, lock = Queue(), Lock()
+        Process(hold, (lock, queue), policy=on(1)).start()
+        print(json.dumps(queue.get()[1]), flush=True)
+        print(lock.acquire(timeout=30))
+    """,
+    )
+    os.kill(pids["agent"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert out == "True\n", out + err
+
+
+def test_a_group_reports_the_member_of_a_lost_node(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    if __name__ == "__main__":
+        queue = Queue()
+        group = ProcessGroup()
+        group.add_process(4, ProcessTemplate(work, (queue,)))
+        group.init()
+        group.start()
+        print(json.dumps([queue.get() for _ in range(4)]), flush=True)
+        try:
+            group.join()
+        except DragonUserCodeError as error:
+            print(error)
+    """,
+    )
+    agent = next(pids["agent"] for node, pids in pids if node == 1)
+    os.kill(agent, signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert "node-1" in out, out + err
+    assert "lost" in out
+
+
+def test_members_of_a_lost_node_are_started_again_on_another_one(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    if __name__ == "__main__":
+        queue = Queue()
+        group = ProcessGroup(restart=True)
+        group.add_process(2, ProcessTemplate(work, (queue,)))
+        group.init()
+        group.start()
+        print(json.dumps([queue.get() for _ in range(2)]), flush=True)
+        print(queue.get(timeout=30)[0])
+        group.stop_restart()
+        group.kill()
+        group.join()
+    """,
+    )
+    os.kill(next(pids["agent"] for node, pids in pids if node == 1), signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert out == "0\n", out + err
+    assert process.returncode == 0, err
+
+
+def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    if __name__ == "__main__":
+        if "DRAGON_RESILIENT_RESTART" in os.environ:
+            print(len(run_nodes()), "again")
+            sys.exit(0)
+        queue = Queue()
+        Process(work, (queue,), policy=on(1)).start()
+        print(json.dumps(queue.get()[1]), flush=True)
+        time.sleep(1000)
+    """,
+        "--resilient",
+    )
+    os.kill(pids["agent"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert out == "1 again\n", out + err
+    assert process.returncode == 0, err

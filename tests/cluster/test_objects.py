@@ -1,0 +1,33 @@
+"""The tests of the native classes also pass over two nodes, and with every object on the other node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+TESTS = Path(__file__).parents[1]
+OBJECTS = ("native/test_queue.py", "native/test_sync.py", "mpbridge/test_wait.py")
+
+
+def over_two_nodes(site: Site, *options: str | Path) -> None:
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    pytest_options = ["-q", "-p", "no:cacheprovider", "-c", TESTS.parent / "pyproject.toml", "-o", "timeout=60"]
+    command = [sys.executable, "-m", "dragon", "--nodes", "2", "-m", "pytest", *pytest_options, *options]
+    done = site.run(*command, timeout=200, env={"PYTHONPATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+@pytest.mark.timeout(240)
+def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
+    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge")
+
+
+@pytest.mark.timeout(240)
+def test_every_object_may_be_on_another_node(site: Site) -> None:
+    over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))
