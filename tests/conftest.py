@@ -29,6 +29,7 @@ class Site:
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,7 +45,7 @@ class Site:
 
     def start(self, *command: str | Path, **options: object) -> subprocess.Popen[str]:
         environment = {**self.environment, **options.pop("env", {})}  # type: ignore[dict-item]
-        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        process = subprocess.Popen(  # type: ignore[call-overload]
             [str(c) for c in command],
             env=environment,
             cwd=self.folder,
@@ -53,6 +54,8 @@ class Site:
             stderr=subprocess.PIPE,
             **options,
         )
+        self.started.append(process)
+        return process  # type: ignore[no-any-return]
 
     def run(self, *command: str | Path, timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
         process = self.start(*command, **options)
@@ -99,6 +102,13 @@ class Site:
             if line.startswith(command):
                 os.kill(pid, signal.SIGKILL)
 
+    def end(self) -> None:
+        """End what a test that failed has left, so that it does not disturb the next."""
+        self.kill()
+        for process in self.started:
+            with process:
+                process.kill()
+
     def assert_nothing_left(self, within: float = 15) -> None:
         deadline = time.monotonic() + within
         while (left := self.leftovers()) and time.monotonic() < deadline:
@@ -115,7 +125,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     try:
         place.assert_nothing_left()
     finally:
-        place.kill()  # a test that failed is not to disturb the next
+        place.end()
     assert set(os.listdir("/dev/shm")) - shared == set()
 
 

@@ -23,7 +23,7 @@ def peer(request: pytest.FixtureRequest) -> Peer:
     return found
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 60) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 100) -> tuple[int, str, str]:
     """Its exit code and what it wrote."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
@@ -36,7 +36,7 @@ def test_processes_on_all_nodes(site: Site, peer: Peer) -> None:
 
 
 def test_multiprocessing_over_all_nodes(site: Site, peer: Peer) -> None:
-    assert finish(peer.start(site, PROGRAMS / "everywhere.py"), timeout=100) == (0, "ok\n", "")
+    assert finish(peer.start(site, PROGRAMS / "everywhere.py")) == (0, "ok\n", "")
 
 
 def test_the_exit_code_is_the_programs(site: Site, peer: Peer) -> None:
