@@ -54,20 +54,24 @@ async def complete(meeting: Meeting, *names: str) -> None:
     await meeting.end()
 
 
-def test_all_join_and_learn_of_each_other() -> None:
+def test_all_join_and_the_first_is_told_of_all_the_others_of_it() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b", "c")
         joining = [asyncio.ensure_future(meeting.join(name, index)) for index, name in enumerate("abc")]
         await meeting.gather(20)
         meeting.announce({"label": "basic"})
-        for index, (membership, control) in enumerate(await asyncio.gather(*joining)):
+        joined = await asyncio.gather(*joining)
+        for index, (membership, control) in enumerate(joined):
             assert membership.index == index
-            assert [member.node.host_name for member in membership.members] == ["a", "b", "c"]
-            assert [member.node.is_primary for member in membership.members] == [True, False, False]
             assert membership.settings == {"label": "basic"}
-            assert membership.members[index].port == 7
             assert b"PRIVATE KEY" in membership.key
             control.close()
+        (first, _), *others = joined
+        assert [member.node.host_name for member in first.members] == ["a", "b", "c"]
+        assert [member.node.is_primary for member in first.members] == [True, False, False]
+        for membership, _ in others:
+            assert membership.members == []
+            assert membership.parent == first.members[0]
         await meeting.end()
 
     asynchronously(run())

@@ -13,15 +13,17 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.control import Control
+from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
 from dragon.agent.links import Answer, Links, then
+from dragon.agent.listener import Listener
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
-from dragon.infrastructure.membership import Membership
+from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Channel, Words
@@ -36,7 +38,6 @@ __all__ = ["Cluster"]
 
 log = runtime_log("cluster")
 
-_HANDSHAKE_WITHIN = 5.0
 _GOODBYE = 5.0
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
@@ -45,39 +46,55 @@ _LOOK_AGAIN = 0.02
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "announce", "close_at_end"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end"}
 
     def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
         self.index = membership.index
         self.members = membership.members
         self.lost: dict[int, str] = {}
+        self._known: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._membership = membership
         self._control = control
-        self._listener = listener
+        self._socket = listener
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
         self._inboxes: dict[tuple[int, Name], Channel] = {}
+        # Records of processes that another node had started, until the one there that follows them is attached.
+        self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
 
-    async def open(self, agent: Agent) -> None:
+    async def meet(self) -> None:
+        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone."""
+        membership = self._membership
+        keys = (membership.authority, membership.certificate, membership.key)
+        near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
+        client = client_context(*keys)
+        self.links = Links(self.index, near, client, self._serve, self._notice, self._on_messages, self._on_link_broken)
+        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
+        if near:
+            told, _ = await self.links.call(parent_of(self.index), "members", {})
+            self.members = msgspec.convert(told, list[Member])
+        self.links.members = dict(enumerate(self.members))
+        self._known.set_result(self.members)
+
+    def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""
-        keys = (self._membership.authority, self._membership.certificate, self._membership.key)
         self._agent = agent
-        self.links = Links(self.index, self.members, client_context(*keys), self._serve, self._notice)
         self.guests = Guests(agent.loop)
-        self.outboxes = Outboxes(self.links.call)
+        self.outboxes = Outboxes(self.links)
+        self.flows = Flows(self.links.notify)
         self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
         self._tell_processes()
-        self._server = await agent.loop.create_server(
-            self.links.accept, sock=self._listener, ssl=server_context(*keys), ssl_handshake_timeout=_HANDSHAKE_WITHIN
-        )
+        self._opened.set_result(None)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
 
     async def leave(self) -> None:
         """Say goodbye to the front end once everything here has ended."""
+        self._listener.close()
         self.links.close()
         self._control.send("bye")
         try:
@@ -123,7 +140,9 @@ class Cluster:
         self._tell_processes()
         self.links.forget(index, reason)
         self.guests.node_left(index)
-        self.outboxes.node_left(index)
+        self.flows.node_left(index)
+        for name in [name for name, (node, _) in self._records.items() if node == index]:
+            del self._records[name]
         self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
 
     async def _clear(self) -> None:
@@ -182,6 +201,10 @@ class Cluster:
             raise NodeLostError(f"{self.links.host(node_of(name))} is gone: {self.lost[node_of(name)]}")
         self._note_contact(caller, node_of(name))
         return self.outboxes.open(caller, _name(name))
+
+    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> tuple[str, str]:
+        """Class and text of the error by which messages in an outbox were lost; empty if none were."""
+        return self.outboxes.why_gone(_name(outbox))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)
@@ -314,9 +337,18 @@ class Cluster:
     def _serve(
         self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
     ) -> Callable[[], Any] | None:
+        if operation == "members":
+            self._known.add_done_callback(lambda known: respond(known.result()))
+            return None
+        if not self._opened.done():
+            self._opened.add_done_callback(lambda _: self._serve(node, operation, arguments, payload, respond))
+            return None
         try:
             if operation == "object":
-                return self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+                cancel = self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
+                if arguments["method"] == "_attach":
+                    self._records.pop(_name(arguments["name"]), None)
+                return cancel
             value = self._do(node, operation, arguments)
         except Exception as error:
             respond(None, b"", error)
@@ -333,6 +365,15 @@ class Cluster:
         value.add_done_callback(done)
         return value.cancel
 
+    def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> None:
+        self.flows.received(node, flow, kind, payload)
+
+    def _on_link_broken(self, node: int, reason: str) -> None:
+        if not self._opened.done():
+            return
+        text = f"{self.links.host(node)} is gone: {reason}; messages that were on their way there may be lost"
+        self.outboxes.broken(node, (NodeLostError.__name__, text))
+
     def _do(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
         if operation == "operation":
             part, _, name = arguments["operation"].partition(".")
@@ -340,17 +381,27 @@ class Cluster:
         if operation == "start":
             started = self._agent.processes.start_for(arguments["templates"], arguments["instances"])
             for request in started if arguments["followed"] else ():
-                self.guests.announce(node, request.record, 1)
+                self._records[request.record] = node, Words._attached(request.record)
             return [(request.puid, request.record) for request in started]
         if operation == "announce":
             return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
+        if operation == "flow_open":
+            return self.flows.open(node, _name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")
 
     def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
-        if operation == "left":
+        if not self._opened.done():
+            self._opened.add_done_callback(lambda _: self._notice(node, operation, arguments, payload))
+        elif operation == "left":
             self.guests.left((node, arguments["pid"]))
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
+        elif operation == "flow_taken":
+            self.outboxes.taken(node, **arguments)
+        elif operation == "flow_failed":
+            self.outboxes.failed(node, **arguments)
+        elif operation == "flow_close":
+            self.flows.close(node, **arguments)
         elif operation == "kill":
             self._agent.registry.kill(arguments["puid"], arguments["number"])
         elif operation == "group":

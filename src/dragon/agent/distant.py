@@ -23,12 +23,12 @@ class DistantChannel:
     def __init__(self, call: Call, name: Name) -> None:
         self._call = call
         self._name = name
-        self.ask("_attach")
+        self._ask("_attach")
 
     def put(self, obj: Any) -> asyncio.Future[Answer]:
         """Put an object; the future fails where the reader or its node is gone."""
         kind, data = to_parts(obj)
-        return self.ask("put", kind, timeout=None, payload=data)
+        return self._ask("put", kind, timeout=None, payload=data)
 
     def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         """Have `received` called with the next object, or `ended` where none will come."""
@@ -40,13 +40,13 @@ class DistantChannel:
             (_, kind), data = future.result()
             received(from_parts(kind, data))
 
-        self.ask("get", timeout=None).add_done_callback(done)
+        self._ask("get", timeout=None).add_done_callback(done)
 
     def close(self) -> None:
         """Drop this end."""
-        self.ask("_release")
+        self._ask("_release")
 
-    def ask(self, method: str, *given: Any, timeout: float | None = 0, payload: Any = b"") -> asyncio.Future[Answer]:
+    def _ask(self, method: str, *given: Any, timeout: float | None = 0, payload: Any = b"") -> asyncio.Future[Answer]:
         arguments = {
             "pid": os.getpid(),
             "name": self._name,

@@ -33,7 +33,7 @@ _IMMEDIATE = {
     "Words": {"__len__", "__getitem__", "__setitem__", "add", "swap_if", "read", "write", "_destroy"},
 }
 _WAITING = {
-    "Channel": {"put", "get", "_put_parcel", "_put_loan", "_wait_readable", "_join"},
+    "Channel": {"put", "get", "_wait_readable", "_join"},
     "Lock": {"acquire"},
     "Semaphore": {"acquire"},
     "Event": {"wait"},
@@ -203,18 +203,6 @@ class Guests:
                 return False, None, b""
             return True, None, b""
 
-        position = 0
-
-        def put_parcel() -> tuple[bool, Any, Any]:
-            nonlocal position
-            position = handle._put_parcel(payload, position)
-            return position == len(payload), None, b""
-
-        def put_loan() -> tuple[bool, Any, Any]:
-            if isinstance(payload, _core.Loan):
-                return handle._put_loan(given[0], payload), None, b""
-            return put()
-
         def get() -> tuple[bool, Any, Any]:
             try:
                 kind, data = handle._get_parts(0)
@@ -229,13 +217,7 @@ class Guests:
         def other() -> tuple[bool, Any, Any]:
             return getattr(handle, method)(*given, 0), None, b""
 
-        chosen = {
-            "put": put,
-            "get": get,
-            "_put_parcel": put_parcel,
-            "_put_loan": put_loan,
-            "acquire": acquire,
-        }
+        chosen = {"put": put, "get": get, "acquire": acquire}
         return chosen.get(method, other)
 
     # ---- waiting

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragon.infrastructure.messages import Output, Spawn
+from dragon.runtime import plan
 from dragon.runtime.handle import Words
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
@@ -43,6 +44,7 @@ class Head:
             folder=folder,
             streams=[Output(), Output("forward"), Output("forward")],
         )
+        plan.note_head([executable, *arguments], self._puid)
         reading, self._stdin = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.set_blocking(self._stdin, False)

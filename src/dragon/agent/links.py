@@ -28,11 +28,11 @@ log = runtime_log("links")
 
 _HEADER = struct.Struct("<IQ")
 _LARGEST_PART = 64 * 2**20
-_LARGEST_PAYLOAD = 2**40
+_LARGEST_PAYLOAD = 2**36
 _CONNECT_TIMEOUT = 10.0
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
 _LARGE = 64 * 1024
-_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL = range(5)
+_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL, _MESSAGES = range(6)
 
 # What came back: a value, and raw bytes.
 Answer = tuple[Any, Any]
@@ -48,7 +48,7 @@ def error_of(error: BaseException) -> tuple[str, str]:
 
 def _memory(part: Any, size: int) -> Any:
     """Where a payload is received: a large message straight in the arena."""
-    to_arena = part[0] == _VALUE or (part[0] == _REQUEST and part[3].get("method") == "_put_loan")
+    to_arena = part[0] == _VALUE or (part[0] == _MESSAGES and part[2] >= 0)
     return _core.Loan(size) if to_arena and size >= _LARGE else bytearray(size)
 
 
@@ -88,12 +88,21 @@ class Links:
     """All connections of one agent."""
 
     def __init__(
-        self, index: int, members: list[Member], client: ssl.SSLContext, serve: Serve, noticed: Callable[..., None]
+        self,
+        index: int,
+        members: dict[int, Member],
+        client: ssl.SSLContext,
+        serve: Serve,
+        noticed: Callable[..., None],
+        received: Callable[[int, int, int, Any], None],
+        is_broken: Callable[[int, str], None],
     ) -> None:
         self.index = index
         self.members = members
         self.serve = serve
         self.noticed = noticed
+        self.received = received
+        self._is_broken = is_broken
         self.lost: dict[int, str] = {}
         self._client = client
         self._links: dict[int, Link] = {}
@@ -116,9 +125,13 @@ class Links:
         """The same without an answer."""
         self._send(node, _NOTICE, None, (operation, arguments), payload)
 
+    def send_messages(self, node: int, flow: int, kind: int, data: Any) -> None:
+        """Send messages of a flow, in order. Where the connection breaks `is_broken` says so."""
+        self._send(node, _MESSAGES, None, (flow, kind), data)
+
     def host(self, node: int) -> str:
         """How messages name a node."""
-        return f"node {node} ({self.members[node].node.host_name})" if node < len(self.members) else f"node {node}"
+        return f"node {node} ({self.members[node].node.host_name})" if node in self.members else f"node {node}"
 
     def forget(self, node: int, reason: str) -> None:
         """A node is gone: whatever waits for it fails."""
@@ -128,6 +141,7 @@ class Links:
         link = self._links.pop(node, None)
         if link is not None:
             link.abort()
+        self._is_broken(node, reason)
         for _, future, _, _ in self._waiting.pop(node, []):
             self._fail(node, future)
 
@@ -146,7 +160,7 @@ class Links:
             link.send(kind, future, body, payload)
         elif node in self.lost:
             self._fail(node, future)
-        elif not 0 <= node < len(self.members):
+        elif node not in self.members:
             if future is not None:
                 future.set_exception(ValueError(f"the run has no node {node}"))
         else:
@@ -178,8 +192,10 @@ class Links:
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
         """A connection ended."""
+        reason = self.lost.get(node, reason) if node is not None else reason
         if node is not None and self._links.get(node) is link:
             del self._links[node]
+            self._is_broken(node, reason)
         if node is not None:
             for future in link.pending.values():
                 if not future.done():
@@ -236,6 +252,18 @@ class Link(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        try:
+            self._take(count)
+        except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
+            log.exception("%s sent what cannot be understood; the connection is closed", self.links.host(self._peer))
+            self.transport.abort()
+
+    @property
+    def _peer(self) -> int:
+        assert self.node is not None
+        return self.node
+
+    def _take(self, count: int) -> None:
         if self._payload is not None:
             self._filled += count
             if self._filled == len(self._view):
@@ -253,9 +281,7 @@ class Link(asyncio.BufferedProtocol):
             return False
         size, payload = _HEADER.unpack_from(self._buffer, self._start)
         if size > _LARGEST_PART or payload > _LARGEST_PAYLOAD:
-            log.error("%s sent a frame of %d bytes; the connection is closed", self.links.host(self.node or 0), size)
-            self.transport.abort()
-            return False
+            raise ValueError(f"a frame of {size} and {payload} bytes is too large")
         if available < _HEADER.size + size:
             return False
         start = self._start + _HEADER.size
@@ -296,6 +322,9 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
         """Send a request or a notice."""
+        if kind == _MESSAGES:
+            self._write((kind, *body), payload)
+            return
         number = 0
         if future is not None:
             if future.done():
@@ -331,15 +360,16 @@ class Link(asyncio.BufferedProtocol):
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]
-        assert self.node is not None
         if kind == _REQUEST:
             cancel = self.links.serve(
-                self.node, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
+                self._peer, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
             )
             if cancel is not None:
                 self.serving[number] = cancel
+        elif kind == _MESSAGES:
+            self.links.received(self._peer, number, part[2], payload)
         elif kind == _NOTICE:
-            self.links.noticed(self.node, part[2], part[3], payload)
+            self.links.noticed(self._peer, part[2], part[3], payload)
         elif kind == _CANCEL:
             cancel = self.serving.pop(number, None)
             if cancel is not None:

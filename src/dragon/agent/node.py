@@ -52,7 +52,9 @@ def serve(token: Token) -> int:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
         membership, control = await join(token, node, addresses, listener.getsockname()[1], timeout)
         _take_over(agent, membership)
-        return Cluster(membership, control, listener)
+        cluster = Cluster(membership, control, listener)
+        await cluster.meet()
+        return cluster
 
     agent = Agent(run, zygote, events, requests, join=find_others)
     agent.serve_for_ever()

@@ -8,40 +8,73 @@ wrote them to. What is under way is bounded: a full outbox lets its writers wait
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragon.agent.distant import Call, DistantChannel
+from dragon.agent.flows import PARCEL, WINDOW
+from dragon.agent.links import Answer
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.remote import node_of
+
+if TYPE_CHECKING:
+    from dragon.agent.links import Links
 
 __all__ = ["Outboxes"]
 
 _CAPACITY = 256  # messages
 _PARCEL = 256 * 1024  # bytes
-_WINDOW = 8 * 2**20  # bytes that have left and have not arrived
 
 
 class Outboxes:
     """The outboxes of one node, by the channels that they lead to."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, links: Links) -> None:
+        self._links = links
         self._outboxes: dict[Name, _Outbox] = {}
+        self._by_flow: dict[tuple[int, int], _Outbox] = {}
+        self._failures: dict[Name, tuple[str, str]] = {}
 
     def open(self, pid: int, name: Name) -> Name:
         """The outbox that leads to a channel, for that process."""
         outbox = self._outboxes.get(name)
-        if outbox is None or outbox.broken:
-            outbox = self._outboxes[name] = _Outbox(self._call, name)
+        if outbox is None:
+            outbox = self._outboxes[name] = _Outbox(self._links, name)
+            opened = self._links.call(node_of(name), "flow_open", {"name": name})
+            opened.add_done_callback(lambda future: self._opened(name, outbox, future))
         outbox.users.add(pid)
-        return outbox.channel._name()
+        return outbox.name
+
+    def _opened(self, name: Name, outbox: _Outbox, future: asyncio.Future[Answer]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled() or error is not None:
+            self._give_up(name, outbox, ("", ""))  # whoever tries the channel itself learns why
+            return
+        outbox.flow = future.result()[0]
+        self._by_flow[node_of(name), outbox.flow] = outbox
+        outbox.send()
+
+    def why_gone(self, outbox: Name) -> tuple[str, str]:
+        """The error by which messages in an outbox were lost; empty if none were."""
+        return self._failures.get(outbox, ("", ""))
 
     def flush(self, node: int) -> None:
         """Send what is there, before something else goes to that node."""
         for name, outbox in self._outboxes.items():
             if node_of(name) == node:
                 outbox.send()
+
+    def taken(self, node: int, number: int, size: int) -> None:
+        """So many bytes more have arrived."""
+        outbox = self._by_flow.get((node, number))
+        if outbox is not None:
+            outbox.arrived(size)
+
+    def failed(self, node: int, number: int, error: tuple[str, str]) -> None:
+        """Messages could not be put into the channel."""
+        outbox = self._by_flow.pop((node, number), None)
+        if outbox is not None:
+            outbox.flow = 0
+            self._give_up(outbox.leads_to, outbox, error)
 
     def left(self, pid: int, name: Name | None = None) -> None:
         """A process has ended, or dropped its handle of a channel."""
@@ -52,75 +85,84 @@ class Outboxes:
                     del self._outboxes[known]
                     outbox.close()
 
-    def node_left(self, node: int) -> None:
-        """A node is gone: whoever writes there is told."""
-        for name, outbox in list(self._outboxes.items()):
-            if node_of(name) == node:
-                del self._outboxes[name]
-                outbox.give_up()
+    def broken(self, node: int, error: tuple[str, str]) -> None:
+        """The connection to a node, or the node, is gone, and with it perhaps what was under way."""
+        for key in [key for key in self._by_flow if key[0] == node]:
+            outbox = self._by_flow.pop(key)
+            outbox.flow = 0
+            self._give_up(outbox.leads_to, outbox, error)
+
+    def _give_up(self, name: Name, outbox: _Outbox, error: tuple[str, str]) -> None:
+        if self._outboxes.get(name) is outbox:
+            del self._outboxes[name]
+        self._failures[outbox.name] = error
+        outbox.end()
 
 
 class _Outbox:
     """One channel here that leads to one there. `users` are the processes that write to it."""
 
-    def __init__(self, call: Call, name: Name) -> None:
+    def __init__(self, links: Links, leads_to: Name) -> None:
+        self.leads_to = leads_to
         self.channel = Channel(_CAPACITY)
+        self.name = self.channel._name()
         self.users: set[int] = set()
-        self.broken = False
-        self._there = DistantChannel(call, name)
+        self.flow = 0
+        self._links = links
+        self._node = node_of(leads_to)
         self._loop = asyncio.get_running_loop()
         self._under_way = 0
-        self._closing = False
+        self._closing = self._ended = self._listening = False
         self._bell = self.channel._fileno()
-        self._loop.add_reader(self._bell, self.send)
 
     def send(self) -> None:
         """Send what is there, as far as the window goes."""
-        while not self.broken and self._under_way < _WINDOW:
+        if not self.flow or self._ended:
+            return
+        while self._under_way < WINDOW:
             parcel, kind, loan = self.channel._take_parcel(_PARCEL)
             if parcel:
-                self._pass("_put_parcel", [0], parcel)
+                self._pass(PARCEL, parcel)
             if loan is not None:
-                self._pass("_put_loan", [kind], memoryview(loan))
+                self._pass(kind, memoryview(loan))
             if not parcel and loan is None:
-                break
+                if self._closing:
+                    self.end()
+                elif not self._listening:
+                    self._listen(True)
+                return
+        self._listen(False)
+
+    def _listen(self, on: bool) -> None:
+        self._listening = on
+        if on:
+            self._loop.add_reader(self._bell, self.send)
         else:
             self._loop.remove_reader(self._bell)
-        if self._closing and not self._under_way:
-            self._end()
 
-    def _pass(self, method: str, given: list[Any], data: Any) -> None:
-        size = len(data)
-        self._under_way += size
+    def _pass(self, kind: int, data: Any) -> None:
+        self._under_way += len(data)
+        self._links.send_messages(self._node, self.flow, kind, data)
 
-        def arrived(future: asyncio.Future[Any]) -> None:
-            was_full = self._under_way >= _WINDOW
-            self._under_way -= size
-            if future.cancelled() or future.exception() is not None:
-                self.give_up()
-            elif was_full and self._under_way < _WINDOW and not self.broken:
-                self._loop.add_reader(self._bell, self.send)
-                self.send()
-            elif self._closing:
-                self.send()
-
-        self._there.ask(method, *given, timeout=None, payload=data).add_done_callback(arrived)
+    def arrived(self, size: int) -> None:
+        """The window moves on."""
+        was_full = self._under_way >= WINDOW
+        self._under_way -= size
+        if was_full:
+            self.send()
 
     def close(self) -> None:
         """Send what is left, then end: nobody writes to it any more."""
         self._closing = True
         self.send()
 
-    def give_up(self) -> None:
-        """What was to be sent cannot arrive. The next put finds the outbox gone, and asks why."""
-        if not self.broken:
-            self._end()
-
-    def _end(self) -> None:
-        if self.broken:
+    def end(self) -> None:
+        """The next put finds the outbox gone, and asks why."""
+        if self._ended:
             return
-        self.broken = True
-        self._loop.remove_reader(self._bell)
+        self._ended = True
+        self._listen(False)
         self.channel._destroy()
         self.channel._close()
-        self._there.close()
+        if self.flow:
+            self._links.notify(self._node, "flow_close", {"number": self.flow})

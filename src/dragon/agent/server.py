@@ -89,7 +89,7 @@ class Agent:
             return
         try:
             if await self._find_others():
-                await self._open()
+                self._open()
                 await self.over
         finally:
             await self._finish()
@@ -111,7 +111,7 @@ class Agent:
             return False
         return True
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
         self.streams = Streams(self.run.label, self.run.node, host_name)
         self.registry = Registry(self.run.node)
@@ -119,7 +119,7 @@ class Agent:
         self.groups = Groups(self.run.node, self.registry, self.processes, host_name, self.cluster)
         self._sweep()
         if self.cluster is not None:
-            await self.cluster.open(self)
+            self.cluster.open(self)
         Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:

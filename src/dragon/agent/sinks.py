@@ -17,12 +17,15 @@ __all__ = ["Lines", "Sink", "ToChannel", "ToDescriptor", "ToDistantChannel", "To
 
 _TAIL = 4096
 _MOST_UNDER_WAY = 1000  # lines
+_PATIENCE = 0.05
 
 
 class Sink:
     """Where output goes."""
 
     by_line = True
+    # Seconds after which the beginning of a line, a prompt perhaps, is passed on.
+    patience: float | None = None
 
     @property
     def is_full(self) -> bool:
@@ -130,7 +133,9 @@ class Lines(Sink):
 
     def __init__(self, target: Sink, label: str, tails: dict[int, bytes] | None, puid: int) -> None:
         self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
-        self.by_line = bool(label)
+        # At one terminal the lines of processes of several nodes stay whole.
+        self.by_line = bool(label) or isinstance(target, ToFrontEnd)
+        self.patience = None if label else _PATIENCE
 
     @property
     def is_full(self) -> bool:

@@ -103,6 +103,7 @@ class _Reader:
         self.loop, self.fd, self.sink, self.done = loop, fd, sink, done
         self.rest = b""
         self.draining = False
+        self.timer: asyncio.TimerHandle | None = None
         os.set_blocking(fd, False)
         loop.add_reader(fd, self.on_readable)
 
@@ -127,9 +128,29 @@ class _Reader:
         if newline:
             self.sink.write(whole + newline)
         if len(self.rest) > _LONGEST_LINE:
-            self.sink.write(self.rest)
-            self.rest = b""
+            self.pass_rest()
+        elif self.rest and self.sink.patience is not None and self.timer is None:
+            self.timer = self.loop.call_later(self.sink.patience, self.lose_patience, self.rest)
         return True
+
+    def lose_patience(self, beginning: bytes) -> None:
+        """Pass on the beginning of a line if no more of it has come, and no more could have."""
+        self.timer = None
+        if self.fd < 0 or self.on_readable() or not self.rest:
+            return
+        if self.rest == beginning and not self.sink.is_full:
+            self.pass_rest()
+        elif self.timer is None:
+            self.timer = self.loop.call_later(self.sink.patience, self.lose_patience, self.rest)
+
+    def pass_rest(self) -> None:
+        """Do not wait for the end of the line."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        rest, self.rest = self.rest, b""
+        if rest:
+            self.sink.write(rest)
 
     def resume(self) -> None:
         if self.fd >= 0:
@@ -144,9 +165,7 @@ class _Reader:
     def close(self) -> None:
         if self.fd < 0:
             return
-        if self.rest:
-            self.sink.write(self.rest)
-            self.rest = b""
+        self.pass_rest()
         self.loop.remove_reader(self.fd)
         os.close(self.fd)
         self.fd = -1

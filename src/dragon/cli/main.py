@@ -27,6 +27,10 @@ examples:
   dragon --nodes 4 sweep.py         rehearse on four simulated nodes; in an allocation: use four of its nodes
   dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
+other commands (a program of that name is run as ./NAME):
+  dragon plan [--json] PROG ...     run it, and print which process ran where
+  dragon k8s manifest ...           a Kubernetes job that runs a program
+
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
 says how the program ended (128 + the signal's number if it was killed).
 """
@@ -85,6 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
+    if words[:1] == ["plan"]:
+        from dragon.cli import plan
+
+        return plan.main(words[1:], main)
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
         parser().error("no program given; `dragon -h` shows how")

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from dragon.infrastructure import parameters
 from dragon.runtime.lacking import listed
-from dragon.runtime.plan import PlanRecord
+from dragon.runtime.plan import PlanRecord, read_plan
 
-__all__ = ["print_plan"]
+__all__ = ["main", "print_plan"]
+
+_HELP = """\
+usage: dragon plan [--json] [option of dragon ...] PROG [ARG ...]
+
+Run a program as `dragon` does, and print at its end which of its processes ran where: host, CPUs, the GPUs that it
+was given, and the level of policies that decided. What the program itself prints goes to stderr.
+
+  dragon plan --nodes 4 --cpus 32 --gpus 4 train.py     rehearse on four simulated nodes of that shape
+  dragon plan --json train.py > plan.json               the same as a list of objects, in the order of placement
+"""
 
 _HEADER = ("host", "process", "target", "CPUs", "GPUs", "chosen by")
+
+
+def main(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> int:
+    """Have `run` run the command line that is left, and print the plan; the program's exit code."""
+    if words[:1] in ([], ["-h"], ["--help"]):
+        print(_HELP, end="")
+        return 0 if words else 2
+    as_json = "--json" in words[:1]
+    # In the current folder, which other nodes see too.
+    with tempfile.TemporaryDirectory(prefix=".dragon-plan-", dir=os.getcwd()) as folder:
+        path = os.environ[parameters.PLAN] = str(Path(folder) / "plan")
+        stdout = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            code = run(words[1:] if as_json else words)
+        finally:
+            sys.stdout.flush()
+            os.dup2(stdout, 1)
+            os.close(stdout)
+        print_plan(read_plan(path), as_json)
+    return code
 
 
 def print_plan(records: Sequence[PlanRecord], as_json: bool) -> None:

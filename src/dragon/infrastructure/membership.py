@@ -9,7 +9,7 @@ import msgspec
 
 from dragon.infrastructure.node_desc import NodeDescriptor
 
-__all__ = ["Member", "Membership", "Token"]
+__all__ = ["FANOUT", "Member", "Membership", "Token", "parent_of"]
 
 
 class Token(msgspec.Struct, kw_only=True):
@@ -43,14 +43,25 @@ class Member(msgspec.Struct, kw_only=True):
     port: int
 
 
+FANOUT = 32
+"""Nodes that ask the same one for the members of the run."""
+
+
+def parent_of(index: int) -> int:
+    """The node that a node asks."""
+    return (index - 1) // FANOUT
+
+
 class Membership(msgspec.Struct, kw_only=True):
     """A run as its front end describes it to one node, `index` of `members`.
 
+    Only the first node is given the members; any other asks its `parent`, a node that comes before it, for them.
     `certificate` and `key` are this node's, signed by `authority` (all PEM); `settings` are the run's options.
     """
 
     index: int
-    members: list[Member]
+    members: list[Member] = []
+    parent: Member | None = None
     authority: bytes
     certificate: bytes
     key: bytes

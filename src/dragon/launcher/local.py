@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from dragon.infrastructure.messages import Output
+from dragon.runtime import plan
 from dragon.runtime import run as run_module
 from dragon.runtime.spawning import Started, environment_changes, new_request, start
 
@@ -28,6 +29,7 @@ def run(command: list[str], label: str) -> int:
         request.executable, request.arguments = command[0], command[1:]
         request.environment = environment_changes(this)
         head = start(request)
+        plan.note_head(command, request.puid)
         interrupts.head = head
         return _wait(head, interrupts)
     finally:

@@ -17,7 +17,7 @@ import msgspec
 
 import dragon
 from dragon.agent.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
-from dragon.infrastructure.membership import Member, Membership, Token
+from dragon.infrastructure.membership import Member, Membership, Token, parent_of
 from dragon.launcher.base import LaunchError
 from dragon.launcher.identity import Identity
 from dragon.runtime.credentials import Authority, greeting_context, node_name
@@ -92,19 +92,21 @@ class Rendezvous:
     def announce(self, settings: dict[str, Any]) -> None:
         """Send each node its membership."""
         self.announced = True
-        members = msgspec.Raw(msgspec.msgpack.encode(self.members))  # the same for all: written once
+        known = [member for member in self.members if member is not None]
         for index, control in enumerate(self.controls):
             assert control is not None
             certificate, key = self.authority.issue(node_name(index))
             own = Membership(
                 index=index,
-                members=[],
+                # The list is handed on from node to node: for thousands of them it is too long to be sent to each.
+                members=[] if index else known,
+                parent=known[parent_of(index)] if index else None,
                 authority=self.authority.certificate,
                 certificate=certificate,
                 key=key,
                 settings=settings,
             )
-            control.send("membership", **{**msgspec.structs.asdict(own), "members": members})
+            control.send("membership", **msgspec.structs.asdict(own))
 
     def close(self) -> None:
         """Accept nobody any more; may be called again."""

@@ -11,7 +11,7 @@ from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSuppo
 from dragon.infrastructure.messages import Request, decode_reply, encode
 from dragon.runtime.run import this_run
 
-__all__ = ["ask"]
+__all__ = ["ask", "error_named"]
 
 _local = threading.local()
 _ERRORS: dict[str, type[Exception]] = {
@@ -50,9 +50,13 @@ def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: An
         _local.connection = None  # the agent forgets what was asked for
         raise
     if reply.error is not None:
-        kind, text = reply.error
-        raise _ERRORS.get(kind, RuntimeError)(text)
+        raise error_named(*reply.error)
     return reply.value
+
+
+def error_named(kind: str, text: str) -> Exception:
+    """The error that an agent described."""
+    return _ERRORS.get(kind, RuntimeError)(text)
 
 
 class _Connection:

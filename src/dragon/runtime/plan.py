@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dragon.infrastructure import parameters
+from dragon.runtime.nodes import own_node
 from dragon.runtime.placement import Placed
 
-__all__ = ["PlanRecord", "name_of", "note", "read_plan"]
+__all__ = ["PlanRecord", "name_of", "note", "note_head", "read_plan"]
 
 
 class PlanRecord(msgspec.Struct, kw_only=True):
@@ -59,6 +60,13 @@ def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
         os.write(file, msgspec.json.encode(record) + b"\n")
     finally:
         os.close(file)
+
+
+def note_head(command: Sequence[str], puid: int) -> None:
+    """The same for the head process, which is where it is."""
+    if os.environ.get(parameters.PLAN):
+        program = next((word for word in command[1:] if word.endswith(".py")), command[0])
+        note(Placed(own_node(), [], {}), "head", os.path.basename(program), puid)
 
 
 def name_of(target: Callable[..., Any] | str | None) -> str:

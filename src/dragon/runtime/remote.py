@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from dragon import _core
 from dragon.infrastructure.messages import Name
-from dragon.runtime.agent_client import ask
+from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.handle import Channel, Handle
 
 __all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
@@ -137,7 +137,7 @@ class RemoteChannel(_Remote):
                 outbox.put(obj, block, timeout)
                 return
             except _core.DestroyedError:
-                self._out = None  # the way there is gone; trying it tells why
+                self._lose_outbox(outbox)
         self._put_message(*to_parts(obj), _limit(block, timeout))
 
     def _outbox(self) -> Channel | None:
@@ -163,6 +163,13 @@ class RemoteChannel(_Remote):
         if not self._wait("put", kind, timeout=timeout, payload=bytes(data))[0]:
             raise queue.Full
 
+    def _lose_outbox(self, outbox: Channel) -> None:
+        """The way there is gone. Raises what kept earlier messages from arriving; else trying the channel tells why."""
+        self._out = None
+        kind, text = ask("remote.why_gone", outbox=outbox._name())
+        if kind:
+            raise error_named(kind, text)
+
     def _receive(self, timeout: float | None) -> Channel:
         """The next message, in this thread's own channel."""
         self._check_open()
@@ -183,7 +190,7 @@ class RemoteChannel(_Remote):
                 outbox._put_bytes(buffer, start, size)
                 return
             except _core.DestroyedError:
-                self._out = None
+                self._lose_outbox(outbox)
         channel = _own_channel()
         channel._put_bytes(buffer, start, size)
         self._put_message(*channel._get_parts(0), None)

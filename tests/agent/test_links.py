@@ -1,0 +1,177 @@
+"""Connections between agents: requests, answers, messages, and what a peer can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import described
+from dragon.agent.links import Links, RemoteError
+from dragon.agent.listener import Listener
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.membership import Member
+from dragon.runtime.credentials import Authority, client_context, node_name, server_context
+from dragon.runtime.run import this_run
+
+AUTHORITY = Authority.create()
+KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
+
+
+class Ends:
+    """Two agents' links. The second serves `echo`, `fail` and `wait`, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self.port = listeners[1].getsockname()[1]
+        members = {
+            index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
+            for index, listener in enumerate(listeners)
+        }
+        self.told: list[Any] = []
+        self.cancelled = asyncio.Event()
+        self.broken = asyncio.Event()
+        self.links = [self._links(index, members) for index in range(2)]
+        self.listeners = [
+            Listener(listener, server_context(*keys), links.accept)
+            for listener, links, keys in zip(listeners, self.links, KEYS, strict=True)
+        ]
+
+    def _links(self, index: int, members: dict[int, Member]) -> Links:
+        return Links(
+            index,
+            members,
+            client_context(*KEYS[index]),
+            self._serve,
+            lambda *notice: self.told.append(notice),
+            lambda *messages: self.told.append(messages),
+            lambda node, reason: self.broken.set(),
+        )
+
+    def _serve(
+        self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
+    ) -> Callable[[], None] | None:
+        if operation == "wait":
+            return self.cancelled.set
+        if operation == "fail":
+            respond(None, b"", LookupError("there is no such thing"))
+        else:
+            respond(arguments, payload)
+        return None
+
+
+def run(test: Callable[[Ends], Awaitable[None]]) -> None:
+    this_run()  # large payloads are received in the arena
+
+    async def main() -> None:
+        ends = Ends()
+        async with asyncio.timeout(30):
+            await test(ends)
+        for links, listener in zip(ends.links, ends.listeners, strict=True):
+            links.close()
+            listener.close()
+        await asyncio.sleep(0.01)
+
+    uvloop.run(main())
+
+
+def test_answers_come_back_with_values_and_payloads_of_any_size() -> None:
+    async def test(ends: Ends) -> None:
+        for size in (0, 1, 40_000, 300_000, 5_000_000):
+            value, payload = await ends.links[0].call(1, "echo", {"size": size}, bytes(size))
+            assert value == {"size": size}
+            assert bytes(payload) == bytes(size)
+        answers = [ends.links[0].call(1, "echo", {"n": n}, b"x" * n) for n in range(500)]
+        assert [value["n"] for value, _ in await asyncio.gather(*answers)] == list(range(500))
+
+    run(test)
+
+
+def test_an_error_keeps_its_kind_and_text() -> None:
+    async def test(ends: Ends) -> None:
+        with pytest.raises(RemoteError, match="no such thing") as error:
+            await ends.links[0].call(1, "fail", {})
+        assert error.value.kind == "LookupError"
+
+    run(test)
+
+
+def test_messages_and_notices_arrive_in_order() -> None:
+    async def test(ends: Ends) -> None:
+        for n in range(100):
+            ends.links[0].notify(1, "note", {"n": n})
+            ends.links[0].send_messages(1, 7, 3, b"m" * n)
+        await ends.links[0].call(1, "echo", {})
+        assert [entry[2]["n"] for entry in ends.told[::2]] == list(range(100))
+        assert [len(memoryview(entry[3])) for entry in ends.told[1::2]] == list(range(100))
+
+    run(test)
+
+
+def test_a_request_that_is_given_up_is_cancelled_there() -> None:
+    async def test(ends: Ends) -> None:
+        future = ends.links[0].call(1, "wait", {})
+        await ends.links[0].call(1, "echo", {})
+        future.cancel()
+        await ends.cancelled.wait()
+
+    run(test)
+
+
+def test_what_waits_for_a_lost_node_fails_and_names_it() -> None:
+    async def test(ends: Ends) -> None:
+        future = ends.links[0].call(1, "wait", {})
+        await ends.links[0].call(1, "echo", {})
+        ends.links[0].forget(1, "its power is off")
+        with pytest.raises(NodeLostError, match=r"node 1 \(node1.cluster.org\) is gone: .*power"):
+            await future
+        with pytest.raises(NodeLostError, match="power"):
+            await ends.links[0].call(1, "echo", {})
+
+    run(test)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<IQ", len(body), 0) + body
+
+
+frames = st.one_of(
+    st.binary(min_size=1, max_size=200),
+    st.binary(max_size=100).map(framed),
+    st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)).map(lambda sizes: struct.pack("<IQ", *sizes)),
+    st.recursive(
+        st.none() | st.integers(-(2**40), 2**40) | st.text(max_size=5) | st.binary(max_size=5),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=8,
+    ).map(lambda part: framed(msgspec.msgpack.encode(part))),
+)
+
+
+def send_all(port: int, sent: list[bytes]) -> None:
+    context = client_context(*KEYS[0])
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as plain, context.wrap_socket(plain) as peer:
+            for frame in sent:
+                peer.sendall(frame)
+    except (ConnectionError, ssl.SSLError):
+        return  # it was thrown out
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(frames, min_size=1, max_size=4))
+def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> None:
+    async def test(ends: Ends) -> None:
+        await asyncio.to_thread(send_all, ends.port, sent)
+        value, _ = await ends.links[0].call(1, "echo", {"still": "here"})
+        assert value == {"still": "here"}
+
+    run(test)

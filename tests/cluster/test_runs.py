@@ -1,0 +1,166 @@
+"""Programs over simulated nodes: where their processes run, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+WORKSHOP = Path(__file__).parents[1] / "seeds" / "programs"
+SHAPE = ("--nodes", "2", "--cpus", "32", "--gpus", "4")
+EVERYWHERE = """
+    import os, socket, sys
+    import multiprocessing as mp
+    import dragon
+
+    def say(number):
+        print("line", number, socket.gethostname())
+        print("warning", number, file=sys.stderr)
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        processes = [mp.Process(target=say, args=(number,), name=f"p{number}") for number in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        print("codes", [process.exitcode for process in processes])
+"""
+
+
+def test_workers_of_a_pool_are_bound_to_the_gpus_of_every_node(site: Site) -> None:
+    done = site.dragon(*SHAPE, WORKSHOP / "0_dragon_pool.py", timeout=100)
+    assert done.returncode == 0, done.stderr
+    bound = done.stdout.partition("Dragon Pool")[2]
+    found = set(re.findall(r"host (node-\d), GPU ID\(s\): (\d)", bound))
+    assert found == {(f"node-{node}", str(gpu)) for node in range(2) for gpu in range(4)}
+
+
+def test_members_of_a_group_get_the_devices_that_their_policies_name(site: Site) -> None:
+    done = site.dragon(*SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = sorted(re.findall(r"host (node-\d), GPU ID\(s\): (\d)", done.stdout))
+    assert found == [(f"node-{node}", str(gpu)) for node in range(2) for gpu in range(4)]
+
+
+def test_processes_go_over_the_nodes_and_their_output_to_the_front_end(site: Site) -> None:
+    done = site.dragon("--nodes", "2", site.write(EVERYWHERE))
+    assert done.returncode == 0, done.stderr
+    hosts = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("line")}
+    assert hosts == {"node-0", "node-1"}
+    assert done.stdout.count("line") == 4
+    assert done.stdout.splitlines()[-1] == "codes [0, 0, 0, 0]"
+    assert sorted(re.findall(r"warning (\d)", done.stderr)) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("option", "label"),
+    [("--basic-label", r"\[p1\] line 1 node-1"), ("--verbose-label", r"\[node-1 \d+ p1 stdout\] line 1 node-1")],
+)
+def test_lines_are_labelled_as_asked(site: Site, option: str, label: str) -> None:
+    done = site.dragon("--nodes", "2", option, site.write(EVERYWHERE))
+    assert any(re.fullmatch(label, line) for line in done.stdout.splitlines()), done.stdout + done.stderr
+
+
+def test_all_output_arrives_in_order_however_much_there_is(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        site.write(
+            """
+            from dragon.native.process import ProcessTemplate
+            from dragon.native.process_group import ProcessGroup
+
+            def chatter(number):
+                for line in range(20_000):
+                    print(number, line, "x" * 100)
+
+            if __name__ == "__main__":
+                group = ProcessGroup()
+                for number in range(2):
+                    group.add_process(1, ProcessTemplate(chatter, (number,)))
+                group.init()
+                group.start()
+                group.join()
+            """
+        ),
+        timeout=100,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 40_000, done.stderr
+    for number in ("0", "1"):
+        assert [line.split()[1] for line in lines if line.split()[0] == number] == [str(n) for n in range(20_000)]
+
+
+def test_standard_input_reaches_the_head_process(site: Site) -> None:
+    program = site.write("import sys; print(sum(len(line) for line in sys.stdin), flush=True)")
+    data = site.folder / "data"
+    data.write_text("a line\n" * 200_000)
+    with data.open() as file:
+        done = site.dragon("--nodes", "2", program, stdin=file)
+    assert done.stdout == f"{data.stat().st_size}\n", done.stderr
+
+
+@pytest.mark.parametrize(("source", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_the_command_ends_with_the_code_of_the_head_process(site: Site, source: str, code: int) -> None:
+    assert site.dragon("--nodes", "2", site.write(source)).returncode == code
+
+
+def test_a_process_on_another_node_has_pipes_signals_and_a_sentinel(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        site.write(
+            """
+            import select
+            from dragon.infrastructure.policy import Policy
+            from dragon.native.process import Popen, Process
+
+            there = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            cat = Popen(["cat"], stdin=Popen.PIPE, stdout=Popen.PIPE, policy=there)
+            cat.stdin.send("to and fro\\n")
+            print(cat.stdout.recv(), end="")
+            cat.stdin.close()
+            cat.wait()
+            print(cat.returncode)
+            host = Process("hostname", stdout=Popen.PIPE, policy=there)
+            host.start()
+            print(host.stdout_conn.recv(), end="")
+            sleep = Process("sleep", ["1000"], policy=there)
+            sleep.start()
+            print(sleep.is_alive, sleep.node)
+            sentinel = sleep._started.sentinel
+            sleep.terminate()
+            select.select([sentinel], [], [], 30)
+            print(sleep.join(30))
+            try:
+                Process("/no/such/program", policy=there).start()
+            except Exception as error:
+                print(type(error).__name__)
+            """
+        ),
+    )
+    lines = done.stdout.split("\n")
+    assert lines[:4] == ["to and fro", "0", "node-1", "True 1"], done.stdout + done.stderr
+    assert lines[4] == "-15"
+
+
+def test_a_plan_says_which_process_ran_where(site: Site) -> None:
+    done = site.dragon("plan", "--json", *SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
+    records = json.loads(done.stdout)
+    assert [record["name"] for record in records[:2]] == ["head", "group-1-0"]
+    assert {record["host_name"] for record in records} == {"node-0", "node-1"}
+    assert records[1]["cpus"] == list(range(8))
+    assert records[1]["gpus"] == {"CUDA_VISIBLE_DEVICES": "3"}
+    assert "Hello from host" in done.stderr
+
+
+def test_a_plan_is_a_table_for_people(site: Site) -> None:
+    done = site.dragon("plan", *SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["host", "process", "target", "CPUs", "GPUs", "chosen", "by"]
+    assert lines[-1].split()[:5] == ["node-1", "group-1[7]", "hello_gpu_affinity", "24-31", "CUDA_VISIBLE_DEVICES=0"]
