@@ -58,7 +58,7 @@ class Pods:
     def _await_others(self) -> None:
         others, self._others = self._others, []
         for other in others:
-            other.communicate(timeout=30)
+            print(*other.communicate(timeout=30), file=sys.stderr)  # shown where a test fails
 
 
 def value_of(entry: dict[str, Any], secret: dict[str, Any]) -> str:
