@@ -12,8 +12,8 @@ from dragon.runtime.handle import Channel
 __all__ = ["PARCEL", "WINDOW", "Flows"]
 
 PARCEL = -1  # in place of the kind of one message: several small ones
-WINDOW = 8 * 2**20  # bytes that may have left their node without being known to have arrived
-_ACKNOWLEDGED = WINDOW // 8
+WINDOW = 32 * 2**20  # bytes that may have left their node without being known to have arrived
+_ACKNOWLEDGED = WINDOW // 16
 
 
 class _Flow:

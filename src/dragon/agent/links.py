@@ -222,6 +222,7 @@ class Link(asyncio.BufferedProtocol):
         self._view = memoryview(b"")
         self._filled = 0
         self._to_write: list[Any] = []
+        self._waits = False
 
     # ---- asyncio
 
@@ -343,17 +344,26 @@ class Link(asyncio.BufferedProtocol):
             return
         data = encode(part)
         following = memoryview(payload).cast("B")
-        if not self._to_write:
+        head = _HEADER.pack(len(data), len(following)) + data
+        if not self._waits:
+            # The first frame in a round of the loop goes at once, those after it together.
+            self._waits = True
             self.links.soon(self._flush)
-        self._to_write += [_HEADER.pack(len(data), len(following)), data]
-        if len(following) < _JOINED:
-            self._to_write.append(following)
+            self.transport.write(head)
+            if following:
+                self.transport.write(following)
+        elif len(following) < _JOINED:
+            self._to_write += [head, following]
         else:
-            self._flush()
+            self._to_write.append(head)
+            self._write_all()
             self.transport.write(following)
 
     def _flush(self) -> None:
-        """Write what was said in this round of the loop at once."""
+        self._waits = False
+        self._write_all()
+
+    def _write_all(self) -> None:
         written, self._to_write = self._to_write, []
         if written and not self.transport.is_closing():
             self.transport.write(b"".join(written))

@@ -78,6 +78,11 @@ class DragonContext(mp_context.BaseContext):
 
         return Pipe(duplex)
 
+    def Manager(self) -> Any:
+        from dragon.mpbridge.managers import new_manager
+
+        return new_manager(self.get_context())
+
     def Lock(self) -> Any:
         from dragon.mpbridge.synchronize import Lock
 
@@ -150,6 +155,7 @@ _DISPATCHED = (
     "JoinableQueue",
     "SimpleQueue",
     "Pipe",
+    "Manager",
     "Lock",
     "RLock",
     "Semaphore",

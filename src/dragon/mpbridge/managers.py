@@ -1,0 +1,71 @@
+"""multiprocessing's managers, reached through channels: from every node of the run, and encrypted between them."""
+
+from __future__ import annotations
+
+from multiprocessing import connection as mp_connection
+from multiprocessing import managers as mp_managers
+from typing import Any
+
+from dragon._core import DestroyedError
+from dragon.native.queue import Queue
+from dragon.runtime.connection import Connection, Pipe
+
+__all__ = ["new_manager"]
+
+
+class _Listener:
+    """Where a manager's server is called. The address is that of a queue, into which callers put ends of pipes."""
+
+    def __init__(self, address: bytes | None = None, backlog: int = 0) -> None:
+        self._callers = Queue(0)
+        self.address = self._callers.serialize()
+
+    def accept(self) -> Connection:
+        """The next caller's connection. Raises OSError where none can come any more."""
+        try:
+            caller: Connection = self._callers.get()
+        except DestroyedError as error:
+            raise OSError("the listener is closed") from error
+        return caller
+
+    def close(self) -> None:
+        """Take no more callers."""
+        self._callers.destroy()
+
+
+def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
+    """Call a server. Raises ConnectionRefusedError where it is gone."""
+    ours, theirs = Pipe()
+    try:
+        callers = Queue.attach(address)
+        callers.put(theirs)
+        callers.close()
+    except DestroyedError as error:
+        raise ConnectionRefusedError("the manager has ended") from error
+    theirs.close()
+    if authkey is not None:
+        mp_connection.answer_challenge(ours, authkey)  # type: ignore[arg-type]
+        mp_connection.deliver_challenge(ours, authkey)  # type: ignore[arg-type]
+    return ours
+
+
+class _Serializer(str):
+    """The name of this way to a server. Whoever is sent it knows the way."""
+
+    def __reduce__(self) -> Any:
+        return _serializer, ()
+
+
+_SERIALIZER = _Serializer("dragon")
+mp_managers.listener_client[_SERIALIZER] = (_Listener, _connect)  # type: ignore[attr-defined]
+
+
+def _serializer() -> _Serializer:
+    return _SERIALIZER
+
+
+def new_manager(context: Any) -> mp_managers.SyncManager:
+    """A manager with a server process of its own."""
+    manager = mp_managers.SyncManager(ctx=context, serializer=_SERIALIZER)
+    manager.start()
+    return manager
