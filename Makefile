@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # The example trains with PyTorch. Name another build here, for instance one for your GPUs.
 TORCH ?= torch==2.13.0
+# What is installed for the tests; `peers` adds Ray and Kubernetes' schema, without which their tests are skipped.
+EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
 .PHONY: demo test check wheel clean
@@ -41,7 +43,7 @@ $(VENV)/demo: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
-	$(BIN)/pip install --quiet '.[demo,test]'
+	$(BIN)/pip install --quiet '.[$(EXTRAS)]'
 	touch $@
 
 clean:

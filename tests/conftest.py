@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dragon.infrastructure.node_desc import NodeDescriptor
 
 MARK = "DRAGON_TEST_MARK"
+pytest_plugins = ["peers.pods", "peers.ray", "peers.simulated", "peers.slurm", "peers.ssh"]
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Site:
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -42,7 +45,7 @@ class Site:
 
     def start(self, *command: str | Path, **options: object) -> subprocess.Popen[str]:
         environment = {**self.environment, **options.pop("env", {})}  # type: ignore[dict-item]
-        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        process = subprocess.Popen(  # type: ignore[call-overload]
             [str(c) for c in command],
             env=environment,
             cwd=self.folder,
@@ -51,6 +54,8 @@ class Site:
             stderr=subprocess.PIPE,
             **options,
         )
+        self.started.append(process)
+        return process  # type: ignore[no-any-return]
 
     def run(self, *command: str | Path, timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
         process = self.start(*command, **options)
@@ -91,6 +96,19 @@ class Site:
         files = [str(p) for p in (self.folder / "r").rglob("*")] if (self.folder / "r").exists() else []
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files
 
+    def kill(self, command: str = "") -> None:
+        """End, the hard way, every process whose command line begins so."""
+        for pid, line in self.processes():
+            if line.startswith(command):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """End what a test that failed has left, so that it does not disturb the next."""
+        self.kill()
+        for process in self.started:
+            with process:
+                process.kill()
+
     def assert_nothing_left(self, within: float = 15) -> None:
         deadline = time.monotonic() + within
         while (left := self.leftovers()) and time.monotonic() < deadline:
@@ -104,7 +122,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = Site(tmp_path_factory.mktemp("s"))
     shared = set(os.listdir("/dev/shm"))
     yield place
-    place.assert_nothing_left()
+    try:
+        place.assert_nothing_left()
+    finally:
+        place.end()
     assert set(os.listdir("/dev/shm")) - shared == set()
 
 

@@ -1,9 +1,7 @@
-"""A network that goes silent, between two network namespaces."""
+"""A network that goes silent, between two hosts."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
+from peers.lan import Lan, permitted
 
 ENDS = """
 import asyncio, sys, time
@@ -43,39 +42,25 @@ uvloop.run(main())
 """
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
 @pytest.fixture
-def link() -> Iterator[tuple[str, str]]:
-    """Two namespaces and a cable between them."""
-    names = (f"dragon-{os.getpid()}-a", f"dragon-{os.getpid()}-b")
-    if os.getuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    if subprocess.run(["ip", "netns", "add", names[0]], capture_output=True, check=False).returncode:
-        pytest.skip("network namespaces are not permitted here")
-    ip("netns", "add", names[1])
-    ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "cable", "netns", names[1])
-    for number, name in enumerate(names, 1):
-        ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable")
-        ip("-n", name, "link", "set", "cable", "up")
-    yield names
-    for name in names:
-        ip("netns", "del", name)
+def lan(tmp_path: Path) -> Iterator[Lan]:
+    """Two hosts."""
+    permitted()
+    with Lan(tmp_path, ["a", "b"]) as hosts:
+        yield hosts
 
 
 @pytest.mark.parametrize("manner", ["silent", "talking"])
-def test_a_cut_cable_is_noticed_at_both_ends(site: Site, link: tuple[str, str], manner: str) -> None:
+def test_a_network_without_answer_is_noticed_at_both_ends(site: Site, lan: Lan, manner: str) -> None:
     program: Path = site.write(ENDS)
     ends = []
-    for name, role in zip(link, ("listen", "call"), strict=True):
-        ends.append(site.start("ip", "netns", "exec", name, sys.executable, program, role, manner))
+    for name, role in (("a", "listen"), ("b", "call")):
+        ends.append(site.start(*lan.at(name, sys.executable, program, role, manner)))
         assert ends[-1].stdout.readline()  # type: ignore[union-attr]
     # Frames go to a card that does not exist, and no interface goes down: a broken switch, as a host sees it.
-    for number, name in enumerate(reversed(link), 1):
-        address = f"10.77.0.{number}"
-        ip("-n", name, "neigh", "replace", address, "lladdr", "02:00:00:00:00:99", "dev", "cable", "nud", "permanent")
+    for name, other in (("a", "b"), ("b", "a")):
+        nowhere = ["lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"]
+        subprocess.run(lan.at(name, "ip", "neigh", "replace", lan.addresses[other], *nowhere), check=True)
     cut = time.monotonic()
     for end in ends:
         out, err = end.communicate(timeout=30)

@@ -110,8 +110,9 @@ class Starter:
             raise LaunchError(f"cannot start {shlex.join(command[:1])}: {error}") from error
         starter = cls(what, process)
         assert process.stdin is not None
-        process.stdin.write(given.encode() + b"\n")
-        process.stdin.close()
+        if not process.stdin.is_closing():  # it has ended already; failed() says how
+            process.stdin.write(given.encode() + b"\n")
+            process.stdin.close()
         return starter
 
     async def failed(self) -> str:

@@ -43,7 +43,8 @@ class K8s(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
-        own = msgspec.structs.replace(token, index=0, addresses=[f"127.0.0.1:{self.port}"])
+        # It must not be called over the loopback: an agent takes that for a run on this machine alone.
+        own = msgspec.structs.replace(token, index=0)
         hidden = {name: value for name, value in os.environ.items() if name not in (_IDENTITY, _JOIN)}
         self.starters.append(await Starter.run("the agent of the first pod", self.command, own.encode(), hidden))
 

@@ -14,9 +14,12 @@ from dragon.launcher.base import Launcher, Starter, agent_command
 
 __all__ = ["Ssh"]
 
-# A host that asks for a password or an unknown key fails with a message instead of waiting for somebody to type;
-# a connection that goes silent ends.
-_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2")
+# A host that asks for a password or an unknown key fails with a message instead of waiting for somebody to type; one
+# that does not answer fails before the time to join is over, and not minutes later; a connection that goes silent ends.
+_OPTIONS = (
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"),
+    *("-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2"),
+)
 # What the same program needs to be found there. Everything else goes to the agents later, encrypted.
 _VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 

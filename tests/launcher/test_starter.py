@@ -1,0 +1,28 @@
+"""The commands that start agents."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from meeting import asynchronously
+
+from dragon.launcher.base import Starter
+
+
+def test_a_command_that_ends_before_it_is_given_anything_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def start_late(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*words, **options)
+        await process.wait()
+        await asyncio.sleep(0.05)
+        return process
+
+    async def run() -> str:
+        starter = await Starter.run("ssh to a host", ["sh", "-c", "echo no route; exit 3"], "a token")
+        return await starter.failed()
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_late)
+    assert asynchronously(run()) == "ssh to a host ended with code 3:\nno route"

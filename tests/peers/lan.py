@@ -1,0 +1,181 @@
+"""Hosts on this machine, as far from each other as its kernel can keep them.
+
+Each has a name, an address, processes and a `/run` of its own, and a cable to a switch. The desk, where users sit, is a
+network of its own as well, in which the switch is. All of it is held by processes that read from this one: it is gone
+when they or this process end, however they end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+__all__ = ["NETWORK", "RUNTIME", "Lan", "permitted"]
+
+NETWORK = "10.77.0"
+RUNTIME = f"/run/user/{os.getuid()}"  # of the user, on each host
+
+_NEW_HOST = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_NEW_DESK = ["unshare", "--net"]
+_HOST = """
+hostname "$1"
+mount --bind "$2" /etc/hosts
+mount -t tmpfs run /run
+mkdir -p -m 0700 /run/sshd "$3"
+ip link set lo up
+echo ready
+read -r end
+"""
+_SWITCH = f"""
+ip link set lo up
+ip link add name desk type bridge
+ip addr add {NETWORK}.254/24 dev desk
+ip link set desk up
+echo ready
+read -r end
+"""
+
+
+def permitted() -> None:
+    """Skip the test where there can be no such hosts."""
+    missing = [name for name in ("unshare", "nsenter", "ip", "tc") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (packages util-linux, iproute2)")
+    tried = subprocess.run([*_NEW_HOST, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"namespaces are not permitted here: {tried.stderr.strip()}")
+
+
+class Lan:
+    """Hosts of these names, known to each other under them, and as NAME.`domain` where that is given."""
+
+    def __init__(self, folder: Path, names: Sequence[str], domain: str = "") -> None:
+        self.addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, 1)}
+        self._hosts = folder / "hosts"
+        lines = [f"{at} {name}.{domain} {name}" if domain else f"{at} {name}" for name, at in self.addresses.items()]
+        self._hosts.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        self._holders: dict[str, subprocess.Popen[str]] = {}
+        self._all = ExitStack()
+
+    def __enter__(self) -> Lan:
+        with ExitStack() as built:
+            built.callback(self._end)
+            self._desk = self._hold("the desk", _NEW_DESK, _SWITCH)
+            for name, address in self.addresses.items():
+                host = self._hold(name, _NEW_HOST, _HOST, name, str(self._hosts), RUNTIME)
+                cable = ["ip", "link", "add", "name", name, "netns", str(self._desk.pid), "type", "veth"]
+                run(*cable, "peer", "name", "eth0", "netns", str(host.pid))
+                run(*self.at(name, "ip", "addr", "add", f"{address}/24", "dev", "eth0"))
+                run(*self.at(name, "ip", "link", "set", "dev", "eth0", "up"))
+                run(*self.at_desk("ip", "link", "set", "dev", name, "master", "desk", "up"))
+            self._all = built.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
+
+    def at(self, name: str, *command: str | Path) -> list[str]:
+        """`command`, run at a host."""
+        pid = self._holders[name].pid
+        # The first process there is a child of the holder, which is outside.
+        inside = ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", f"--pid=/proc/{pid}/ns/pid_for_children"]
+        return [*inside, *map(str, command)]
+
+    def at_desk(self, *command: str | Path) -> list[str]:
+        """`command`, run at the desk."""
+        return ["nsenter", f"--net=/proc/{self._desk.pid}/ns/net", *map(str, command)]
+
+    def processes(self, name: str) -> dict[int, str]:
+        """The commands that run at a host, by their ids outside of it."""
+        own = os.readlink(f"/proc/{self._holders[name].pid}/ns/pid_for_children")
+        found = {}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{entry}/ns/pid") == own:
+                    found[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # it has ended
+                continue
+        return {pid: command for pid, command in found.items() if command}
+
+    def files(self, name: str) -> list[str]:
+        """The files that users have in `/run` at a host."""
+        done = subprocess.run(self.at(name, "ls", "-A", RUNTIME), capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    def leftovers(self, besides: str = "sh -ec") -> list[str]:
+        """What is left at the hosts, but for commands that begin so."""
+        left = []
+        for name in self.addresses:
+            commands = self.processes(name).values()
+            left += [f"{name}: {command}" for command in commands if not command.startswith(("sh -ec", besides))]
+            left += [f"{name}: {file}" for file in self.files(name)]
+        return left
+
+    @contextmanager
+    def cut(self, name: str) -> Iterator[None]:
+        """For the time of the block the cable of a host is out of the switch."""
+        run(*self.at_desk("ip", "link", "set", "dev", name, "down"))
+        try:
+            yield
+        finally:
+            run(*self.at_desk("ip", "link", "set", "dev", name, "up"))
+
+    @contextmanager
+    def delayed(self, name: str, by: str) -> Iterator[None]:
+        """For the time of the block every packet to and from a host takes longer, `by` 20ms, say."""
+        with self._disciplined(name, "netem", "delay", by):
+            yield
+
+    @contextmanager
+    def shaped(self, name: str, rate: str) -> Iterator[None]:
+        """For the time of the block the cable of a host carries no more than `rate`, 10mbit, say."""
+        with self._disciplined(name, "tbf", "rate", rate, "burst", "16kb", "latency", "400ms"):
+            yield
+
+    @contextmanager
+    def _disciplined(self, name: str, *discipline: str) -> Iterator[None]:
+        ends = [(self.at_desk, name), (lambda *words: self.at(name, *words), "eth0")]
+        with ExitStack() as undoing:
+            for there, device in ends:
+                command = there("tc", "qdisc", "add", "dev", device, "root", *discipline)
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if "qdisc kind is unknown" in done.stderr:
+                    pytest.skip(f"this kernel has no {discipline[0]}")
+                assert done.returncode == 0, done.stderr
+                undoing.callback(run, *there("tc", "qdisc", "del", "dev", device, "root"))
+            yield
+
+    def switch_off(self, name: str) -> None:
+        """End all that runs at a host at once, and take it from the network."""
+        holder = self._holders[name]
+        holder.kill()
+        holder.wait(timeout=20)
+
+    def _hold(self, what: str, namespaces: list[str], setup: str, *arguments: str) -> subprocess.Popen[str]:
+        holder = subprocess.Popen(
+            [*namespaces, "sh", "-ec", setup, what, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._holders[what] = holder
+        assert holder.stdout is not None
+        said = holder.stdout.readline()
+        assert said == "ready\n", f"{what}: {said}"
+        return holder
+
+    def _end(self) -> None:
+        for holder in self._holders.values():
+            holder.communicate(timeout=20)
+
+
+def run(*command: str) -> None:
+    """Run it; it must succeed."""
+    subprocess.run(command, check=True)

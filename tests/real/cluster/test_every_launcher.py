@@ -1,0 +1,65 @@
+"""What holds wherever the nodes come from: the same programs, run by the `dragon` command over three nodes of each."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+from peers import Peer, front_end, hear, needs_agent
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = needs_agent
+
+
+@pytest.fixture(params=["simulated", "slurm", "ssh_hosts", "ray_cluster", "pods"])
+def peer(request: pytest.FixtureRequest) -> Peer:
+    """Each of them in turn."""
+    found: Peer = request.getfixturevalue(request.param)
+    return found
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 100) -> tuple[int, str, str]:
+    """Its exit code and what it wrote."""
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def test_processes_on_all_nodes(site: Site, peer: Peer) -> None:
+    code, out, err = finish(peer.start(site, PROGRAMS / "hello.py"))
+    assert out == f"head {peer.nodes[0]}\nnodes {' '.join(peer.nodes)}\n", err
+    assert (code, err) == (0, "")
+
+
+def test_multiprocessing_over_all_nodes(site: Site, peer: Peer) -> None:
+    assert finish(peer.start(site, PROGRAMS / "everywhere.py")) == (0, "ok\n", "")
+
+
+def test_the_exit_code_is_the_programs(site: Site, peer: Peer) -> None:
+    assert finish(peer.start(site, "sh", "-c", "echo out; echo err >&2; exit 7")) == (7, "out\n", "err\n")
+
+
+def test_a_program_that_fails_before_it_starts(site: Site, peer: Peer) -> None:
+    code, out, err = finish(peer.start(site, site.write("import nothing_of_that_name")))
+    assert (code, out) == (1, "")
+    assert "ModuleNotFoundError" in err
+
+
+def test_ctrl_c_ends_all_processes(site: Site, peer: Peer) -> None:
+    process = peer.start(site, PROGRAMS / "stay.py")
+    assert sorted(hear(site, process, 3)) == [f"here: {name}" for name in peer.nodes]
+    front_end(process).send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code in (1, 128 + signal.SIGINT), err
+
+
+def test_nothing_outlives_the_front_end(site: Site, peer: Peer) -> None:
+    process = peer.start(site, PROGRAMS / "stay.py")
+    assert sorted(hear(site, process, 3)) == [f"here: {name}" for name in peer.nodes]
+    front_end(process).kill()
+    finish(process)
+    site.assert_nothing_left()

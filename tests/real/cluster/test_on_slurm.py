@@ -1,0 +1,86 @@
+"""`dragon` in `salloc` and `sbatch` of a real Slurm of three nodes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from pathlib import Path
+
+from conftest import Site
+from peers import await_that, dragon, hear, hear_error, needs_agent
+from peers.slurm import Slurm
+
+HELLO = Path(__file__).parent / "programs" / "hello.py"
+IN_SALLOC = ["salloc", "--quiet", "-N3"]
+
+pytestmark = needs_agent
+
+
+def test_sbatch(site: Site, slurm: Slurm) -> None:
+    assert slurm.submit(site, HELLO) == ("COMPLETED 0:0", "head n1\nnodes n1 n2 n3\n")
+
+
+def test_the_exit_code_of_the_program_is_that_of_the_job(site: Site, slurm: Slurm) -> None:
+    assert slurm.submit(site, "sh", "-c", "exit 7") == ("FAILED 7:0", "")
+
+
+def test_a_part_of_the_allocation(site: Site, slurm: Slurm) -> None:
+    command = [*IN_SALLOC, *dragon("--nodes", "2", HELLO)]
+    assert site.run(*command, env=slurm.environment).stdout == "head n1\nnodes n1 n2\n"
+
+
+def test_more_nodes_than_the_allocation_has(site: Site, slurm: Slurm) -> None:
+    done = site.run("salloc", "--quiet", "-N2", *dragon("--nodes", "3", "true"), env=slurm.environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("dragon: 3 nodes were asked for; the allocation has 2: n[1-2]\n")
+
+
+def test_beside_another_step_of_the_job(site: Site, slurm: Slurm) -> None:
+    script = site.write(
+        f"""\
+        #!/bin/sh
+        srun --ntasks-per-node=1 --overlap sleep 600 &
+        {shlex.join(dragon(HELLO))}
+        kill $!
+        wait
+        """,
+        "job.sh",
+    )
+    script.chmod(0o755)
+    done = site.run(*IN_SALLOC, script, env=slurm.environment)
+    assert done.stdout == "head n1\nnodes n1 n2 n3\n", done.stderr
+
+
+def test_scancel_ends_all_that_salloc_started(site: Site, slurm: Slurm) -> None:
+    process = slurm.start(site, "sh", "-c", "echo ready; exec sleep 600")
+    assert hear(site, process) == ["ready"]
+    slurm.tell("scancel", "--me")
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    site.assert_nothing_left()
+
+
+def test_scancel_ends_all_that_sbatch_started(site: Site, slurm: Slurm) -> None:
+    started = site.folder / "started"
+    script = slurm.script(site, "sh", "-c", f"touch {started}; exec sleep 600")
+    site.run("sbatch", "-N3", "--output=job.out", script, env=slurm.environment)
+    await_that(started.exists, "the program's start")
+    slurm.tell("scancel", "--me")
+    site.assert_nothing_left()
+
+
+def test_the_loss_of_a_nodes_agent_is_told(site: Site, slurm: Slurm) -> None:
+    process = slurm.start(site, "sh", "-c", "echo ready; exec sleep 600")
+    assert hear(site, process) == ["ready"]
+    os.kill(agent_of(site, "n2"), signal.SIGKILL)
+    hear_error(site, process, "node 1 (n2) is lost")
+    site.kill("sleep")
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def agent_of(site: Site, name: str) -> int:
+    """The process id of a node's agent."""
+    agents = [pid for pid, command in site.processes() if "dragon node --join" in command and "srun" not in command]
+    return next(pid for pid in agents if f"SLURMD_NODENAME={name}\0" in Path(f"/proc/{pid}/environ").read_text())
