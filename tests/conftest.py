@@ -35,7 +35,8 @@ class Site:
     def environment(self) -> dict[str, str]:
         runtime = self.folder / "r"
         runtime.mkdir(exist_ok=True, mode=0o700)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("DRAGON_")}
+        # Unbuffered, Python writes a line and its end apart, and the lines of several processes mix.
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DRAGON_") and k != "PYTHONUNBUFFERED"}
         return {**clean, MARK: self.mark, "XDG_RUNTIME_DIR": str(runtime)}
 
     def write(self, source: str, name: str = "program.py") -> Path:

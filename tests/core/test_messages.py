@@ -179,8 +179,9 @@ def test_refused_objects_leave_nothing() -> None:
     before = _core.usage()["blocks"]
     with pytest.raises(TypeError):
         channel.put([bytes(5000), (x for x in "ab")])
+    too_large = bytearray(_core.usage()["limit"] + MIB)
     with pytest.raises(MemoryError):
-        channel.put(bytes(300 * MIB))
+        channel.put(too_large)
     channel.put(1)
     with pytest.raises(Full):
         channel.put_nowait(bytes(5000))

@@ -23,7 +23,9 @@ __all__ = ["Finding", "Wait", "Ward", "examine", "spied"]
 _ANSWER_WITHIN = 1.5
 _LOOK_AT_LOAD = 0.5
 
-_NO_SPY = "it does not wait in the runtime, where it would tell; with py-spy (pip install py-spy) it is shown all the same"
+_NO_SPY = (
+    "it does not wait in the runtime, where it would tell; with py-spy (pip install py-spy) it is shown all the same"
+)
 
 
 class Wait(msgspec.Struct):
