@@ -242,6 +242,8 @@ class Cluster:
             node = node_of_puid(arguments["identifier"])
         elif operation.startswith("groups.") and "number" in arguments:
             node = self._agent.groups.home_of(arguments["number"])
+        elif operation.startswith("shards.") and "node" in arguments:
+            node = arguments["node"]
         else:
             return None
         if node == self.index or not 0 <= node < len(self.members):
@@ -251,6 +253,10 @@ class Cluster:
     def _ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
         request = {"operation": operation, "arguments": arguments}
         return then(self.links.call(node, "operation", request), _value)
+
+    def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+        """Have another node do something, if it is still there."""
+        self._ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _others(self) -> list[int]:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
@@ -398,6 +404,7 @@ class Cluster:
             self._opened.add_done_callback(lambda _: self._notice(node, operation, arguments, payload))
         elif operation == "left":
             self.guests.left((node, arguments["pid"]))
+            self._agent.shards.client_left(node, arguments["pid"])
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
         elif operation == "flow_taken":
