@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import msgspec
 
@@ -21,7 +21,7 @@ from dragon.agent.listener import Listener
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
-from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn
@@ -65,7 +65,8 @@ class Cluster:
         self._gone = asyncio.Event()
 
     async def meet(self) -> None:
-        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone."""
+        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone, RunEndedError
+        where the run has ended meanwhile."""
         membership = self._membership
         keys = (membership.authority, membership.certificate, membership.key)
         near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
@@ -73,10 +74,24 @@ class Cluster:
         self.links = Links(self.index, near, client, self._serve, self._notice, self._on_messages, self._on_link_broken)
         self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
         if near:
-            told, _ = await self.links.call(parent_of(self.index), "members", {})
+            try:
+                told, _ = await self.links.call(parent_of(self.index), "members", {})
+            except NodeLostError as error:
+                await self._raise_why(error)
             self.members = msgspec.convert(told, list[Member])
         self.links.members = dict(enumerate(self.members))
         self._known.set_result(self.members)
+
+    async def _raise_why(self, error: NodeLostError) -> NoReturn:
+        """The node that was to tell is gone: because the run has ended already, or because something broke."""
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                kind, _ = await self._control.receive()
+        except (TimeoutError, ConnectionError):
+            raise error from None
+        if kind in ("clear", "end"):
+            raise RunEndedError("the run ended before this node had met the others") from error
+        raise error
 
     def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""

@@ -22,7 +22,7 @@ from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
 from dragon.agent.zygote import children_of
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run import Run
@@ -108,6 +108,9 @@ class Agent:
             return False
         try:
             self.cluster = joining.result()
+        except RunEndedError as error:
+            log.debug("%s", error)
+            return False
         except DragonError as error:
             log.error("%s", error)
             self._code = 1
