@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from dragon.data.ddict import DDict
     from dragon.infrastructure.node_desc import NodeDescriptor
 
 MARK = "DRAGON_TEST_MARK"
@@ -189,3 +190,26 @@ def set_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetNodes]:
 
     yield set_them
     (run.folder / "nodes.json").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., DDict]]:
+    """Make dictionaries over all nodes of the run, which may be one; they are destroyed at the end."""
+    from dragon.data.ddict import DDict
+    from dragon.native.machine import System
+
+    made: list[DDict] = []
+
+    def make_one(managers_per_node: int = 2, total_mem: int = 64 * 2**20, **options: Any) -> DDict:
+        made.append(DDict(managers_per_node, System().nnodes, total_mem, **options))
+        return made[-1]
+
+    yield make_one
+    for ddict in made:
+        ddict.destroy()
+
+
+@pytest.fixture
+def ddict(make: Callable[..., DDict]) -> DDict:
+    """One with two managers on each node."""
+    return make()

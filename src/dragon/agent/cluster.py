@@ -162,6 +162,7 @@ class Cluster:
         self.flows.node_left(index)
         for name in [name for name, (node, _) in self._records.items() if node == index]:
             del self._records[name]
+        self._agent.shards.node_lost(index)
         self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
 
     async def _clear(self) -> None:
@@ -272,6 +273,14 @@ class Cluster:
     def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
         """Have another node do something, if it is still there."""
         self._ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+        """What another node answers."""
+        return self._ask(node, operation, arguments)
+
+    def living(self) -> list[int]:
+        """The nodes that are there, those that are to stay idle too."""
+        return [node for node in range(len(self.members)) if node not in self.lost]
 
     def _others(self) -> list[int]:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]

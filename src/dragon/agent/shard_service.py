@@ -1,7 +1,8 @@
 """Operations of other nodes' processes on this node's shards.
 
 A thread does them, one after another, so that a shard whose writer is stopped keeps no agent from its work. Requests
-come through a channel and answers go through one of the asking thread's, both by way of the outboxes.
+come through a channel and answers go through one of the asking thread's, both by way of the outboxes. A request has
+seven parts, an answer three; one of a single number says that a node is lost.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragon import _core
+from dragon.agent.replication import REPLICATION, Copies, Replication
+from dragon.agent.shard_operations import OPERATIONS, WRITES
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-from dragon.runtime.records import Record
 from dragon.runtime.remote import node_of
-from dragon.runtime.shard import MISSING, Shard, Stored
+from dragon.runtime.shard import Shard
 
 if TYPE_CHECKING:
-    from dragon.agent.outboxes import Outboxes
+    from dragon.agent.cluster import Cluster
 
 __all__ = ["ShardService"]
 
@@ -32,143 +35,84 @@ log = runtime_log("shards")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-# Called once, with a value and buffers.
-Answer = Callable[[Any, list[Any]], None]
-Operation = Callable[[Shard, list[Any], list[Any], Answer], None]
 
 
 class ShardService:
-    """The thread and its channel. `shard` finds a shard of this node."""
+    """The thread and its channel. `shard` finds a shard of this node, `call` has another agent do something."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        outboxes: Outboxes,
-        shard: Callable[[str, int], Shard],
-    ) -> None:
-        self._loop = loop
-        self._outboxes = outboxes
+    def __init__(self, cluster: Cluster, shard: Callable[[str, int], Shard], copies: Copies) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._cluster = cluster
         self._shard = shard
         self._requests = Channel()
         self.name: Name = self._requests._name()
-        self._answers: dict[Name, Channel] = {}
+        self._ways: dict[Name, Channel] = {}
         self._inboxes: dict[tuple[int, int], set[Name]] = {}
+        self._replication = Replication(cluster, copies, self.name, self._send, self._answer)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
     def client_left(self, node: int, pid: int) -> None:
         """A process of another node has ended: nothing is sent to it any more."""
         for name in self._inboxes.pop((node, pid), ()):
-            self._answers.pop(name, None)
-            self._outboxes.left(os.getpid(), name)
+            self._ways.pop(name, None)
+            self._cluster.outboxes.left(os.getpid(), name)
+
+    def node_lost(self, node: int) -> None:
+        """What that node held is taken care of, after what was asked before."""
+        self._requests._put_frames(_encode((node,)), [], None)
 
     def _serve(self) -> None:
         while True:
             request, buffers = self._requests._get_frames(None)
             try:
-                number, inbox, pid, dictionary, manager, operation, arguments = _decode(request)
-            except (msgspec.MsgspecError, ValueError):
+                self._take(_decode(request), buffers)
+            except Exception:
                 log.exception("a request to a shard makes no sense")
-                continue
-            name: Name = (inbox[0], inbox[1], inbox[2])
-
-            def answer(value: Any, found: list[Any], number: int = number, pid: int = pid, name: Name = name) -> None:
-                self._answer(pid, name, _encode((number, value, None)), found)
-
-            try:
-                shard = self._shard(dictionary, manager)
-                _OPERATIONS[operation](shard, arguments, buffers, answer)
-            except Exception as error:
-                text = error.text if isinstance(error, DDictError) else str(error)
-                self._answer(pid, name, _encode((number, None, (type(error).__name__, text))), [])
             del buffers
 
-    def _answer(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> None:
+    def _take(self, request: Any, buffers: list[Any]) -> None:
+        if len(request) == 1:
+            self._replication.node_lost(request[0])
+            return
+        if len(request) == 3:
+            self._replication.acknowledged(*request)
+            return
+        number, inbox, pid, dictionary, manager, operation, arguments = request
+        name: Name = (inbox[0], inbox[1], inbox[2])
+        try:
+            shard = self._shard(dictionary, manager)
+            if operation in REPLICATION:
+                self._replication.do(shard, dictionary, operation, arguments, buffers)
+                self._answer(pid, name, number, None, [])
+            elif operation in WRITES and shard.settings.holders:
+                self._replication.write(shard, dictionary, (number, pid, name), operation, arguments, buffers)
+            else:
+                OPERATIONS[operation](shard, arguments, buffers, partial(self._answer, pid, name, number))
+        except Exception as error:
+            text = error.text if isinstance(error, DDictError) else str(error)
+            self._send(pid, name, _encode((number, None, (type(error).__name__, text))), [])
+
+    def _answer(self, pid: int, name: Name, number: int, value: Any, buffers: list[Any]) -> None:
+        self._send(pid, name, _encode((number, value, None)), buffers)
+
+    def _send(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> None:
         for _ in range(2):
-            channel = self._answers.get(name) or self._way_to(pid, name)
+            channel = self._ways.get(name) or self._way_to(pid, name)
             try:
                 channel._put_frames(head, buffers, None)
                 return
             except _core.DestroyedError:
-                self._answers.pop(name, None)  # its process is gone, or the connection broke and is there again
+                self._ways.pop(name, None)  # its process is gone, or the connection broke and is there again
         log.debug("nobody waits for an answer any more")
 
     def _way_to(self, pid: int, name: Name) -> Channel:
         async def open_it() -> Name:
             self._inboxes.setdefault((node_of(name), pid), set()).add(name)
-            return self._outboxes.open(os.getpid(), name)
+            return self._cluster.outboxes.open(os.getpid(), name)
 
-        outbox = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()
-        channel = self._answers[name] = Channel._attached(outbox)
+        if node_of(name) != self._cluster.index:
+            name_here = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()
+        else:
+            name_here = name
+        channel = self._ways[name] = Channel._attached(name_here)
         return channel
-
-
-def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    key, checkpoint, exact, newer = arguments
-    seen = shard.changed_since() if newer else 0
-
-    def take(stored: Stored) -> None:
-        # Sent from the shard's own memory, which is valid here.
-        answer((_described(stored), seen), _blobs(stored))
-
-    if shard.read(key, checkpoint, take, exact) is MISSING:
-        answer((None, seen), [])
-
-
-def _described(stored: Stored) -> Any:
-    return stored.flags, stored.checkpoint, stored.head
-
-
-def _blobs(stored: Stored) -> list[Any]:
-    return [blob[0] if len(blob) == 1 else b"".join(blob) for blob in stored.blobs]
-
-
-def _put(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    key, head, checkpoint, flags = arguments
-    shard.put(key, Record(head, buffers), checkpoint, flags)
-    answer(None, [])
-
-
-def _put_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    records, checkpoint, flags = arguments
-    start, several = 0, []
-    for key, head, count in records:
-        several.append((key, Record(head, buffers[start : start + count])))
-        start += count
-    shard.put_many(several, checkpoint, flags)
-    answer(None, [])
-
-
-def _pop(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    key, checkpoint, wanted = arguments
-    if not wanted:
-        answer(None if shard.pop(key, checkpoint) is MISSING else True, [])
-        return
-    found = shard.pop(key, checkpoint, lambda stored: (_described(stored), [bytes(b) for b in _blobs(stored)]))
-    if found is MISSING:
-        answer(None, [])
-    else:
-        answer(*found)
-
-
-def _state(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    answer((shard.oldest, shard.newest, shard.is_frozen), [])
-
-
-def _plain(method: str) -> Operation:
-    def do(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-        answer(getattr(shard, method)(*arguments), [])
-
-    return do
-
-
-_OPERATIONS: dict[str, Operation] = {
-    "read": _read,
-    "put": _put,
-    "put_many": _put_many,
-    "pop": _pop,
-    "state": _state,
-    **{
-        name: _plain(name)
-        for name in ("contains", "keys", "count", "add", "clear", "freeze", "usage", "note_writer", "writers")
-    },
-}

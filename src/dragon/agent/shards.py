@@ -7,6 +7,7 @@ import asyncio
 import builtins
 import shutil
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -44,15 +45,18 @@ class _Dictionary:
         self.life: Name | None = None
         self.shards: dict[int, tuple[Settings, Words]] = {}
         self.open: dict[int, Shard] = {}
+        self.holders: dict[int, list[int]] = {}
 
 
 class Shards:
     """All of one node."""
 
     OPERATIONS: ClassVar[set[str]] = {
+        "copy",
         "create",
         "describe",
         "destroy",
+        "holders",
         "is_alive",
         "list",
         "persist",
@@ -83,6 +87,9 @@ class Shards:
         made = {**settings, "folder": str(folder), "words": words._name(), "node": self._run.node}
         known = self._dictionaries.setdefault(number, _Dictionary())
         known.shards[settings["manager"]] = msgspec.convert(made, Settings), words
+        if settings["holders"] and self._run.node in settings["holders"]:
+            known.holders[settings["manager"]] = settings["holders"]
+            self.service()
         return made
 
     def describe(self, number: str, descriptor: str, nodes: builtins.list[int], life: builtins.list[int]) -> None:
@@ -129,13 +136,47 @@ class Shards:
         """The channel through which other nodes' processes reach the shards of this one."""
         if self._service is None:
             assert self._cluster is not None
-            self._service = ShardService(self._loop, self._cluster.outboxes, self._shard)
+            self._service = ShardService(self._cluster, self._shard, self)
         return self._service.name
 
     def client_left(self, node: int, pid: int) -> None:
         """A process of another node has ended."""
         if self._service is not None:
             self._service.client_left(node, pid)
+
+    def node_lost(self, node: int) -> None:
+        """Another node is gone."""
+        if self._service is not None:
+            self._service.node_lost(node)
+
+    # ---- copies
+
+    def holders(self, number: str, manager: int, node: int = 0) -> builtins.list[int]:
+        """The nodes that keep a replicated shard, the one that decides first. Raises LookupError if not this one."""
+        known = self._dictionaries.get(number)
+        if known is None or manager not in known.holders or self._run.node not in known.holders[manager]:
+            raise LookupError(f"node {self._run.node} has no copy of manager {manager}")
+        return known.holders[manager]
+
+    def set_holders(self, number: str, manager: int, holders: builtins.list[int]) -> None:
+        """They have changed."""
+        known = self._dictionaries.get(number)
+        if known is not None:
+            known.holders[manager] = holders
+
+    def held(self) -> Iterator[tuple[str, Shard]]:
+        """The dictionary and the shard of every copy on this node."""
+        for number, known in builtins.list(self._dictionaries.items()):
+            for manager in builtins.list(known.holders):
+                yield number, self._shard(number, manager)
+
+    def copy(self, number: str, manager: int, node: int = 0) -> dict[str, Any] | None:
+        """The settings of this node's copy, None where it has none that counts."""
+        try:
+            self.holders(number, manager)
+        except LookupError:
+            return None
+        return msgspec.to_builtins(self._dictionaries[number].shards[manager][0])  # type: ignore[no-any-return]
 
     def _shard(self, number: str, manager: int) -> Shard:
         with self._lock:

@@ -11,6 +11,7 @@ __all__ = [
     "DDictFullError",
     "DDictFutureCheckpointError",
     "DDictKeyError",
+    "DDictMovedError",
     "DDictPersistCheckpointError",
     "DDictSyncError",
     "DDictTimeoutError",
@@ -40,6 +41,10 @@ class DDictFullError(DDictError):
 
 class DDictTimeoutError(DDictError, TimeoutError):
     """Something did not come about in time."""
+
+
+class DDictMovedError(DDictError):
+    """Another node decides about a shard that is kept on several now."""
 
 
 class DDictPersistCheckpointError(DDictError):
@@ -74,5 +79,6 @@ DDICT_ERRORS: dict[str, type[DDictError]] = {
         DDictCheckpointSyncError,
         DDictUnableToCreateError,
         DDictFutureCheckpointError,
+        DDictMovedError,
     )
 }

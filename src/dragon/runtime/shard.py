@@ -74,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True):
     persist_freq: int = 0
     persist_count: int = 0
     persist_path: str = ""
+    holders: list[int] = []  # with replicas: the nodes that keep it, the one that decides first
 
 
 class Stored(NamedTuple):
@@ -273,6 +274,28 @@ class Shard:
             self.words[NEWEST] = checkpoint
         self.words.add(CHANGES, 1)
 
+    def export(self, most: int) -> Iterator[tuple[list[bytes], list[Any]]]:
+        """All entries as they are, about `most` bytes at a time; each is valid until the next is asked for."""
+        with self._env.begin(buffers=True) as txn:
+            names, data, size = [], [], 0
+            for name, entry in txn.cursor():
+                names.append(bytes(name))
+                data.append(entry)
+                size += len(entry)
+                if size >= most:
+                    yield names, data
+                    names, data, size = [], [], 0
+            yield names, data
+
+    def load(self, names: list[bytes], data: list[Any]) -> None:
+        """Take over entries of export()."""
+
+        def put_all(txn: Any) -> None:
+            for name, entry in zip(names, data, strict=True):
+                txn.put(name, entry)
+
+        self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all)
+
     def hold(self, checkpoint: int) -> Generator[Stored]:
         """scan() of the state as it is now, whatever is written until it is read; close() lets it go."""
         records = self._held(checkpoint)
@@ -316,6 +339,10 @@ class Shard:
                 found.append((cursor.key()[len(_WRITER) :], _NUMBER.unpack(cursor.value())[0]))
                 more = cursor.next()
         return found
+
+    def take_over(self, newest: int, frozen: bool) -> None:
+        """Be in the state of the shard whose entries were loaded."""
+        self.words[NEWEST], self.words[STATE] = newest, _FROZEN if frozen else _USABLE
 
     @property
     def is_frozen(self) -> bool:

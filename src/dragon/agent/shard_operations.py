@@ -1,0 +1,89 @@
+"""What the process of another node may ask of a shard, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dragon.runtime.records import Record
+from dragon.runtime.shard import MISSING, Shard, Stored
+
+__all__ = ["OPERATIONS", "WRITES", "Answer", "Operation"]
+
+# Called once, with a value and buffers.
+Answer = Callable[[Any, list[Any]], None]
+Operation = Callable[[Shard, list[Any], list[Any], Answer], None]
+
+
+def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    key, checkpoint, exact, newer = arguments
+    seen = shard.changed_since() if newer else 0
+
+    def take(stored: Stored) -> None:
+        # Sent from the shard's own memory, which is valid here.
+        answer((_described(stored), seen), _blobs(stored))
+
+    if shard.read(key, checkpoint, take, exact) is MISSING:
+        answer((None, seen), [])
+
+
+def _described(stored: Stored) -> Any:
+    return stored.flags, stored.checkpoint, stored.head
+
+
+def _blobs(stored: Stored) -> list[Any]:
+    return [blob[0] if len(blob) == 1 else b"".join(blob) for blob in stored.blobs]
+
+
+def _put(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    key, head, checkpoint, flags = arguments
+    shard.put(key, Record(head, buffers), checkpoint, flags)
+    answer(None, [])
+
+
+def _put_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    records, checkpoint, flags = arguments
+    start, several = 0, []
+    for key, head, count in records:
+        several.append((key, Record(head, buffers[start : start + count])))
+        start += count
+    shard.put_many(several, checkpoint, flags)
+    answer(None, [])
+
+
+def _pop(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    key, checkpoint, wanted = arguments
+    if not wanted:
+        answer(None if shard.pop(key, checkpoint) is MISSING else True, [])
+        return
+    found = shard.pop(key, checkpoint, lambda stored: (_described(stored), [bytes(b) for b in _blobs(stored)]))
+    if found is MISSING:
+        answer(None, [])
+    else:
+        answer(*found)
+
+
+def _state(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    answer((shard.oldest, shard.newest, shard.is_frozen), [])
+
+
+def _plain(method: str) -> Operation:
+    def do(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+        answer(getattr(shard, method)(*arguments), [])
+
+    return do
+
+
+OPERATIONS: dict[str, Operation] = {
+    "read": _read,
+    "put": _put,
+    "put_many": _put_many,
+    "pop": _pop,
+    "state": _state,
+    **{
+        name: _plain(name)
+        for name in ("contains", "keys", "count", "add", "clear", "freeze", "usage", "note_writer", "writers")
+    },
+}
+
+WRITES = frozenset({"put", "put_many", "pop", "add", "clear", "freeze", "note_writer"})
