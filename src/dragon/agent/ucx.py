@@ -42,7 +42,8 @@ class _Operation:
 class Ucx:
     """An agent's end of the fabric: a worker of UCX, with `options` in place of its variables without `UCX_`.
 
-    Raises ImportError without ucxx, and what ucxx raises where UCX finds nothing to use.
+    `sent`, `received` count payloads, `bytes_sent`, `bytes_received` what was in them. Raises ImportError without ucxx,
+    and what ucxx raises where UCX finds nothing to use.
     """
 
     def __init__(self, options: dict[str, str] | None = None) -> None:
@@ -60,7 +61,7 @@ class Ucx:
         self.worker.init_blocking_progress_mode()
         self.machine = this_machine()
         self._address = self.worker.address.tobytes()
-        self._sent = self._received = self._bytes_sent = self._bytes_received = 0
+        self.sent = self.received = self.bytes_sent = self.bytes_received = 0
         self._operations: list[_Operation] = []
         self._due = self._watched = False
         self._loop = asyncio.get_running_loop()
@@ -81,10 +82,10 @@ class Ucx:
         self._loop.remove_reader(self._descriptor)
         log.info(
             "UCX sent %d payloads (%d bytes) and received %d (%d bytes)",
-            self._sent,
-            self._bytes_sent,
-            self._received,
-            self._bytes_received,
+            self.sent,
+            self.bytes_sent,
+            self.received,
+            self.bytes_received,
         )
 
     def start(self, request: Any, uses: Any, done: Callable[[], None], failed: Callable[[str], None]) -> None:
@@ -97,11 +98,11 @@ class Ucx:
 
     def count_sent(self, size: int) -> None:
         """A payload has left."""
-        self._sent, self._bytes_sent = self._sent + 1, self._bytes_sent + size
+        self.sent, self.bytes_sent = self.sent + 1, self.bytes_sent + size
 
     def count_received(self, size: int) -> None:
         """A payload has come."""
-        self._received, self._bytes_received = self._received + 1, self._bytes_received + size
+        self.received, self.bytes_received = self.received + 1, self.bytes_received + size
 
     def _soon(self) -> None:
         if not self._due:
@@ -206,7 +207,8 @@ class _Beside:
         self._over = True
         self._lost = _ignore  # what was under way is given up
         endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
+        # For one that has failed there is nothing to wait for, and what close() returns then must not be touched.
+        if endpoint is not None and endpoint.alive:
             self._fabric.start(endpoint.close(), endpoint, _nothing, _ignore)
 
 
