@@ -75,7 +75,7 @@ def ucxx() -> None:
 
 def carried(err: str) -> list[tuple[int, int]]:
     """The bytes that each agent says UCX has sent and received."""
-    found = re.findall(r"UCX sent \d+ payloads \((\d+) bytes\) and received \d+ \((\d+) bytes\)", err)
+    found = re.findall(r"UCX sent (\d+) bytes and received (\d+)", err)
     return [(int(sent), int(received)) for sent, received in found]
 
 

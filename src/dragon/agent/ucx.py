@@ -1,7 +1,13 @@
 """Large payloads over UCX: InfiniBand, RoCE, and whatever else it has a transport for.
 
-Each payload is a message with a tag of its own. The first tags of a link are random, and told over the link itself, so
-nobody else's messages are taken for its payloads. What crosses the fabric is neither encrypted nor signed.
+A payload goes in pieces, each a message with a tag of its own. The first tags of a link are random, and told over the
+link itself, so nobody else's messages are taken for its payloads. What crosses the fabric is neither encrypted nor
+signed.
+
+Pieces are copied into buffers of the agent's own, and out of them. UCX keeps memory registered with devices, by its
+address; but pages of the arena are given back to the kernel by any process of the node, and what a device then knows is
+no longer what is at the address. (UCX 1.21 crashes when a peer is lost if it is told to keep nothing registered.) So
+little memory is ever registered, and what a lost node left unfinished is not in the arena.
 
 UCX is given the processor when its descriptor says so, and costs nothing in between.
 """
@@ -11,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,13 +32,16 @@ __all__ = ["Ucx"]
 log = runtime_log("fabric")
 
 _AT_A_TIME = 64  # steps of progress before others have their turn
+_PIECE = 2 * 2**20  # bytes
+_UNDER_WAY = 4  # pieces of a lane in each direction
+_KEPT = 32  # buffers
 _LOOK_AGAIN = 1.0  # seconds; an event that a device lost delays a payload no longer
 _TAGS = 1 << 64
 
 
 @dataclass(eq=False, slots=True)
 class _Operation:
-    """What UCX has not finished. Until it has, it may write to `uses`, or read from it."""
+    """What UCX has not finished. Until it has, it may use what is in `uses`."""
 
     request: Any
     uses: Any
@@ -42,8 +52,8 @@ class _Operation:
 class Ucx:
     """An agent's end of the fabric: a worker of UCX, with `options` in place of its variables without `UCX_`.
 
-    `sent`, `received` count payloads, `bytes_sent`, `bytes_received` what was in them. Raises ImportError without ucxx,
-    and what ucxx raises where UCX finds nothing to use.
+    `sent` and `received` count bytes. Raises ImportError without ucxx, and what ucxx raises where there is nothing that
+    UCX could use.
     """
 
     def __init__(self, options: dict[str, str] | None = None) -> None:
@@ -53,15 +63,13 @@ class Ucx:
 
         self.library = libucxx
         self.array = arr.Array
-        # Payloads are in the arena, pages of which any process of the node may give back to the kernel. Memory that UCX
-        # kept registered would then be another than what is at its address.
-        settings = {"RCACHE_ENABLE": "n", **(options or {})}
-        self._context = libucxx.UCXContext(settings, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
+        self._context = libucxx.UCXContext(options or {}, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
         self.worker = libucxx.UCXWorker(self._context, False, False)
         self.worker.init_blocking_progress_mode()
         self.machine = this_machine()
         self._address = self.worker.address.tobytes()
-        self.sent = self.received = self.bytes_sent = self.bytes_received = 0
+        self.sent = self.received = 0
+        self._buffers: list[bytearray] = []
         self._operations: list[_Operation] = []
         self._due = self._watched = False
         self._loop = asyncio.get_running_loop()
@@ -80,13 +88,16 @@ class Ucx:
 
     def close(self) -> None:
         self._loop.remove_reader(self._descriptor)
-        log.info(
-            "UCX sent %d payloads (%d bytes) and received %d (%d bytes)",
-            self.sent,
-            self.bytes_sent,
-            self.received,
-            self.bytes_received,
-        )
+        log.info("UCX sent %d bytes and received %d", self.sent, self.received)
+
+    def take_buffer(self) -> bytearray:
+        """Memory for a piece."""
+        return self._buffers.pop() if self._buffers else bytearray(_PIECE)
+
+    def give_buffer(self, buffer: bytearray) -> None:
+        """UCX has finished with it."""
+        if len(self._buffers) < _KEPT:
+            self._buffers.append(buffer)
 
     def start(self, request: Any, uses: Any, done: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Call `done`, or `failed` with the reason, once a request is finished."""
@@ -95,14 +106,6 @@ class Ucx:
         if not self._watched:
             self._watched = True
             self._loop.call_later(_LOOK_AGAIN, self._watch)
-
-    def count_sent(self, size: int) -> None:
-        """A payload has left."""
-        self.sent, self.bytes_sent = self.sent + 1, self.bytes_sent + size
-
-    def count_received(self, size: int) -> None:
-        """A payload has come."""
-        self.received, self.bytes_received = self.received + 1, self.bytes_received + size
 
     def _soon(self) -> None:
         if not self._due:
@@ -150,6 +153,9 @@ class _Beside:
         self._address, self._next_out, self._machine = heard
         self._peer = peer
         self._lost = lost
+        self._outward: deque[memoryview] = deque()
+        self._inward: deque[tuple[memoryview, Callable[[], None]]] = deque()
+        self._sending = self._receiving = 0
         self._endpoint: Any = None
         self._over = False  # closed, or not to be opened
 
@@ -176,40 +182,72 @@ class _Beside:
             return connect(worker, address, False)
 
     def send(self, payload: memoryview) -> None:
-        tag, self._next_out = self._next_out, (self._next_out + 1) % _TAGS
-        self._start("tag_send", payload, tag, partial(self._fabric.count_sent, len(payload)))
+        self._outward.extend(_pieces(payload))
+        self._send_more()
 
     def receive(self, memory: Any, done: Callable[[], None]) -> None:
-        tag, self._next_in = self._next_in, (self._next_in + 1) % _TAGS
-        view = memoryview(memory)
-
-        def received() -> None:
-            self._fabric.count_received(len(view))
-            done()
-
+        pieces = list(_pieces(memoryview(memory)))
+        self._inward.extend((piece, _nothing) for piece in pieces[:-1])
+        self._inward.append((pieces[-1], done))
         if self.open():
-            self._start("tag_recv", view, tag, received)
+            self._receive_more()
         else:
             self._fail("there is no way back")
 
-    def _start(self, method: str, payload: memoryview, tag: int, done: Callable[[], None]) -> None:
+    def _send_more(self) -> None:
+        while self._outward and self._sending < _UNDER_WAY:
+            piece, buffer = self._outward.popleft(), self._fabric.take_buffer()
+            memoryview(buffer)[: len(piece)] = piece
+            self._sending += 1
+            self._start("tag_send", buffer, len(piece), self._next_out, partial(self._sent, buffer, len(piece)))
+            self._next_out = (self._next_out + 1) % _TAGS
+
+    def _sent(self, buffer: bytearray, size: int) -> None:
+        self._fabric.sent += size
+        self._fabric.give_buffer(buffer)
+        self._sending -= 1
+        self._send_more()
+
+    def _receive_more(self) -> None:
+        while self._inward and self._receiving < _UNDER_WAY:
+            (piece, done), buffer = self._inward.popleft(), self._fabric.take_buffer()
+            self._receiving += 1
+            self._start("tag_recv", buffer, len(piece), self._next_in, partial(self._received, buffer, piece, done))
+            self._next_in = (self._next_in + 1) % _TAGS
+
+    def _received(self, buffer: bytearray, piece: memoryview, done: Callable[[], None]) -> None:
+        self._fabric.received += len(piece)
+        piece[:] = memoryview(buffer)[: len(piece)]
+        self._fabric.give_buffer(buffer)
+        self._receiving -= 1
+        self._receive_more()
+        done()
+
+    def _start(self, method: str, buffer: bytearray, size: int, tag: int, done: Callable[[], None]) -> None:
+        array, library = self._fabric.array(memoryview(buffer)[:size]), self._fabric.library
         try:
-            request = getattr(self._endpoint, method)(self._fabric.array(payload), self._fabric.library.UCXXTag(tag))
-        except self._fabric.library.UCXError as error:
+            request = getattr(self._endpoint, method)(array, library.UCXXTag(tag))
+        except library.UCXError as error:
             self._fail(str(error))
         else:
-            self._fabric.start(request, payload, done, self._fail)
+            self._fabric.start(request, array, done, self._fail)
 
     def _fail(self, reason: str) -> None:
         self._lost(f"UCX lost a payload: {reason}")
 
     def close(self) -> None:
         self._over = True
-        self._lost = _ignore  # what was under way is given up
+        self._lost = _ignore  # what is under way is given up
+        self._outward.clear()
+        self._inward.clear()
         endpoint, self._endpoint = self._endpoint, None
         # For one that has failed there is nothing to wait for, and what close() returns then must not be touched.
         if endpoint is not None and endpoint.alive:
             self._fabric.start(endpoint.close(), endpoint, _nothing, _ignore)
+
+
+def _pieces(payload: memoryview) -> Iterator[memoryview]:
+    return (payload[start : start + _PIECE] for start in range(0, len(payload), _PIECE))
 
 
 def _nothing() -> None:
