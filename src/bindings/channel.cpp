@@ -107,6 +107,17 @@ nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
     return to_parts(*h.a, message);
 }
 
+void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handle timeout) {
+    check(put_frames(*h.a, h.get(), h.handle.offset, head.ptr(), buffers.ptr(), deadline_from(timeout.ptr())),
+          python.queue_full);
+}
+
+nb::tuple get_frames(ChannelHandle& h, nb::handle timeout) {
+    Message message;
+    check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
+    return to_frames(*h.a, message);
+}
+
 nb::tuple take_packed(ChannelHandle& h, size_t most) { return take_parcel(*h.a, h.get(), most); }
 
 size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
@@ -188,6 +199,8 @@ void bind_channel(nb::module_& m) {
         .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
         .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none())
         .def("_get_parts", &get_parts, nb::arg("timeout").none())
+        .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())
+        .def("_get_frames", &get_frames, nb::arg("timeout").none())
         .def("_take_parcel", &take_packed, nb::arg("most"))
         .def("_put_parcel", &put_packed, nb::arg("buffer"), nb::arg("start"))
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))

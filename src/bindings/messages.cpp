@@ -78,7 +78,7 @@ Status put_bytes(Arena& a, Channel& channel, Offset offset, uint32_t kind, const
 
 // What stands at the start of a message with buffers.
 struct BufferTable {
-    uint64_t pickle_size, count;
+    uint64_t head_size, count;
     struct {
         uint64_t start, size;
     } buffers[];
@@ -93,13 +93,14 @@ struct Views {
     }
 };
 
-Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, PyObject* buffers,
-                  Nanoseconds deadline) {
+// Bytes, as a message of kind `alone`, or with buffers beside them, as one of kind `beside`.
+Status put_with_buffers(Arena& a, Channel& channel, Offset offset, MessageKind alone, MessageKind beside,
+                        PyObject* bytes, PyObject* buffers, Nanoseconds deadline) {
     char* data;
     Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(pickle, &data, &size) < 0) throw nb::python_error();
+    if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) throw nb::python_error();
     Py_ssize_t count = buffers == Py_None ? 0 : PyList_Size(buffers);
-    if (count <= 0) return put_bytes(a, channel, offset, kPickle, data, static_cast<size_t>(size), deadline);
+    if (count <= 0) return put_bytes(a, channel, offset, alone, data, static_cast<size_t>(size), deadline);
     Views held;
     held.views.reserve(static_cast<size_t>(count));
     size_t total = aligned(sizeof(BufferTable) + static_cast<size_t>(count) * 16 + static_cast<size_t>(size));
@@ -113,7 +114,7 @@ Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, P
     }
     OwnBlock block = new_block(a, channel, kDataStart + total);
     auto* table = reinterpret_cast<BufferTable*>(block.data());
-    table->pickle_size = static_cast<uint64_t>(size);
+    table->head_size = static_cast<uint64_t>(size);
     table->count = static_cast<uint64_t>(count);
     size_t start = first;
     for (size_t i = 0; i < held.views.size(); ++i) {
@@ -123,7 +124,12 @@ Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, P
         start += aligned(length);
     }
     memcpy(&table->buffers[count], data, static_cast<size_t>(size));
-    return put_block(a, channel, offset, {kPickleBuffers, total}, block, deadline);
+    return put_block(a, channel, offset, {beside, total}, block, deadline);
+}
+
+Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, PyObject* buffers,
+                  Nanoseconds deadline) {
+    return put_with_buffers(a, channel, offset, kPickle, kPickleBuffers, pickle, buffers, deadline);
 }
 
 // A container of a few plain objects: pickle alone can do it, no reducer has a say.
@@ -174,7 +180,8 @@ int loan_buffer(PyObject* self, Py_buffer* view, int flags) {
                              static_cast<Py_ssize_t>(loan.size), 0, flags);
 }
 
-PyObject* load_with_buffers(Arena& a, Message& message) {
+// What a message with buffers holds: memory of its head and of each buffer, on loan.
+std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
     Offset block = message.block;
     message.block = 0;
     nb::object loan =
@@ -188,7 +195,11 @@ PyObject* load_with_buffers(Arena& a, Message& message) {
     nb::list buffers;
     for (size_t i = 0; i < table->count; ++i)
         buffers.append(slice(table->buffers[i].start, table->buffers[i].size));
-    nb::object pickle = slice(sizeof(BufferTable) + table->count * 16, table->pickle_size);
+    return {slice(sizeof(BufferTable) + table->count * 16, table->head_size), buffers};
+}
+
+PyObject* load_with_buffers(Arena& a, Message& message) {
+    auto [pickle, buffers] = borrow_buffers(a, message);
     nb::object result = nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers);
     return result.release().ptr();
 }
@@ -267,6 +278,27 @@ PyObject* to_object(Arena& a, Message& message) {
     }
     if (!result) throw nb::python_error();
     return result;
+}
+
+Status put_frames(Arena& a, Channel& channel, Offset offset, PyObject* head, PyObject* buffers,
+                  Nanoseconds deadline) {
+    return put_with_buffers(a, channel, offset, kRaw, kFrames, head, buffers, deadline);
+}
+
+nb::tuple to_frames(Arena& a, Message& message) {
+    if (message.label.kind == kFrames && message.block) {
+        auto [head, buffers] = borrow_buffers(a, message);
+        return nb::make_tuple(nb::bytes(head), buffers);
+    }
+    OwnBlock block(a, message.block);
+    const char* data = message.block ? block.data() : message.data;
+    if (message.label.kind != kFrames) return nb::make_tuple(nb::bytes(data, message.label.size), nb::list());
+    auto* table = reinterpret_cast<const BufferTable*>(data);
+    nb::list buffers;
+    for (size_t i = 0; i < table->count; ++i)
+        buffers.append(nb::bytes(data + table->buffers[i].start, table->buffers[i].size));
+    return nb::make_tuple(nb::bytes(data + sizeof(BufferTable) + table->count * 16, table->head_size),
+                          buffers);
 }
 
 nb::tuple to_parts(Arena& a, Message& message) {

@@ -17,6 +17,7 @@ enum MessageKind : uint32_t {
     kRaw,  // bytes that were sent as such, not as an object
     kPickle,
     kPickleBuffers,  // a pickle and the buffers it refers to
+    kFrames,         // bytes and buffers that were sent as such
 };
 
 // Puts `object` (or its bytes, if `raw`) into the channel. Throws what Python's queues throw, but for a
@@ -24,6 +25,11 @@ enum MessageKind : uint32_t {
 Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline);
 Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size,
                Nanoseconds deadline);
+// A head and buffers, with nothing pickled; and back: (bytes, [memory, ...]). The memory is lent, and may be
+// written.
+Status put_frames(Arena& a, Channel& channel, Offset offset, PyObject* head, PyObject* buffers,
+                  Nanoseconds deadline);
+nb::tuple to_frames(Arena& a, Message& message);
 
 // A new reference to the object that a message holds; the message's block is freed, or lent to the object.
 PyObject* to_object(Arena& a, Message& message);

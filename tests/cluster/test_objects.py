@@ -25,7 +25,7 @@ def over_two_nodes(site: Site, *options: str | Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
-    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge")
+    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", TESTS / "data")
 
 
 @pytest.mark.timeout(240)

@@ -53,7 +53,7 @@ def test_processes_go_over_the_nodes_and_their_output_to_the_front_end(site: Sit
     hosts = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("line")}
     assert hosts == {"node-0", "node-1"}
     assert done.stdout.count("line") == 4
-    assert done.stdout.splitlines()[-1] == "codes [0, 0, 0, 0]"
+    assert "codes [0, 0, 0, 0]" in done.stdout.splitlines()
     assert sorted(re.findall(r"warning (\d)", done.stderr)) == ["0", "1", "2", "3"]
 
 

@@ -179,7 +179,7 @@ def test_refused_objects_leave_nothing() -> None:
     before = _core.usage()["blocks"]
     with pytest.raises(TypeError):
         channel.put([bytes(5000), (x for x in "ab")])
-    too_large = bytearray(_core.usage()["limit"] + MIB)
+    too_large = np.zeros(_core.usage()["limit"] + MIB, np.uint8)  # no memory until it is read
     with pytest.raises(MemoryError):
         channel.put(too_large)
     channel.put(1)

@@ -76,3 +76,18 @@ def test_affinities_that_cannot_be_met_are_an_error_with_strict(site: Site) -> N
     assert done.returncode == 1
     assert "PolicyError" in done.stderr
     assert re.search(r"has no CPUs .* \(there are ", done.stderr)
+
+
+CONTENTS = sorted(f"key_{i} = {i}" for i in range(8))
+
+
+def test_a_dictionary(site: Site, command: list[str]) -> None:
+    done = site.run(*command, PROGRAMS / "3_dragon_dictionary.py")
+    assert sorted(done.stdout.splitlines()[3:]) == CONTENTS, done.stderr
+
+
+def test_a_dictionary_over_two_nodes(site: Site) -> None:
+    done = site.dragon("--nodes", "2", PROGRAMS / "3_dragon_dictionary.py")
+    assert sorted(done.stdout.splitlines()[3:]) == sorted(CONTENTS + [f"key_{i} = {i}" for i in range(8, 16)]), (
+        done.stderr
+    )

@@ -342,6 +342,15 @@ def _show(outcome: Outcome, verbose: bool) -> None:
         print(f"passed  {outcome.name} ({outcome.seconds:.1f} s)", flush=True)
 
 
+def _alone(outcome: Outcome, limit: float, nodes: int) -> Outcome:
+    """A test that failed beside others is run once more by itself, as CPython's own runner does: many measure time."""
+    if outcome.kind != "failed" or "." not in outcome.name:
+        return outcome
+    again = next(one for one in _run_tests([outcome.name], limit, nodes) if one.name == outcome.name)
+    print(f"{again.kind} {outcome.name} when it ran alone", flush=True)
+    return again
+
+
 def main() -> int:
     """Run what the command line asks for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -374,6 +383,7 @@ def main() -> int:
             for outcome in job.result():
                 _show(outcome, options.v)
             outcomes += job.result()
+    outcomes = [_alone(outcome, options.limit, options.nodes) for outcome in outcomes]
     if options.v:
         print("slowest:")
         for outcome in sorted(outcomes, key=lambda o: o.seconds, reverse=True)[:15]:

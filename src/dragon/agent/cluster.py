@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import msgspec
 
@@ -22,7 +22,7 @@ from dragon.agent.listener import Listener
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
-from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn
@@ -69,7 +69,8 @@ class Cluster:
         self._gone = asyncio.Event()
 
     async def meet(self) -> None:
-        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone."""
+        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone, RunEndedError
+        where the run has ended meanwhile."""
         membership = self._membership
         keys = (membership.authority, membership.certificate, membership.key)
         near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
@@ -78,10 +79,24 @@ class Cluster:
         self.links = Links(self.index, near, client, *callbacks, fabric=self._fabric)
         self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
         if near:
-            told, _ = await self.links.call(parent_of(self.index), "members", {})
+            try:
+                told, _ = await self.links.call(parent_of(self.index), "members", {})
+            except NodeLostError as error:
+                await self._raise_why(error)
             self.members = msgspec.convert(told, list[Member])
         self.links.members = dict(enumerate(self.members))
         self._known.set_result(self.members)
+
+    async def _raise_why(self, error: NodeLostError) -> NoReturn:
+        """The node that was to tell is gone: because the run has ended already, or because something broke."""
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                kind, _ = await self._control.receive()
+        except (TimeoutError, ConnectionError):
+            raise error from None
+        if kind in ("clear", "end"):
+            raise RunEndedError("the run ended before this node had met the others") from error
+        raise error
 
     def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""
@@ -249,6 +264,8 @@ class Cluster:
             node = node_of_puid(arguments["identifier"])
         elif operation.startswith("groups.") and "number" in arguments:
             node = self._agent.groups.home_of(arguments["number"])
+        elif operation.startswith("shards.") and "node" in arguments:
+            node = arguments["node"]
         else:
             return None
         if node == self.index or not 0 <= node < len(self.members):
@@ -258,6 +275,10 @@ class Cluster:
     def _ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
         request = {"operation": operation, "arguments": arguments}
         return then(self.links.call(node, "operation", request), _value)
+
+    def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+        """Have another node do something, if it is still there."""
+        self._ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _others(self) -> list[int]:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
@@ -405,6 +426,7 @@ class Cluster:
             self._opened.add_done_callback(lambda _: self._notice(node, operation, arguments, payload))
         elif operation == "left":
             self.guests.left((node, arguments["pid"]))
+            self._agent.shards.client_left(node, arguments["pid"])
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
         elif operation == "flow_taken":

@@ -18,10 +18,11 @@ from dragon.agent.groups import Groups
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.report import report
+from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
 from dragon.agent.zygote import children_of
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run import Run
@@ -107,6 +108,9 @@ class Agent:
             return False
         try:
             self.cluster = joining.result()
+        except RunEndedError as error:
+            log.debug("%s", error)
+            return False
         except DragonError as error:
             log.error("%s", error)
             self._code = 1
@@ -119,6 +123,7 @@ class Agent:
         self.registry = Registry(self.run.node)
         self.processes = Processes(self.run.node, self.spawner, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, host_name, self.cluster)
+        self.shards = Shards(self.run, self.cluster)
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)
@@ -195,8 +200,8 @@ class Agent:
 
     def handle_here(self, part: str, name: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
         """The same for what this node can answer alone."""
-        served: Registry | Groups | Processes | None
-        served = {"registry": self.registry, "groups": self.groups, "processes": self.processes}.get(part)  # type: ignore[assignment]
+        parts = {"registry": self.registry, "groups": self.groups, "processes": self.processes, "shards": self.shards}
+        served: Any = parts.get(part)
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {part}.{name}")
         if part == "registry":

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure.ddict_errors import DDICT_ERRORS
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.messages import Request, decode_reply, encode
 from dragon.runtime import inspection
@@ -35,6 +36,7 @@ _ERRORS: dict[str, type[Exception]] = {
         ValueError,
     )
 }
+_ERRORS |= DDICT_ERRORS
 
 
 def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: Any) -> Any:

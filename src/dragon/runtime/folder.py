@@ -18,6 +18,7 @@ __all__ = [
     "RunInfo",
     "find_runs",
     "is_alive",
+    "make_data_folder",
     "make_folder",
     "process_start_time",
     "remove_folder",
@@ -134,9 +135,27 @@ def make_folder() -> Path:
         return folder
 
 
+def make_data_folder(folder: Path, size: int) -> Path:
+    """A new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary files."""
+    for place in _data_places(folder):
+        if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size:
+            place.mkdir(mode=0o700, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=place))
+    places = " or ".join(str(place.parent) for place in _data_places(folder))
+    raise MemoryError(f"there is no room for {size} bytes in {places}; set TMPDIR to a folder that has it")
+
+
+def _data_places(folder: Path) -> list[Path]:
+    """Where a run's data may lie. Named after the run's folder, by which it is known whose they are."""
+    name = f"dragon-{os.getuid()}.{folder.name}"
+    return [Path(base) / name for base in dict.fromkeys(("/dev/shm", tempfile.gettempdir()))]
+
+
 def remove_folder(folder: Path) -> None:
-    """Remove a run's folder, and the base if it was the last."""
+    """Remove a run's folder and its data, and the base if it was the last."""
     shutil.rmtree(folder, ignore_errors=True)
+    for place in _data_places(folder):
+        shutil.rmtree(place, ignore_errors=True)
     try:
         folder.parent.rmdir()
     except OSError:
@@ -152,17 +171,30 @@ def find_runs() -> list[Path]:
 
 
 def sweep() -> list[Path]:
-    """Remove the folders of runs of which no process is left; others' are never touched."""
+    """Remove the folders of runs of which no process is left, and data without a run; others' are never touched."""
     removed = []
     for folder in find_runs():
-        pid, _, rest = folder.name.partition("-")
-        start_time = rest.partition("-")[0]
-        if not (pid.isdigit() and start_time.isdigit()):
+        owner = _owner_of(folder.name)
+        if owner is None:
             continue
-        owners = [Owner(int(pid), int(start_time))]
+        owners = [owner]
         if (folder / _INFO).exists():
             owners.append(RunInfo.read(folder).agent)
         if not any(is_alive(owner) for owner in owners):
             remove_folder(folder)
             removed.append(folder)
+    known = {folder.name for folder in find_runs()}
+    for place in {place.parent for place in _data_places(Path("x"))}:
+        for data in place.glob(f"dragon-{os.getuid()}.*"):
+            name = data.name.partition(".")[2]
+            owner = _owner_of(name)
+            if owner is not None and name not in known and not is_alive(owner) and data.lstat().st_uid == os.getuid():
+                shutil.rmtree(data, ignore_errors=True)
     return removed
+
+
+def _owner_of(name: str) -> Owner | None:
+    """The process after which a folder is named."""
+    pid, _, rest = name.partition("-")
+    start_time = rest.partition("-")[0]
+    return Owner(int(pid), int(start_time)) if pid.isdigit() and start_time.isdigit() else None

@@ -1,0 +1,215 @@
+"""The shards of distributed dictionaries on this node: made, named, persisted, and removed with the last that knows
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import shutil
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from dragon import _core
+from dragon.agent.shard_service import ShardService
+from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
+from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.messages import Name
+from dragon.runtime.folder import Owner, is_alive, make_data_folder
+from dragon.runtime.handle import Words
+from dragon.runtime.log import runtime_log
+from dragon.runtime.shard import Settings, Shard, make_words, mark_gone
+from dragon.runtime.snapshot import Header, read_header, read_records, snapshot_path, snapshots_in, write_snapshot
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
+    from dragon.runtime.run import Run
+
+__all__ = ["Shards"]
+
+log = runtime_log("shards")
+
+_LOOK_EVERY = 1.0  # seconds
+
+
+class _Dictionary:
+    """What this node knows of a dictionary. `nodes` and `life` are known on the node where it was made."""
+
+    def __init__(self) -> None:
+        self.descriptor = ""
+        self.nodes: list[int] = []
+        self.life: Name | None = None
+        self.shards: dict[int, tuple[Settings, Words]] = {}
+        self.open: dict[int, Shard] = {}
+
+
+class Shards:
+    """All of one node."""
+
+    OPERATIONS: ClassVar[set[str]] = {
+        "create",
+        "describe",
+        "destroy",
+        "is_alive",
+        "list",
+        "persist",
+        "persisted",
+        "restore",
+        "service",
+    }
+
+    def __init__(self, run: Run, cluster: Cluster | None) -> None:
+        self._run = run
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._dictionaries: dict[str, _Dictionary] = {}
+        self._lock = threading.Lock()
+        self._service: ShardService | None = None
+        self._files = ThreadPoolExecutor(1, "snapshots")
+
+    # ---- lifetime
+
+    def create(self, number: str, settings: dict[str, Any], node: int = 0) -> dict[str, Any]:
+        """Make a shard; its settings with its folder and its words."""
+        try:
+            folder = make_data_folder(self._run.folder, settings["capacity"])
+        except (OSError, MemoryError) as error:
+            where = f"manager {settings['manager']} on node {self._run.node}"
+            raise DDictUnableToCreateError(f"{where}: {error}") from error
+        words = make_words()
+        made = {**settings, "folder": str(folder), "words": words._name(), "node": self._run.node}
+        known = self._dictionaries.setdefault(number, _Dictionary())
+        known.shards[settings["manager"]] = msgspec.convert(made, Settings), words
+        return made
+
+    def describe(self, number: str, descriptor: str, nodes: builtins.list[int], life: builtins.list[int]) -> None:
+        """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
+        known = self._dictionaries.setdefault(number, _Dictionary())
+        known.descriptor, known.nodes, known.life = descriptor, nodes, (life[0], life[1], life[2])
+        self._loop.call_later(_LOOK_EVERY, self._look, number)
+
+    def _look(self, number: str) -> None:
+        known = self._dictionaries.get(number)
+        if known is None or known.life is None:
+            return
+        if _core.exists(*known.life[:2]):
+            self._loop.call_later(_LOOK_EVERY, self._look, number)
+            return
+        for node in known.nodes:
+            if node != self._run.node:
+                assert self._cluster is not None
+                self._cluster.forward(node, "shards.destroy", {"number": number})
+        self.destroy(number)
+
+    def destroy(self, number: str, node: int = 0) -> None:
+        """Remove a dictionary's shards from this node. Processes that have them open find them gone."""
+        with self._lock:
+            known = self._dictionaries.pop(number, None)
+        if known is None:
+            return
+        for settings, words in known.shards.values():
+            mark_gone(words)
+            words._close()
+            shutil.rmtree(Path(settings.folder), ignore_errors=True)
+
+    def list(self, node: int = 0) -> builtins.list[str]:
+        """The descriptors of the dictionaries that were made on this node."""
+        return [known.descriptor for known in self._dictionaries.values() if known.descriptor]
+
+    def is_alive(self, pid: int, start_time: int, node: int = 0) -> bool:
+        """Whether exactly that process of this node lives."""
+        return is_alive(Owner(pid, start_time))
+
+    # ---- other nodes' processes
+
+    def service(self, node: int = 0) -> Name:
+        """The channel through which other nodes' processes reach the shards of this one."""
+        if self._service is None:
+            assert self._cluster is not None
+            self._service = ShardService(self._loop, self._cluster.outboxes, self._shard)
+        return self._service.name
+
+    def client_left(self, node: int, pid: int) -> None:
+        """A process of another node has ended."""
+        if self._service is not None:
+            self._service.client_left(node, pid)
+
+    def _shard(self, number: str, manager: int) -> Shard:
+        with self._lock:
+            known = self._dictionaries.get(number)
+            if known is None or manager not in known.shards:
+                raise DestroyedError("the dictionary is gone: it was destroyed")
+            if manager not in known.open:
+                shard = known.open[manager] = Shard(*known.shards[manager])
+                shard.retire = lambda checkpoints: self._retire(shard, checkpoints)
+            return known.open[manager]
+
+    # ---- files
+
+    def persist(
+        self, number: str, manager: int, checkpoint: int, wait: bool = True, node: int = 0
+    ) -> asyncio.Future[int] | None:
+        """Write a checkpoint as it is now; the number of its records, unless nobody waits."""
+        written = self._write(self._shard(number, manager), checkpoint)
+        if wait:
+            return asyncio.wrap_future(written)
+        written.add_done_callback(_log_failure)
+        return None
+
+    def _retire(self, shard: Shard, checkpoints: builtins.list[int]) -> None:
+        for checkpoint in checkpoints:
+            self._write(shard, checkpoint).add_done_callback(_log_failure)
+
+    def _write(self, shard: Shard, checkpoint: int) -> Future[int]:
+        settings = shard.settings
+        records = shard.hold(checkpoint)
+        path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
+        header = Header(settings.name, settings.manager, settings.managers, checkpoint)
+
+        def write() -> int:
+            try:
+                count = write_snapshot(path, header, records)
+            finally:
+                records.close()
+            if settings.persist_count > 0:
+                files = snapshots_in(settings.persist_path, settings.name, settings.manager)
+                for old in files[: -settings.persist_count]:
+                    snapshot_path(settings.persist_path, settings.name, settings.manager, old).unlink(missing_ok=True)
+            return count
+
+        return self._files.submit(write)
+
+    def persisted(self, number: str, manager: int, node: int = 0) -> builtins.list[int]:
+        """The checkpoints that a manager has files of."""
+        settings = self._shard(number, manager).settings
+        return snapshots_in(settings.persist_path, settings.name, manager)
+
+    def restore(self, number: str, manager: int, checkpoint: int, node: int = 0) -> asyncio.Future[None]:
+        """Fill a shard with what a file holds, once it was found whole."""
+        shard = self._shard(number, manager)
+        return asyncio.wrap_future(self._files.submit(_restore, shard, checkpoint))
+
+
+def _log_failure(written: Future[int]) -> None:
+    error = written.exception()
+    if error is not None:
+        log.error("%s", error)
+
+
+def _restore(shard: Shard, checkpoint: int) -> None:
+    settings = shard.settings
+    path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
+    header = read_header(path)
+    if header.managers != settings.managers:
+        raise DDictPersistCheckpointError(
+            f"{path} was written by one of {header.managers} managers; this dictionary has {settings.managers}"
+        )
+    shard.begin_anew(checkpoint)
+    read_records(path, lambda key, flags, record: shard.put(key, record, checkpoint, shard.own_flags(flags)))
+    if not settings.read_only:
+        for newer in snapshots_in(settings.persist_path, settings.name, settings.manager):
+            if newer > checkpoint:
+                snapshot_path(settings.persist_path, settings.name, settings.manager, newer).unlink(missing_ok=True)

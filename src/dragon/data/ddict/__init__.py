@@ -1,0 +1,46 @@
+"""The distributed dictionary."""
+
+from dragon.data.ddict.creation import DDICT_MIN_SIZE
+from dragon.data.ddict.ddict import DDict
+from dragon.data.ddict.persistence import (
+    CheckpointPersister,
+    DAOSCheckpointPersister,
+    NULLCheckpointPersister,
+    PosixCheckpointPersister,
+)
+from dragon.data.ddict.stats import DDictManagerStats
+from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictMappingProxy, DDictValuesView
+from dragon.infrastructure.ddict_errors import (
+    DDictCheckpointSyncError,
+    DDictError,
+    DDictFullError,
+    DDictFutureCheckpointError,
+    DDictKeyError,
+    DDictPersistCheckpointError,
+    DDictSyncError,
+    DDictTimeoutError,
+    DDictUnableToCreateError,
+)
+
+__all__ = [
+    "DDICT_MIN_SIZE",
+    "CheckpointPersister",
+    "DAOSCheckpointPersister",
+    "DDict",
+    "DDictCheckpointSyncError",
+    "DDictError",
+    "DDictFullError",
+    "DDictFutureCheckpointError",
+    "DDictItemsView",
+    "DDictKeyError",
+    "DDictKeysView",
+    "DDictManagerStats",
+    "DDictMappingProxy",
+    "DDictPersistCheckpointError",
+    "DDictSyncError",
+    "DDictTimeoutError",
+    "DDictUnableToCreateError",
+    "DDictValuesView",
+    "NULLCheckpointPersister",
+    "PosixCheckpointPersister",
+]

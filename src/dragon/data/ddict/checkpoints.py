@@ -1,0 +1,178 @@
+"""The checkpoints of a dictionary: which one a handle works in, and those on disk."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dragon.data.ddict.client import Client
+from dragon.data.ddict.shards import AnyShard, client_number
+from dragon.infrastructure.ddict_errors import (
+    DDictError,
+    DDictFutureCheckpointError,
+    DDictPersistCheckpointError,
+    DDictTimeoutError,
+)
+from dragon.infrastructure.errors import NodeLostError
+from dragon.runtime.agent_client import ask
+
+__all__ = ["Checkpoints"]
+
+_CLIENT = struct.Struct("<IIQ")
+_LOOK_EVERY = 1.0  # seconds between looks whether a writer that is waited for is still there
+
+
+class Checkpoints(Client):
+    """What of a handle concerns checkpoints."""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint that this handle reads and writes."""
+        return self._checkpoint
+
+    @checkpoint_id.setter
+    def checkpoint_id(self, value: int) -> None:
+        if value < 0:
+            raise ValueError("checkpoint_id cannot be negative")
+        self._go_to(value)
+
+    @property
+    def current_checkpoint_id(self) -> int:
+        """The same."""
+        return self._checkpoint
+
+    def checkpoint(self) -> None:
+        """Go on to the next checkpoint."""
+        self._go_to(self._checkpoint + 1)
+
+    def rollback(self) -> None:
+        """Go back to the checkpoint before."""
+        self._go_to(max(0, self._checkpoint - 1))
+
+    def sync_to_newest_checkpoint(self) -> None:
+        """Go to the newest checkpoint that anyone has written."""
+        self._go_to(max(newest for _, newest, _ in self._on_all("state")))
+
+    def _go_to(self, checkpoint: int) -> None:
+        if self._batch is not None:
+            raise DDictError("a batch of puts belongs to one checkpoint: end_batch_put() first", "INVALID_OPERATION")
+        self._checkpoint = checkpoint
+        for manager in self._noted:
+            self._shards[manager].begin("note_writer", _me(), checkpoint).result(self._timeout)
+
+    # ---- writing
+
+    def _write(self, shard: AnyShard, do: Callable[[], Any]) -> Any:
+        """Change something, once it may be."""
+        if self._guarded:
+            self._may_write(shard)
+        return do()
+
+    def _may_write(self, shard: AnyShard) -> None:
+        if self._options.read_only:
+            raise DDictError(f"the dictionary {self._options.name!r} is read-only", "INVALID_OPERATION")
+        if not self._options.wait_for_writers:
+            return
+        manager = shard.settings.manager
+        if manager not in self._noted:
+            self._noted.add(manager)
+            shard.begin("note_writer", _me(), self._checkpoint).result(self._timeout)
+        first = self._checkpoint - self._options.working_set_size + 1
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        while True:
+            seen = shard.changed_since()
+            behind = [client for client, at in shard.begin("writers").result(self._timeout) if at < first]
+            if not behind:
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                raise DDictTimeoutError(
+                    f"{len(behind)} writers have not gone on to checkpoint {first}, and {shard.where} holds "
+                    f"{self._options.working_set_size}",
+                    "TIMEOUT",
+                )
+            if not shard.wait_for_change(seen, _LOOK_EVERY):
+                for client in behind:
+                    if not _is_alive(client):
+                        shard.begin("note_writer", client, None).result(self._timeout)
+
+    def _no_future(self) -> None:
+        """Batches and broadcasts do not wait for others: their checkpoint must be in reach."""
+        if not self._options.wait_for_writers:
+            return
+        for shard in self._all():
+            newest = shard.state()[1]
+            if self._checkpoint > newest + self._options.working_set_size - 1:
+                raise DDictFutureCheckpointError(
+                    f"checkpoint {self._checkpoint} is beyond the working set of {shard.where}, up to {newest}"
+                )
+
+    def detach(self) -> None:
+        """Drop this handle; others go on."""
+        for manager in self._noted:
+            self._shards[manager].begin("note_writer", _me(), None).result(self._timeout)
+        self._noted.clear()
+        super().detach()
+
+    # ---- files
+
+    def persist(self) -> None:
+        """Write the current checkpoint to disk now. Without a persister nothing happens."""
+        if self._options.persister == "NULL":
+            return
+        self._ask_all("persist", checkpoint=self._checkpoint)
+
+    def persisted_ids(self) -> list[int]:
+        """The checkpoints that all managers have files of, in order."""
+        found = [set(ids) for ids in self._ask_all("persisted")]
+        return sorted(set.intersection(*found))
+
+    def restore(self, chkpt: int) -> None:
+        """Replace the contents by a persisted checkpoint, and go to it. Raises DDictPersistCheckpointError."""
+        if self._batch is not None:
+            raise DDictError("restore() within a batch of puts: end_batch_put() first", "INVALID_OPERATION")
+        available = self.persisted_ids()
+        if chkpt not in available:
+            raise DDictPersistCheckpointError(
+                f"checkpoint {chkpt} of {self._options.name!r} is not in {self._options.persist_path}, where there is "
+                f"{available or 'none'}"
+            )
+        self._ask_all("restore", checkpoint=chkpt)
+        self._checkpoint = chkpt
+
+    def advance(self) -> None:
+        """In a read-only dictionary, go on to the next persisted checkpoint. Raises DDictError in any other."""
+        if not self._options.read_only:
+            raise DDictError(
+                "advance() is for read-only dictionaries; checkpoint() goes on in others", "INVALID_OPERATION"
+            )
+        later = [number for number in self.persisted_ids() if number > self._checkpoint]
+        if not later:
+            raise DDictPersistCheckpointError(f"there is no checkpoint after {self._checkpoint} on disk")
+        self.restore(later[0])
+
+    def _ask_all(self, operation: str, **arguments: Any) -> list[Any]:
+        return [
+            ask(
+                f"shards.{operation}",
+                number=self._descriptor.number,
+                manager=shard.settings.manager,
+                node=shard.settings.node,
+                **arguments,
+            )
+            for shard in self._open_shards()
+        ]
+
+
+def _me() -> bytes:
+    node, pid, start_time = client_number()
+    return _CLIENT.pack(node, pid, start_time)
+
+
+def _is_alive(client: bytes) -> bool:
+    node, pid, start_time = _CLIENT.unpack(client)
+    try:
+        return bool(ask("shards.is_alive", pid=pid, start_time=start_time, node=node))
+    except NodeLostError:
+        return False

@@ -1,0 +1,273 @@
+"""A handle of a distributed dictionary: how it is sent, attached and dropped, and the managers behind it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from dragon import _core
+from dragon.data.ddict import creation
+from dragon.data.ddict.creation import Descriptor
+from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
+from dragon.data.ddict.stats import DDictManagerStats, stats_of
+from dragon.infrastructure.ddict_errors import DDictError, DDictTimeoutError
+from dragon.infrastructure.errors import NodeLostError
+from dragon.runtime.handle import Event
+from dragon.runtime.nodes import node_at
+from dragon.runtime.records import Record, encode_key
+
+if TYPE_CHECKING:
+    from dragon.native.machine import Node
+
+__all__ = ["Client", "life_of"]
+
+
+class _Attached:
+    """The shards of a dictionary as this process has them open; all its handles of it share them."""
+
+    _all: ClassVar[weakref.WeakValueDictionary[str, _Attached]] = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.descriptor = descriptor
+        self.shards: list[AnyShard] = [open_shard(descriptor.number, settings) for settings in descriptor.shards]
+
+    @classmethod
+    def to(cls, descriptor: Descriptor) -> _Attached:
+        with cls._lock:
+            found = cls._all.get(descriptor.number)
+            if found is None:
+                found = cls._all[descriptor.number] = cls(descriptor)
+            return found
+
+    def __del__(self) -> None:
+        for shard in getattr(self, "shards", ()):
+            shard.close()
+
+
+class Client:
+    """One process's handle. Not for several threads at a time."""
+
+    _creator = False
+
+    def _open(self, descriptor: Descriptor, life: Event | None) -> None:
+        self._descriptor = descriptor
+        self._options = descriptor.options
+        self._life = life
+        self._attached: _Attached | None = _Attached.to(descriptor)
+        self._shards = self._attached.shards
+        self._count = len(self._shards)
+        self._one = self._shards[0] if self._count == 1 else None
+        self._bound: int | None = None
+        self._checkpoint = 0
+        self._exact = self._options.wait_for_keys
+        self._timeout = self._options.timeout
+        self._batch: list[list[tuple[bytes, Record]]] | None = None
+        self._batch_size = 0
+        self._batch_flags = 0
+        self._picklers: tuple[Any, Any] = (None, None)
+        self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
+        self._guarded = self._options.read_only or self._options.wait_for_writers
+
+    # ---- handles
+
+    def __reduce__(self) -> Any:
+        self._open_shards()
+        state = (self._checkpoint, self._timeout, self._bound, self._picklers)
+        return _restored, (type(self), self._descriptor, self._life, state)
+
+    def serialize(self) -> str:
+        """Text from which any process of the run can attach()."""
+        self._open_shards()
+        return creation.to_text(self._descriptor)
+
+    @classmethod
+    def attach(cls, serialized: str, *, timeout: float | None = None, trace: bool = False) -> Self:
+        """A handle of a dictionary that exists. Raises DDictError for other text, DestroyedError where it is gone."""
+        descriptor = creation.from_text(serialized)
+        found = cls.__new__(cls)
+        found._open(descriptor, life_of(descriptor))
+        found._shards[0].state()  # raises where it is gone
+        if timeout is not None:
+            found._timeout = timeout
+        return found
+
+    def detach(self) -> None:
+        """Drop this handle; others go on."""
+        self._attached = self._life = self._one = None
+        self._shards = []
+
+    def destroy(self, allow_restart: bool = False) -> None:
+        """Remove the dictionary from the memory of all nodes. Every other use raises from now on; again is fine."""
+        if self._attached is None:
+            return
+        creation.destroy(self._descriptor)
+        self._attached = self._life = self._one = None
+        self._shards = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.destroy() if self._creator else self.detach()
+
+    def __repr__(self) -> str:
+        return f"<DDict {self._options.name!r}: {self._count} manager{'s' * (self._count > 1)}>"
+
+    def _open_shards(self) -> list[AnyShard]:
+        if self._attached is None:
+            raise _core.DestroyedError(f"the dictionary {self._options.name!r} was destroyed or detached here")
+        return self._shards
+
+    # ---- shards
+
+    def _key(self, key: Any) -> bytes:
+        return encode_key(key) if self._picklers[0] is None else b"x" + bytes(self._picklers[0](key))
+
+    def _shard(self, encoded: bytes) -> AnyShard:
+        one = self._one
+        if one is not None:
+            return one
+        return self._open_shards()[self._place(encoded)]
+
+    def _place(self, encoded: bytes) -> int:
+        return zlib.crc32(encoded) % self._count if self._bound is None else self._bound
+
+    def _on_all(self, method: str, *arguments: Any) -> list[Any]:
+        pending = [shard.begin(method, *arguments) for shard in self._all()]
+        return [one.result(self._timeout) for one in pending]
+
+    def _all(self) -> list[AnyShard]:
+        shards = self._open_shards()
+        return shards if self._bound is None else [shards[self._bound]]
+
+    def _until(
+        self, shard: AnyShard, look: Callable[[], Any], wanted: Callable[[Any], bool], timeout: float | None, what: str
+    ) -> Any:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            seen = shard.changed_since()
+            value = look()
+            if wanted(value):
+                return value
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise DDictTimeoutError(
+                    f"waited {timeout} s for {what}, in checkpoint {self._checkpoint} of {shard.where}", "TIMEOUT"
+                )
+            shard.wait_for_change(seen, remaining)
+
+    def _local(self) -> list[LocalShard]:
+        return [shard for shard in self._open_shards() if isinstance(shard, LocalShard)]
+
+    def _local_managers(self) -> list[int]:
+        return [shard.settings.manager for shard in self._local()]
+
+    # ---- managers
+
+    def manager(self, manager_id: int) -> Self:
+        """A handle that puts and gets on one manager only. Raises DDictError where there is no such manager."""
+        if not 0 <= manager_id < self._count:
+            raise DDictError(f"there is no manager {manager_id}, there are 0 to {self._count - 1}", "INVALID_ARGUMENT")
+        bound = self._again()
+        bound._bound = manager_id
+        bound._one = bound._shards[manager_id]
+        return bound
+
+    def _again(self) -> Self:
+        self._open_shards()
+        copied = type(self).__new__(type(self))
+        copied._open(self._descriptor, self._life)
+        copied._checkpoint, copied._timeout = self._checkpoint, self._timeout
+        copied._bound, copied._picklers, copied._one = self._bound, self._picklers, self._one
+        return copied
+
+    @contextmanager
+    def pickler(self, key_pickler: Any = None, value_pickler: Any = None) -> Iterator[Self]:
+        """A handle that turns keys and values into bytes and back with `dumps` and `loads` of these instead."""
+        changed = self._again()
+        changed._picklers = (key_pickler.dumps if key_pickler is not None else None, value_pickler)
+        yield changed
+
+    def which_manager(self, key: Any) -> int:
+        """The manager that holds a key."""
+        return self._place(self._key(key))
+
+    @property
+    def local_managers(self) -> list[int]:
+        """The managers of this node."""
+        return self._local_managers()
+
+    @property
+    def local_manager(self) -> int | None:
+        """The first manager of this node, None where there is none."""
+        return next(iter(self._local_managers()), None)
+
+    @property
+    def main_manager(self) -> int:
+        """The manager of this node, or the first where it has none."""
+        return self.local_manager or 0
+
+    @property
+    def manager_nodes(self) -> list[Node]:
+        """The node of each manager."""
+        from dragon.native.machine import Node
+
+        return [Node(node_at(settings.node).host_name) for settings in self._descriptor.shards]
+
+    @property
+    def empty_managers(self) -> list[int]:
+        """Managers that hold nothing after a restart; here none does."""
+        self._open_shards()
+        return []
+
+    @property
+    def stats(self) -> list[DDictManagerStats]:
+        """Of every manager: its memory and its keys."""
+        usages = self._on_all("usage")
+        counts = self._on_all("count", self._checkpoint)
+        settings = [shard.settings for shard in self._all()]
+        return [stats_of(*one) for one in zip(settings, usages, counts, strict=True)]
+
+    @property
+    def dstats(self) -> dict[int, DDictManagerStats]:
+        """The same by manager."""
+        return {one.manager_id: one for one in self.stats}
+
+    def freeze(self) -> None:
+        """Refuse every change from now on, in all processes."""
+        self._on_all("freeze", True)
+
+    def unfreeze(self) -> None:
+        """Allow changes again."""
+        self._on_all("freeze", False)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether changes are refused."""
+        return any(shard.state()[2] for shard in self._all())
+
+
+def _restored(cls: type[Client], descriptor: Descriptor, life: Event | None, state: tuple[Any, ...]) -> Client:
+    handle = cls.__new__(cls)
+    handle._open(descriptor, life)
+    handle._checkpoint, handle._timeout, handle._bound, handle._picklers = state
+    if handle._bound is not None:
+        handle._one = handle._shards[handle._bound]
+    return handle
+
+
+def life_of(descriptor: Descriptor) -> Event | None:
+    """What keeps a dictionary while a process is attached. Raises DestroyedError where the dictionary is gone."""
+    try:
+        return Event._attached(descriptor.life)
+    except NodeLostError:
+        return None  # the node where the dictionary was made is gone; what the others hold lives as long as the run

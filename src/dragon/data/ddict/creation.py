@@ -1,0 +1,132 @@
+"""Where a dictionary's managers go, and how it is made and found again."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import string
+from typing import Any
+
+import msgspec
+
+from dragon.infrastructure.ddict_errors import DDictError, DDictUnableToCreateError
+from dragon.infrastructure.messages import Name
+from dragon.infrastructure.policy import Policy
+from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Event
+from dragon.runtime.nodes import run_nodes
+from dragon.runtime.placement import place
+from dragon.runtime.run import this_run
+from dragon.runtime.shard import Settings
+
+__all__ = ["DDICT_MIN_SIZE", "Descriptor", "Options", "create", "from_text", "to_text"]
+
+DDICT_MIN_SIZE = 2 * 2**20  # bytes of the smallest shard
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dictionary was made with, as far as its clients need it. Times are in seconds."""
+
+    name: str
+    working_set_size: int = 1
+    wait_for_keys: bool = False
+    wait_for_writers: bool = False
+    timeout: float | None = None
+    read_only: bool = False
+    persist_freq: int = 0
+    persist_count: int = 0
+    persist_path: str = ""
+    persister: str = "NULL"
+    first_checkpoint: int = 0
+
+
+class Descriptor(msgspec.Struct, frozen=True):
+    """All that a process needs to attach. `life` is an object that exists while anyone is attached."""
+
+    number: str
+    options: Options
+    shards: list[Settings]
+    life: Name
+
+
+def to_text(descriptor: Descriptor) -> str:
+    """The descriptor as text."""
+    return base64.b64encode(msgspec.msgpack.encode(descriptor)).decode()
+
+
+def from_text(text: str) -> Descriptor:
+    """The descriptor of to_text(). Raises DDictError for anything else."""
+    try:
+        return msgspec.msgpack.decode(base64.b64decode(text, validate=True), type=Descriptor)
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise DDictError(f"this is not what serialize() gave: {error}", "INVALID_ARGUMENT") from error
+
+
+def new_name() -> str:
+    """A name for a dictionary that was given none."""
+    return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=10))
+
+
+def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, managers_per_policy: int) -> list[int]:
+    """The node of each manager. Raises AttributeError and PolicyError as the parameters ask for it."""
+    if isinstance(policy, (list, tuple)):
+        if not policy:
+            raise AttributeError("the list of policies is empty")
+        return [place(one).node.index for one in policy for _ in range(managers_per_policy)]
+    if not isinstance(managers_per_node, int) or not isinstance(n_nodes, int):
+        raise AttributeError("managers_per_node and n_nodes must be whole numbers, or policy a list of policies")
+    if managers_per_node < 1 or n_nodes < 1:
+        raise ValueError(f"managers_per_node and n_nodes must be at least 1, not {managers_per_node} and {n_nodes}")
+    nodes = run_nodes()
+    if n_nodes > len(nodes):
+        raise DDictUnableToCreateError(f"n_nodes is {n_nodes}, and the run has {len(nodes)}")
+    if isinstance(policy, Policy) and policy.placement != Policy.Placement.DEFAULT:
+        return [place(policy).node.index] * (managers_per_node * n_nodes)
+    return [nodes[i % n_nodes].index for i in range(managers_per_node * n_nodes)]
+
+
+def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descriptor, Event]:
+    """Make a dictionary with a manager on each of `nodes`. Raises DDictUnableToCreateError."""
+    life = Event()
+    number = f"{os.getpid()}-{os.urandom(8).hex()}"
+    capacity = max(total_mem // len(nodes), DDICT_MIN_SIZE)
+    shards: list[Settings] = []
+    try:
+        for manager, node in enumerate(nodes):
+            settings = Settings(
+                manager,
+                len(nodes),
+                capacity,
+                name=options.name,
+                working_set=options.working_set_size,
+                wait_for_keys=options.wait_for_keys,
+                read_only=options.read_only,
+                persist_freq=options.persist_freq,
+                persist_count=options.persist_count,
+                persist_path=options.persist_path,
+            )
+            made = ask("shards.create", number=number, settings=msgspec.to_builtins(settings), node=node)
+            shards.append(msgspec.convert(made, Settings))
+        descriptor = Descriptor(number, options, shards, life._name())
+        ask(
+            "shards.describe",
+            number=number,
+            descriptor=to_text(descriptor),
+            nodes=sorted(set(nodes)),
+            life=life._name(),
+        )
+    except BaseException:
+        for node in set(nodes):
+            ask("shards.destroy", number=number, node=node)
+        raise
+    return descriptor, life
+
+
+def destroy(descriptor: Descriptor) -> None:
+    """Remove a dictionary everywhere."""
+    here = this_run().node
+    living = {node.index for node in run_nodes()}
+    for node in {settings.node for settings in descriptor.shards} | {descriptor.life[2] >> 8, here}:
+        if node in living:
+            ask("shards.destroy", number=descriptor.number, node=node)

@@ -1,0 +1,457 @@
+"""The distributed dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragon.data.ddict import creation
+from dragon.data.ddict.checkpoints import Checkpoints
+from dragon.data.ddict.creation import Options
+from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
+from dragon.data.ddict.shards import AnyShard, LocalShard, Pending
+from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.runtime.records import Record, decode_key, encode_key, encode_value
+from dragon.runtime.shard import BROADCAST, MISSING, PERSISTENT
+
+if TYPE_CHECKING:
+    from dragon.infrastructure.policy import Policy
+
+__all__ = ["DDict"]
+
+_UNSET: Any = object()
+_AT_ONCE = 64 * 2**20  # bytes of a batch that are sent together
+_TOGETHER = 256  # keys that are asked for together
+
+
+class DDict(Checkpoints, MutableMapping[Any, Any]):
+    """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
+
+    Args:
+        managers_per_node, n_nodes: shards on a node, and on how many nodes; as many managers as the product.
+        total_mem: bytes over all managers.
+        working_set_size: checkpoints that are held.
+        wait_for_keys: reading a key waits until it is written in this checkpoint; keys of pput() are carried on.
+        wait_for_writers: a new checkpoint waits until every writer of the oldest one has gone on.
+        policy: where the managers go; a list has `managers_per_policy` managers for each entry, and the first two
+            arguments are None then.
+        timeout: seconds that an operation may take, for ever by default.
+        name: by which it is persisted and restored; ten letters by default.
+        restore_from: a persisted checkpoint to begin with; with `read_only` nothing is written.
+        persist_freq: checkpoints whose number it divides are written to disk when they leave the working set.
+        persist_count: files that are kept, -1 for all; with 0 none is written.
+        persist_path: the folder, the current one by default.
+        persister_class: PosixCheckpointPersister writes files, NULLCheckpointPersister (the default) nothing.
+
+    `orc_policy`, `trace`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
+    nothing: nobody orchestrates, and memory is used to its end. Raises ValueError, AttributeError and
+    DDictUnableToCreateError as its parameters ask for it.
+
+    Keys that are equal are the same key, as in dict. Operations raise DDictKeyError, DDictFullError,
+    DDictTimeoutError, and DestroyedError after destroy().
+    """
+
+    def __init__(
+        self,
+        managers_per_node: int | None = 1,
+        n_nodes: int | None = 1,
+        total_mem: int = 3 * 2**20,
+        *,
+        working_set_size: int = 1,
+        wait_for_keys: bool = False,
+        wait_for_writers: bool = False,
+        policy: Policy | list[Policy] | None = None,
+        managers_per_policy: int = 1,
+        orc_policy: Policy | None = None,
+        persist_freq: int = 0,
+        name: str = "",
+        timeout: float | None = None,
+        trace: bool = False,
+        restart: bool = False,
+        read_only: bool = False,
+        restore_from: int | None = None,
+        persist_count: int = 0,
+        persist_path: str = "",
+        persister_class: type[CheckpointPersister] = NULLCheckpointPersister,
+        streams_per_manager: int = 5,
+        manager_pool_full_thresh: float = 0.9,
+    ) -> None:
+        if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
+            managers_per_node = n_nodes = None
+        _check(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
+        _check_placement(policy, managers_per_node, n_nodes)
+        check_persister(persister_class, persist_freq)
+        _check_restoring(name, restart, read_only, restore_from, policy)
+        if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
+            raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
+        nodes = creation.nodes_of(managers_per_node, n_nodes, policy, managers_per_policy)
+        options = Options(
+            name=name or creation.new_name(),
+            working_set_size=working_set_size,
+            wait_for_keys=wait_for_keys,
+            wait_for_writers=wait_for_writers,
+            timeout=timeout,
+            read_only=read_only,
+            persist_freq=persist_freq,
+            persist_count=persist_count,
+            persist_path=str(Path(persist_path or ".").resolve()),
+            persister=persister_class.kind,
+        )
+        descriptor, life = creation.create(nodes, total_mem, options)
+        self._open(descriptor, life)
+        self._creator = True
+        try:
+            if restart:
+                restore_from = max(self.persisted_ids(), default=restore_from)
+            if restore_from is not None:
+                self.restore(restore_from)
+        except BaseException:
+            self.destroy()
+            raise
+
+    # ---- one key
+
+    def __getitem__(self, key: Any) -> Any:
+        encoded = encode_key(key) if self._picklers[0] is None else self._key(key)
+        shard = self._one or self._shard(encoded)
+        value = shard.value(encoded, self._checkpoint, self._exact)
+        if value is MISSING:
+            if self._exact:
+                return self._await(shard, encoded, key)
+            raise self._missing(key, shard)
+        return value if self._picklers[1] is None else self._picklers[1].loads(value)
+
+    def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
+        return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")
+
+    def _await(self, shard: AnyShard, encoded: bytes, key: Any) -> Any:
+        """The value of a key once it is written in this checkpoint."""
+
+        def look() -> Any:
+            return shard.value(encoded, self._checkpoint, True)
+
+        return self._until(shard, look, lambda value: value is not MISSING, self._timeout, f"key {key!r} to be written")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        encoded = encode_key(key) if self._picklers[0] is None else self._key(key)
+        record = encode_value(value) if self._picklers[1] is None else encode_value(self._picklers[1].dumps(value))
+        if self._batch is not None:
+            self._add_to_batch(encoded, record)
+            return
+        shard = self._one or self._shard(encoded)
+        if self._guarded:
+            self._may_write(shard)
+        shard.put(encoded, record, self._checkpoint)
+
+    def pput(self, key: Any, value: Any) -> None:
+        """Put a value that later checkpoints show too."""
+        if self._batch is not None and not self._batch_flags:
+            raise DDictError(
+                "this batch is not one of persistent puts: start_batch_put(persist=True)", "INVALID_OPERATION"
+            )
+        encoded, record = self._key(key), encode_value(value)
+        if self._batch is not None:
+            self._add_to_batch(encoded, record)
+            return
+        shard = self._shard(encoded)
+        self._write(shard, lambda: shard.put(encoded, record, self._checkpoint, PERSISTENT))
+
+    def __delitem__(self, key: Any) -> None:
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        if self._write(shard, lambda: shard.pop(encoded, self._checkpoint)) is MISSING:
+            raise self._missing(key, shard)
+
+    def pop(self, key: Any, default: Any = _UNSET) -> Any:
+        """Remove a key; its value, or `default`. Raises DDictKeyError where there is neither (None is no default)."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        value = self._write(shard, lambda: shard.take(encoded, self._checkpoint))
+        if value is MISSING:
+            if default is _UNSET or default is None:
+                raise self._missing(key, shard)
+            return default
+        return value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        encoded = self._key(key)
+        value = self._shard(encoded).value(encoded, self._checkpoint, self._exact)
+        return default if value is MISSING else value
+
+    def __contains__(self, key: Any) -> bool:
+        encoded = self._key(key)
+        return self._shard(encoded).contains(encoded, self._checkpoint)
+
+    def fetch_add(self, key: Any, val: int = 1) -> int:
+        """Add to an integer; the value before, 0 at first. Raises DDictError where it is something else."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        return int(self._write(shard, lambda: shard.add(encoded, val, self._checkpoint)))
+
+    def wait_for(self, key: Any, value: Any, timeout: float | None = None) -> None:
+        """Wait until a key has that value. Raises DDictTimeoutError."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        self._until(
+            shard,
+            lambda: shard.value(encoded, self._checkpoint),
+            lambda found: found is not MISSING and bool(found == value),
+            self._timeout if timeout is None else timeout,
+            f"key {key!r} to be {value!r}",
+        )
+
+    # ---- several keys
+
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """The values of several keys, asked for together. Raises DDictKeyError for the first that is missing."""
+        wanted = list(keys)
+        found = dict(self._present(wanted))
+        for key in wanted:
+            if key not in found:
+                raise self._missing(key, self._shard(self._key(key)))
+        return [found[key] for key in wanted]
+
+    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Put several values, sent together; all or none of those that one manager holds."""
+        self._send(self._sorted(items.items() if isinstance(items, Mapping) else items), 0)
+
+    def begin_get(self, key: Any) -> Pending:
+        """Ask for a value, which result() of what this returns gives to the same thread."""
+        return _Present(self, key, self._begin_get(key))
+
+    def _begin_get(self, key: Any) -> Pending:
+        encoded = self._key(key)
+        return self._shard(encoded).begin_value(encoded, self._checkpoint)
+
+    def begin_put(self, key: Any, value: Any) -> Pending:
+        """Send a value; result() of what this returns waits until it is stored."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        if self._guarded:
+            self._may_write(shard)
+        return shard.begin_put(encoded, encode_value(value), self._checkpoint)
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """Put what dict.update() would."""
+        self.put_many(dict(*others, **more))
+
+    def _sorted(self, items: Iterable[tuple[Any, Any]]) -> list[list[tuple[bytes, Record]]]:
+        batches: list[list[tuple[bytes, Record]]] = [[] for _ in self._open_shards()]
+        for key, value in items:
+            encoded = self._key(key)
+            batches[self._place(encoded)].append((encoded, encode_value(value)))
+        return batches
+
+    def _send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
+        pending = []
+        for shard, records in zip(self._open_shards(), batches, strict=True):
+            if records:
+                if self._guarded:
+                    self._may_write(shard)
+                pending.append(shard.begin_put_many(records, self._checkpoint, flags))
+        for one in pending:
+            one.result(self._timeout)
+
+    def start_batch_put(self, persist: bool = False) -> None:
+        """Collect puts from here to end_batch_put(), and send many at a time."""
+        if self._batch is not None:
+            raise DDictError("a batch has been started already", "INVALID_OPERATION")
+        self._no_future()
+        self._batch = [[] for _ in self._open_shards()]
+        self._batch_flags = PERSISTENT if persist else 0
+
+    def end_batch_put(self) -> None:
+        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch."""
+        if self._batch is None:
+            raise DDictError("no batch was started", "INVALID_OPERATION")
+        batch, self._batch, self._batch_size = self._batch, None, 0
+        self._send(batch, self._batch_flags)
+
+    def _add_to_batch(self, encoded: bytes, record: Record) -> None:
+        assert self._batch is not None
+        self._batch[self._place(encoded)].append((encoded, record))
+        self._batch_size += record.size
+        if self._batch_size > _AT_ONCE:
+            batch, self._batch, self._batch_size = self._batch, [[] for _ in self._shards], 0
+            self._send(batch, self._batch_flags)
+
+    def bput(self, key: Any, value: Any) -> None:
+        """Put a value into every manager, so that bget() finds it on the reader's own node."""
+        if self._batch is not None:
+            raise DDictError("a broadcast is no part of a batch", "INVALID_OPERATION")
+        self._no_future()
+        encoded, record = self._key(key), encode_value(value)
+        own = self._place(encoded)
+        pending = [
+            shard.begin_put(encoded, record, self._checkpoint, 0 if i == own else BROADCAST)
+            for i, shard in enumerate(self._open_shards())
+        ]
+        for one in pending:
+            one.result(self._timeout)
+
+    def bget(self, key: Any) -> Any:
+        """The value of a broadcast put, from this process's main manager."""
+        shard = self._open_shards()[self.main_manager]
+        value = shard.value(self._key(key), self._checkpoint)
+        if value is MISSING:
+            raise self._missing(key, shard)
+        return value
+
+    def clear(self) -> None:
+        """Remove all keys of this checkpoint."""
+        if self._guarded:
+            for shard in self._all():
+                self._may_write(shard)
+        self._on_all("clear", self._checkpoint)
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Wait until what was put is stored; here every put does so itself."""
+        self._open_shards()
+
+    # ---- all keys
+
+    def __len__(self) -> int:
+        return sum(self._on_all("count", self._checkpoint))
+
+    def __iter__(self) -> Iterator[Any]:
+        for keys in self._on_all("keys", self._checkpoint):
+            yield from map(decode_key, keys)
+
+    def keys(self) -> DDictKeysView:  # type: ignore[override]
+        """All keys, as they are when they are looked at."""
+        return DDictKeysView(self)
+
+    def values(self) -> DDictValuesView:  # type: ignore[override]
+        """All values."""
+        return DDictValuesView(self)
+
+    def items(self) -> DDictItemsView:  # type: ignore[override]
+        """All keys with their values."""
+        return DDictItemsView(self)
+
+    def _keys_of(self, managers: list[int]) -> list[list[bytes]]:
+        pending = [self._shards[manager].begin("keys", self._checkpoint) for manager in managers]
+        return [one.result(self._timeout) for one in pending]
+
+    def _present(self, keys: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Keys with their values, asked for together; those that are gone are left out."""
+        wanted = iter(keys)
+        while together := list(islice(wanted, _TOGETHER)):
+            pending = [self._begin_get(key) for key in together]
+            for key, one in zip(together, pending, strict=True):
+                value = one.result(self._timeout)
+                if value is not MISSING:
+                    yield key, value
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
+        for key in self:
+            value = self.get(key, MISSING)
+            if value is not MISSING and self.pop(key, MISSING) is not MISSING:
+                return key, value
+        raise DDictKeyError(f"the dictionary {self._options.name!r} is empty", "KEY_NOT_FOUND")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are handles of one dictionary; compare contents with dict(d)."""
+        return isinstance(other, DDict) and other._descriptor.number == self._descriptor.number
+
+    def __hash__(self) -> int:
+        return hash(self._descriptor.number)
+
+    def local_len(self) -> int:
+        """Keys on this node."""
+        return sum(shard.count(self._checkpoint) for shard in self._local())
+
+    def local_keys(self) -> DDictKeysView:
+        """Keys on this node."""
+        return DDictKeysView(self, self._local_managers())
+
+    def local_values(self) -> DDictValuesView:
+        """Values on this node."""
+        return DDictValuesView(self, self._local_managers())
+
+    def local_items(self) -> DDictItemsView:
+        """Keys on this node with their values."""
+        return DDictItemsView(self, self._local_managers())
+
+    # ---- freezing
+
+    @contextmanager
+    def view(self, key: Any) -> Iterator[memoryview]:
+        """The memory of a bytes or array value on this node, read-only and without a copy, within the block.
+
+        What is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError where there is
+        no such key, DDictError where its manager is on another node or its value is no single buffer.
+        """
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        if not isinstance(shard, LocalShard):
+            raise DDictError(
+                f"key {key!r} lies with {shard.where}; a view is of this node's memory", "INVALID_OPERATION"
+            )
+        try:
+            transaction, stored = shard.view(encoded, self._checkpoint)
+        except DDictKeyError:
+            raise self._missing(key, shard) from None
+        try:
+            if len(stored.blobs) != 1 or len(stored.blobs[0]) != 1:
+                raise DDictError(
+                    f"the value of {key!r} is not one buffer of 32 KiB to 2 GiB; read it with d[key]",
+                    "INVALID_OPERATION",
+                )
+            memory = memoryview(stored.blobs[0][0]).toreadonly()
+            yield memory
+            memory.release()
+        finally:
+            transaction.abort()
+
+
+class _Present(Pending):
+    """A value that was asked for."""
+
+    def __init__(self, ddict: DDict, key: Any, pending: Pending) -> None:
+        self._ddict, self._key, self._pending = ddict, key, pending
+
+    def result(self, timeout: float | None = None) -> Any:
+        value = self._pending.result(timeout)
+        if value is MISSING:
+            raise self._ddict._missing(self._key, self._ddict._shard(self._ddict._key(self._key)))
+        return value
+
+
+def _check(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
+    """Raises what the numbers ask for where they make no sense."""
+    if not isinstance(total_mem, int) or isinstance(total_mem, bool):
+        raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
+    if total_mem < 1:
+        raise ValueError(f"total_mem must be at least 1, not {total_mem}")
+    if working_set_size < 1:
+        raise ValueError(f"working_set_size must be at least 1, not {working_set_size}")
+    if waits and working_set_size < 2:
+        raise ValueError("wait_for_keys and wait_for_writers need a working_set_size of at least 2")
+    if persist_freq < 0 or persist_count < -1:
+        raise ValueError(f"persist_freq must be >= 0 and persist_count >= -1, not {persist_freq} and {persist_count}")
+
+
+def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
+    if isinstance(policy, (list, tuple)):
+        if managers_per_node is not None or n_nodes is not None:
+            raise AttributeError("with a list of policies managers_per_node and n_nodes must be None")
+    elif policy is not None and n_nodes is None:
+        raise AttributeError("with one policy n_nodes must be given")
+
+
+def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
+    if restore_from is not None and not name:
+        raise AttributeError("restore_from needs the name under which the dictionary was persisted")
+    if restart and policy is not None:
+        raise AttributeError("restart takes the managers as they were; leave the policy out")
+    if restart and not name:
+        raise RuntimeError("There is an exception initializing ddict: restart needs a name")
+    if read_only and (not name or restore_from is None):
+        raise AttributeError("read_only needs name and restore_from")

@@ -1,0 +1,50 @@
+"""How checkpoints of a dictionary reach a disk."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dragon.infrastructure.errors import NotSupportedError
+
+__all__ = [
+    "CheckpointPersister",
+    "DAOSCheckpointPersister",
+    "NULLCheckpointPersister",
+    "PosixCheckpointPersister",
+    "check_persister",
+]
+
+
+class CheckpointPersister:
+    """Names a way to persist. The agents do it; there are no others than these."""
+
+    kind: ClassVar[str] = ""
+
+
+class NULLCheckpointPersister(CheckpointPersister):
+    """Nothing is written."""
+
+    kind = "NULL"
+
+
+class PosixCheckpointPersister(CheckpointPersister):
+    """Files `{name}_{manager}_{checkpoint}.ddict` in the dictionary's persist_path."""
+
+    kind = "POSIX"
+
+
+class DAOSCheckpointPersister(CheckpointPersister):
+    """Not offered."""
+
+    kind = "DAOS"
+
+
+def check_persister(persister: type[CheckpointPersister], persist_freq: int) -> None:
+    """Raises NotSupportedError for a way that is not offered, AttributeError where nothing would be written."""
+    if persister is NULLCheckpointPersister and persist_freq:
+        raise AttributeError("persist_freq needs a persister_class that writes: PosixCheckpointPersister")
+    if persister not in (NULLCheckpointPersister, PosixCheckpointPersister):
+        raise NotSupportedError(
+            f"{getattr(persister, '__name__', persister)} is not offered; "
+            "PosixCheckpointPersister writes to any file system that is mounted"
+        )

@@ -1,0 +1,121 @@
+"""keys(), values() and items() of a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dragon.runtime.records import decode_key
+
+if TYPE_CHECKING:
+    from dragon.data.ddict.ddict import DDict
+
+__all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView"]
+
+
+class DDictMappingProxy:
+    """A dictionary that can only be read."""
+
+    def __init__(self, ddict: DDict) -> None:
+        self._ddict = ddict
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._ddict
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._ddict[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ddict)
+
+    def __len__(self) -> int:
+        return len(self._ddict)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        return self._ddict.get(key, default)
+
+    def keys(self) -> DDictKeysView:
+        """All keys."""
+        return self._ddict.keys()
+
+    def values(self) -> DDictValuesView:
+        """All values."""
+        return self._ddict.values()
+
+    def items(self) -> DDictItemsView:
+        """All keys with their values."""
+        return self._ddict.items()
+
+    def copy(self) -> dict[Any, Any]:
+        """What is in it now."""
+        return dict(self._ddict.items())
+
+
+class _View:
+    """Looks at the dictionary anew each time. `managers` limits it to some."""
+
+    def __init__(self, ddict: DDict, managers: list[int] | None = None) -> None:
+        self._ddict = ddict
+        self._managers = managers
+
+    @property
+    def mapping(self) -> DDictMappingProxy:
+        """The dictionary, which can only be read through this."""
+        if self._managers is not None:
+            raise NotImplementedError("a view of local keys has no mapping of its own")
+        return DDictMappingProxy(self._ddict)
+
+    def __len__(self) -> int:
+        return len(self._ddict) if self._managers is None else self._ddict.local_len()
+
+    def __reversed__(self) -> Any:
+        raise NotImplementedError("the keys of a distributed dictionary have no order")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)!r})"
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _keys(self) -> Iterator[Any]:
+        if self._managers is None:
+            return iter(self._ddict)
+        return (decode_key(key) for keys in self._ddict._keys_of(self._managers) for key in keys)
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        # A key that is gone by the time it is read is left out.
+        return self._ddict._present(self._keys())
+
+
+class DDictKeysView(_View):
+    """All keys."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._keys()
+
+    def __contains__(self, key: Any) -> bool:
+        if self._managers is not None:
+            raise NotImplementedError("ask the dictionary whether it has a key")
+        return key in self._ddict
+
+
+class DDictValuesView(_View):
+    """All values."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._pairs())
+
+    def __contains__(self, value: Any) -> bool:
+        return any(value is found or value == found for found in self)
+
+
+class DDictItemsView(_View):
+    """All keys with their values."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._pairs()
+
+    def __contains__(self, item: Any) -> bool:
+        key, value = item
+        return key in self._ddict and bool(self._ddict[key] == value)

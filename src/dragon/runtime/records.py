@@ -1,0 +1,205 @@
+"""Keys and values of a distributed dictionary as bytes.
+
+A record is a head and blobs. The head begins with a byte that says what follows, so that integers can be counted up
+where they are stored; large buffers of a value (arrays, tensors, bytes) are blobs beside it, written from the memory
+they are in and read into the memory they go to.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from dragon.runtime.serialization import dumps
+
+__all__ = [
+    "BLOB",
+    "Record",
+    "decode_key",
+    "decode_value",
+    "digest",
+    "encode_key",
+    "encode_value",
+    "int_of",
+    "of_int",
+]
+
+BLOB = 32 * 1024  # bytes from which a buffer is kept beside the head
+
+_INT, _STR, _BYTES, _PICKLE, _BUFFERS, _PLAIN_BLOB = range(6)
+_COUNT = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+_SIMPLE = frozenset({float, bool, type(None)})
+
+
+class Record(NamedTuple):
+    """A value as it is stored. `blobs` are bytes-like, in the order in which the head refers to them."""
+
+    head: bytes
+    blobs: list[Any]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return len(self.head) + sum(memoryview(blob).nbytes for blob in self.blobs)
+
+
+# ---- keys
+
+
+def encode_key(key: Any) -> bytes:
+    """A key as bytes, the same for equal keys. Raises TypeError where it has no hash or cannot be pickled."""
+    kind = type(key)
+    if kind is str:
+        text: str = key
+        return b"s" + text.encode("utf-8", "surrogatepass")
+    if kind is int or kind is bool:
+        return b"i%d" % key
+    if kind is bytes:
+        data: bytes = key
+        return b"b" + data
+    return _encode_other(key)
+
+
+def _encode_other(key: Any) -> bytes:
+    hash(key)
+    kind = type(key)
+    if kind is float:
+        return b"i%d" % int(key) if key.is_integer() else b"f" + struct.pack(">d", key)
+    if kind in (tuple, frozenset):
+        parts = [encode_key(part) for part in key]
+        if kind is frozenset:
+            parts.sort()
+        return (b"t" if kind is tuple else b"z") + b"".join(_COUNT.pack(len(part)) + part for part in parts)
+    try:
+        # Without a memo, so that the bytes do not depend on which parts are one object.
+        with _Collected() as file:
+            pickler = pickle.Pickler(file, 5)
+            pickler.fast = True
+            pickler.dump(key)
+        return b"p" + bytes(file)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError):
+        try:
+            return b"p" + dumps(key)
+        except Exception as error:
+            raise TypeError(f"a key of type {type(key).__name__} cannot be pickled: {error}") from error
+
+
+class _Collected(bytearray):
+    """A file of bytes."""
+
+    def __enter__(self) -> _Collected:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        return None
+
+    def write(self, data: Any) -> int:
+        self.extend(data)
+        return len(data)
+
+
+def decode_key(data: bytes) -> Any:
+    """The key that encode_key() wrote; where several are equal, the integer."""
+    kind, body = data[:1], data[1:]
+    if kind == b"s":
+        return body.decode("utf-8", "surrogatepass")
+    if kind == b"i":
+        return int(body)
+    if kind == b"b":
+        return body
+    if kind == b"f":
+        return struct.unpack(">d", body)[0]
+    if kind in (b"t", b"z"):
+        parts, start = [], 0
+        while start < len(body):
+            (size,) = _COUNT.unpack_from(body, start)
+            parts.append(decode_key(body[start + 4 : start + 4 + size]))
+            start += 4 + size
+        return tuple(parts) if kind == b"t" else frozenset(parts)
+    return pickle.loads(body)
+
+
+def digest(key: bytes) -> bytes:
+    """A key of any length as 16 bytes."""
+    return blake2b(key, digest_size=16).digest()
+
+
+# ---- values
+
+
+def encode_value(value: Any) -> Record:
+    """A value as a record. Raises what its pickling raises."""
+    kind = type(value)
+    if kind is int:
+        return Record(of_int(value), [])
+    if kind is str:
+        text = value.encode("utf-8", "surrogatepass")
+        if len(text) < BLOB:
+            return Record(b"\1" + text, [])
+    elif kind is bytes:
+        if len(value) < BLOB:
+            return Record(b"\2" + value, [])
+        return Record(bytes([_PLAIN_BLOB]), [value])
+    elif kind in _SIMPLE:
+        return Record(b"\3" + pickle.dumps(value, 5), [])
+    return _encode_object_value(value)
+
+
+def _encode_object_value(value: Any) -> Record:
+    buffers: list[memoryview] = []
+    data = dumps(value, lambda buffer: buffers.append(buffer.raw()))
+    if not buffers:
+        return Record(b"\3" + data, [])
+    # Small buffers follow the head, large ones are blobs; a size of 2**63 and more says so.
+    blobs, sizes, following = [], [], []
+    for buffer in buffers:
+        if buffer.nbytes >= BLOB:
+            blobs.append(buffer)
+            sizes.append(buffer.nbytes | 1 << 63)
+        else:
+            following.append(bytes(buffer))
+            sizes.append(buffer.nbytes)
+    table = b"".join(map(_SIZE.pack, sizes))
+    return Record(b"".join([bytes([_BUFFERS]), _COUNT.pack(len(sizes)), table, *following, data]), list(blobs))
+
+
+def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
+    """The value of a record. `blob` gives a blob by its place: as bytes if asked to, else as memory for the value."""
+    kind = head[0]
+    if kind == _INT:
+        return int.from_bytes(head[1:], "little", signed=True)
+    if kind == _STR:
+        return head[1:].decode("utf-8", "surrogatepass")
+    if kind == _BYTES:
+        return head[1:]
+    if kind == _PICKLE:
+        return pickle.loads(memoryview(head)[1:])
+    if kind == _PLAIN_BLOB:
+        return blob(0, True)
+    if kind != _BUFFERS:
+        raise ValueError(f"a record of kind {kind} is of another version, or damaged")
+    (count,) = _COUNT.unpack_from(head, 1)
+    start, blobs, buffers = 5 + 8 * count, 0, []
+    for i in range(count):
+        (size,) = _SIZE.unpack_from(head, 5 + 8 * i)
+        if size >> 63:
+            buffers.append(blob(blobs, False))
+            blobs += 1
+        else:
+            buffers.append(bytearray(head[start : start + size]))
+            start += size
+    return pickle.loads(memoryview(head)[start:], buffers=buffers)
+
+
+def of_int(value: int) -> bytes:
+    """The head of an integer."""
+    return b"\0" + value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def int_of(head: bytes) -> int | None:
+    """The integer that a head holds, None where it holds something else."""
+    return int.from_bytes(head[1:], "little", signed=True) if head[0] == _INT else None

@@ -1,0 +1,627 @@
+"""One shard of a distributed dictionary: an LMDB environment in shared memory.
+
+Every process of the node reads and writes it directly; what survives a killed writer, and what a reader sees meanwhile,
+is LMDB's to answer. Beside it stand a few shared words: how often it changed, whether it is frozen, its newest
+checkpoint, and how much memory its file may use.
+
+With a working set of one checkpoint a key has one record. With more it has one for each checkpoint it was written in,
+the newest first, and a reader takes the first that is not newer than its own checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lmdb
+import msgspec
+
+from dragon.infrastructure.ddict_errors import (
+    DDictCheckpointSyncError,
+    DDictError,
+    DDictFullError,
+    DDictKeyError,
+)
+from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.messages import Name
+from dragon.runtime.handle import Words
+from dragon.runtime.records import Record, digest, int_of, of_int
+
+__all__ = ["BROADCAST", "MISSING", "PERSISTENT", "Settings", "Shard", "Stored", "make_words", "mark_gone"]
+
+# Words beside a shard, and what the state may be.
+CHANGES, STATE, NEWEST, _WRITTEN, _ROOM, _ALLOCATED, _COUNT_OF_WORDS = range(7)
+_USABLE, _FROZEN, _GONE = range(3)
+# Flags of a record.
+_LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+
+_LONGEST_KEY = 480
+_VERSIONED, _BLOB = b"\xfe", b"\xff"
+_WRITER = b"\0w"
+_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, what is like this one, copies of broadcasts
+_LAST = 2**64 - 1
+_PIECE = 2**31  # bytes of the largest entry of LMDB that is made
+_PAGE = 4096
+_CLAIM = 8 * _PAGE  # what a small write may add to the file
+_STEP = 8 * 2**20
+_READERS = 4096
+
+_LENGTH = struct.Struct("<I")
+_BLOBS = struct.Struct("<QH")
+_SIZE = struct.Struct("<Q")
+_NUMBER = struct.Struct(">Q")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a shard is made with. `capacity` is in bytes."""
+
+    manager: int
+    managers: int
+    capacity: int
+    folder: str = ""
+    words: Name = (0, 0, 0)
+    node: int = 0
+    name: str = ""
+    working_set: int = 1
+    wait_for_keys: bool = False
+    read_only: bool = False
+    persist_freq: int = 0
+    persist_count: int = 0
+    persist_path: str = ""
+
+
+class Stored(NamedTuple):
+    """A record as it lies in a shard; valid while its transaction lasts."""
+
+    flags: int
+    checkpoint: int
+    key: bytes
+    head: bytes
+    blobs: list[list[Any]]  # of each blob its pieces
+
+
+def make_words() -> Words:
+    """The words of a new shard."""
+    return Words(_COUNT_OF_WORDS)
+
+
+def mark_gone(words: Words) -> None:
+    """Every use of the shard raises DestroyedError from now on."""
+    words[STATE] = _GONE
+    words.add(CHANGES, 1)  # whoever waits looks
+
+
+def _map_size(capacity: int) -> int:
+    # Beside the values there are the pages of the tree, and those that the last transactions left.
+    return (capacity + capacity // 8 + _STEP) // _PAGE * _PAGE
+
+
+class Shard:
+    """A shard as one process of its node has it open. Keys are encoded ones."""
+
+    def __init__(self, settings: Settings, words: Words) -> None:
+        self.settings = settings
+        self.words = words
+        # Called with checkpoints that leave the working set and are to be written to disk.
+        self.retire: Callable[[list[int]], None] = lambda checkpoints: None
+        self._versioned = settings.working_set > 1
+        self._check()
+        self._env = lmdb.open(
+            settings.folder,
+            map_size=_map_size(settings.capacity),
+            writemap=True,
+            sync=False,
+            metasync=False,
+            map_async=True,
+            meminit=False,
+            readahead=False,
+            max_readers=_READERS,
+            max_spare_txns=4,
+        )
+
+    def close(self) -> None:
+        """Close it in this process."""
+        self._env.close()
+
+    @property
+    def where(self) -> str:
+        """How messages name it."""
+        return f"manager {self.settings.manager} on node {self.settings.node}"
+
+    def _check(self) -> None:
+        if self.words[STATE] == _GONE:
+            raise DestroyedError(f"the dictionary {self.settings.name!r} was destroyed")
+
+    # ---- reading
+
+    def read(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any], exact: bool = False) -> Any:
+        """What `take` makes of a key's record, or MISSING. With `exact` only this checkpoint's counts, and persistent
+        ones of earlier."""
+        self._check()
+        with self._env.begin(buffers=True) as txn:
+            if not self._versioned:
+                data = txn.get(self._plain(key))
+                if data is None:
+                    return MISSING
+                return take(self._stored(txn, key, 0, data))
+            stored = self._visible(txn, key, checkpoint)
+            if stored is None or (exact and stored.checkpoint != checkpoint and not stored.flags & PERSISTENT):
+                return MISSING
+            return take(stored)
+
+    def view(self, key: bytes, checkpoint: int) -> tuple[Any, Stored]:
+        """A record and the transaction in which it is valid, which the caller aborts. Raises DDictKeyError."""
+        self._check()
+        txn = self._env.begin(buffers=True)
+        try:
+            if self._versioned:
+                stored = self._visible(txn, key, checkpoint)
+            else:
+                data = txn.get(self._plain(key))
+                stored = None if data is None else self._stored(txn, key, 0, data)
+            if stored is None:
+                raise DDictKeyError(f"no such key in {self.where}")
+            return txn, stored
+        except BaseException:
+            txn.abort()
+            raise
+
+    def contains(self, key: bytes, checkpoint: int) -> bool:
+        """Whether the key is there."""
+        self._check()
+        with self._env.begin(buffers=True) as txn:
+            if not self._versioned:
+                return txn.get(self._plain(key)) is not None
+            return self._visible(txn, key, checkpoint) is not None
+
+    def scan(self, checkpoint: int) -> Iterator[Stored]:
+        """Every visible record, in one state of the shard; each is valid until the next is asked for."""
+        self._check()
+        with self._env.begin(buffers=True) as txn:
+            yield from self._scan(txn, checkpoint)
+
+    def keys(self, checkpoint: int) -> list[bytes]:
+        """All keys, but for copies of broadcasts."""
+        return [bytes(stored.key) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST]
+
+    def count(self, checkpoint: int) -> int:
+        """How many keys."""
+        if self._versioned:
+            return sum(not stored.flags & BROADCAST for stored in self.scan(checkpoint))
+        self._check()
+        with self._env.begin(buffers=True) as txn:
+            return int(txn.stat()["entries"]) - self._hidden(txn)
+
+    # ---- writing
+
+    def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
+        """Store a record. Raises DDictFullError where it does not fit; then nothing has changed."""
+        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags), key)
+
+    def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
+        """Store several records, all or none."""
+
+        def put_all(txn: Any) -> None:
+            for key, record in records:
+                self._put(txn, key, record, checkpoint, flags)
+
+        self._write(sum(record.size + _CLAIM for _, record in records), checkpoint, put_all)
+
+    def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
+        """Delete a key: what `take` makes of its record (True without it), or MISSING."""
+
+        def pop_it(txn: Any) -> Any:
+            if self._versioned:
+                stored = self._visible(txn, key, checkpoint)
+            else:
+                data = txn.get(self._plain(key))
+                stored = None if data is None else self._stored(txn, key, 0, data)
+            if stored is None:
+                return MISSING
+            result = True if take is None else take(stored)
+            self._delete(txn, key, checkpoint)
+            return result
+
+        return self._write(0, checkpoint, pop_it)
+
+    def add(self, key: bytes, value: int, checkpoint: int) -> int:
+        """Add to an integer, which is 0 where there is none; the value before. Raises DDictError for anything else."""
+
+        def add_it(txn: Any) -> int:
+            if self._versioned:
+                stored = self._visible(txn, key, checkpoint)
+            else:
+                data = txn.get(self._plain(key))
+                stored = None if data is None else self._stored(txn, key, 0, data)
+            before = 0 if stored is None else int_of(bytes(stored.head))
+            if before is None:
+                raise DDictError(f"fetch_add needs an integer, and {self.where} holds something else", "INVALID_VALUE")
+            flags = 0 if stored is None else stored.flags & (PERSISTENT | BROADCAST)
+            self._put(txn, key, Record(of_int(before + value), []), checkpoint, flags)
+            return before
+
+        return int(self._write(_PAGE, checkpoint, add_it))
+
+    def clear(self, checkpoint: int) -> None:
+        """Delete every visible key."""
+
+        def clear_all(txn: Any) -> None:
+            if self._versioned:
+                for key in [bytes(stored.key) for stored in self._scan(txn, checkpoint)]:
+                    self._delete(txn, key, checkpoint)
+                return
+            txn.drop(self._env.open_db(txn=txn), delete=False)
+
+        self._write(0, checkpoint, clear_all)
+
+    def freeze(self, on: bool) -> None:
+        """Refuse writes from now on, or no longer."""
+        with self._env.begin(write=True):  # after whoever writes now
+            self._check()
+            self.words[STATE] = _FROZEN if on else _USABLE
+
+    def begin_anew(self, checkpoint: int) -> None:
+        """Drop everything; that checkpoint is the newest from now on."""
+        with self._env.begin(write=True) as txn:
+            txn.drop(self._env.open_db(txn=txn), delete=False)
+            self.words[NEWEST] = checkpoint
+        self.words.add(CHANGES, 1)
+
+    def hold(self, checkpoint: int) -> Generator[Stored]:
+        """scan() of the state as it is now, whatever is written until it is read; close() lets it go."""
+        records = self._held(checkpoint)
+        next(records)
+        return records  # type: ignore[return-value]
+
+    def _held(self, checkpoint: int) -> Generator[Stored | None]:
+        with self._env.begin(buffers=True) as txn:
+            yield None
+            yield from self._scan(txn, checkpoint)
+
+    @staticmethod
+    def own_flags(flags: int) -> int:
+        """Of a record's flags those that say something about its value."""
+        return flags & (PERSISTENT | BROADCAST)
+
+    # ---- writers that a new checkpoint waits for
+
+    def note_writer(self, client: bytes, checkpoint: int | None) -> None:
+        """A client writes in a checkpoint from now on, or no more (None)."""
+        name = _WRITER + client
+        with self._env.begin(write=True) as txn:
+            before = txn.get(name)
+            if checkpoint is not None:
+                txn.put(name, _NUMBER.pack(checkpoint))
+            elif before is not None:
+                txn.delete(name)
+            change = (checkpoint is not None) - (before is not None)
+            if change:
+                self._hide(txn, change)
+        self.words.add(CHANGES, 1)
+
+    def writers(self) -> list[tuple[bytes, int]]:
+        """Every such client and its checkpoint."""
+        self._check()
+        found = []
+        with self._env.begin() as txn:
+            cursor = txn.cursor()
+            more = cursor.set_range(_WRITER)
+            while more and cursor.key().startswith(_WRITER):
+                found.append((cursor.key()[len(_WRITER) :], _NUMBER.unpack(cursor.value())[0]))
+                more = cursor.next()
+        return found
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it refuses writes."""
+        return self.words[STATE] == _FROZEN
+
+    @property
+    def newest(self) -> int:
+        """The newest checkpoint that was written."""
+        return self.words[NEWEST]
+
+    @property
+    def oldest(self) -> int:
+        """The oldest checkpoint that may be read and written."""
+        return max(0, self.newest - self.settings.working_set + 1)
+
+    def changed_since(self) -> int:
+        """A number that differs after a change."""
+        return self.words[CHANGES]
+
+    def wait_for_change(self, seen: int, timeout: float | None) -> bool:
+        """Wait until changed_since() is no longer `seen`."""
+        return self.words.wait(CHANGES, seen, timeout)
+
+    def usage(self) -> dict[str, int]:
+        """Bytes: in all, and in use; and the number of entries."""
+        self._check()
+        with self._env.begin() as txn:
+            stat = txn.stat()
+        used = min(_used(stat), self.settings.capacity)
+        return {"total": self.settings.capacity, "used": used, "entries": int(stat["entries"])}
+
+    # ---- a write transaction
+
+    def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], key: bytes = b"") -> Any:
+        words = self.words
+        for again in (True, False):
+            try:
+                with self._env.begin(write=True, buffers=True) as txn:
+                    if words[STATE] != _USABLE:
+                        self._check()
+                        raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
+                    if words[NEWEST] != checkpoint:
+                        self._move_to(checkpoint)
+                    if words.add(_WRITTEN, size + _CLAIM) + size + _CLAIM > words[_ROOM]:
+                        self._make_room(txn, size)
+                    result = change(txn)
+                words.add(CHANGES, 1)
+                return result
+            except (lmdb.MapFullError, _NoRoomError) as error:
+                if not again:
+                    raise self._full(size, error) from None
+                self._collect()
+        raise AssertionError("unreachable")
+
+    def _move_to(self, checkpoint: int) -> None:
+        newest = self.words[NEWEST]
+        if checkpoint > newest:
+            settings = self.settings
+            if settings.persist_freq and settings.persist_count:
+                left = range(self.oldest, min(newest, checkpoint - settings.working_set) + 1)
+                self.retire([number for number in left if number % settings.persist_freq == 0])
+            self.words[NEWEST] = checkpoint
+        elif checkpoint < newest - self.settings.working_set + 1:
+            raise DDictCheckpointSyncError(
+                f"checkpoint {checkpoint} is retired: {self.where} holds {self.oldest} to {newest}; "
+                "sync_to_newest_checkpoint() goes to the newest",
+                "retired",
+            )
+
+    def _make_room(self, txn: Any, size: int) -> None:
+        """See that a write fits, and that the file has memory for it before: a mapping of a full file system would end
+        the process. What was found lasts for as many bytes as the words then say."""
+        words, most = self.words, _map_size(self.settings.capacity)
+        end = (self._env.info()["last_pgno"] + 1) * _PAGE
+        left = self.settings.capacity - _used(txn.stat())
+        if size > max(left, 0):
+            raise _NoRoomError("make it with a larger total_mem")
+        wanted = min(most, end + size + _CLAIM)
+        if wanted > words[_ALLOCATED]:
+            self._allocate(min(most, -(-wanted // _STEP) * _STEP))
+        room = left if words[_ALLOCATED] == most else min(left, words[_ALLOCATED] - end)
+        words[_ROOM], words[_WRITTEN] = max(room, 0), size + _CLAIM
+
+    def _allocate(self, size: int) -> None:
+        fd = os.open(Path(self.settings.folder) / "data.mdb", os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            raise _NoRoomError(f"{Path(self.settings.folder).parent} has no room for it") from error
+        finally:
+            os.close(fd)
+        self.words[_ALLOCATED] = size
+
+    def _full(self, size: int, error: Exception) -> DDictFullError:
+        usage = self.usage()
+        why = str(error) if isinstance(error, _NoRoomError) else "there is room, but in pieces"
+        return DDictFullError(
+            f"{size} bytes do not fit into {self.where}: {usage['used']} of its {usage['total']} bytes are used; {why}"
+        )
+
+    def _collect(self) -> None:
+        """Free what nobody can see any more."""
+        self._env.reader_check()
+        with self._env.begin(write=True, buffers=True) as txn:
+            if self._versioned:
+                self._drop_unseen(txn)
+            self._hide(txn, 0)
+        # What a transaction freed can be used by the one after the next.
+        with self._env.begin(write=True) as txn:
+            self._hide(txn, 0)
+
+    # ---- entries
+
+    def _plain(self, key: bytes) -> bytes:
+        return key if len(key) <= _LONGEST_KEY else _VERSIONED + digest(key)
+
+    @staticmethod
+    def _at(key: bytes, checkpoint: int) -> bytes:
+        return _VERSIONED + digest(key) + _NUMBER.pack(_LAST - checkpoint)
+
+    def _visible(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
+        cursor = txn.cursor()
+        first = self._at(key, checkpoint)
+        if not cursor.set_range(first):
+            return None
+        found = bytes(cursor.key())
+        if found[:17] != first[:17]:
+            return None
+        stored = self._stored(txn, key, _LAST - _NUMBER.unpack(found[17:])[0], cursor.value())
+        return stored if self._is_seen(stored) else None
+
+    def _is_seen(self, stored: Stored) -> bool:
+        if stored.flags & _DELETED:
+            return False
+        return not self.settings.wait_for_keys or bool(stored.flags & PERSISTENT) or stored.checkpoint >= self.oldest
+
+    def _stored(self, txn: Any, key: bytes, checkpoint: int, data: Any) -> Stored:
+        flags = data[0]
+        if flags == 0:
+            return Stored(0, checkpoint, key, bytes(data[1:]), [])
+        start = 1
+        if flags & _LONG_KEY:
+            (length,) = _LENGTH.unpack_from(data, 1)
+            key, start = bytes(data[5 : 5 + length]), 5 + length
+        blobs: list[list[Any]] = []
+        if flags & _HAS_BLOBS:
+            number, count = _BLOBS.unpack_from(data, start)
+            start += _BLOBS.size
+            for i in range(count):
+                (size,) = _SIZE.unpack_from(data, start)
+                start += _SIZE.size
+                blobs.append([txn.get(name) for name in _pieces(number, i, size)])
+        return Stored(flags, checkpoint, key, bytes(data[start:]), blobs)
+
+    def _scan(self, txn: Any, checkpoint: int) -> Iterator[Stored]:
+        cursor = txn.cursor()
+        more = cursor.set_range(b"\1")
+        last = b""
+        while more:
+            name = bytes(cursor.key())
+            if name[:1] == _BLOB:
+                return
+            if not self._versioned:
+                yield self._stored(txn, name, 0, cursor.value())
+            elif name[:17] != last and (version := _LAST - _NUMBER.unpack(name[17:])[0]) <= checkpoint:
+                last = name[:17]
+                stored = self._stored(txn, b"", version, cursor.value())
+                if self._is_seen(stored):
+                    yield stored
+            more = cursor.next()
+
+    def _put(self, txn: Any, key: bytes, record: Record, checkpoint: int, flags: int) -> None:
+        name = self._at(key, checkpoint) if self._versioned else self._plain(key)
+        old = txn.get(name)
+        hidden = 0
+        if old is not None and old[0]:
+            hidden -= bool(old[0] & BROADCAST)
+            hidden -= self._drop_blobs(txn, old)
+        if flags == 0 and not record.blobs and name is key:
+            data = b"\0" + record.head
+        else:
+            data, made = self._entry(txn, key, name, record, flags)
+            hidden += made + bool(flags & BROADCAST)
+        txn.put(name, data)
+        if hidden:
+            self._hide(txn, hidden)
+        if self._versioned:
+            self._drop_older(txn, name)
+
+    def _entry(self, txn: Any, key: bytes, name: bytes, record: Record, flags: int) -> tuple[bytes, int]:
+        """A record's entry, and how many others were made for it."""
+        parts, made = [], 0
+        if name is not key:
+            flags |= _LONG_KEY
+            parts.append(_LENGTH.pack(len(key)) + key)
+        if record.blobs:
+            flags |= _HAS_BLOBS
+            number = int.from_bytes(os.urandom(8), "big")
+            blobs = [memoryview(blob).cast("B") for blob in record.blobs]
+            parts.append(_BLOBS.pack(number, len(blobs)))
+            parts += [_SIZE.pack(blob.nbytes) for blob in blobs]
+            for i, blob in enumerate(blobs):
+                for piece, entry in enumerate(_pieces(number, i, blob.nbytes)):
+                    txn.put(entry, blob[piece * _PIECE : (piece + 1) * _PIECE])
+                    made += 1
+        return b"".join([bytes([flags]), *parts, record.head]), made
+
+    def _delete(self, txn: Any, key: bytes, checkpoint: int) -> None:
+        name = self._at(key, checkpoint) if self._versioned else self._plain(key)
+        old = txn.get(name)
+        if old is not None:
+            hidden = int(bool(old[0] & BROADCAST))
+            hidden += self._drop_blobs(txn, old)
+            if hidden:
+                self._hide(txn, -hidden)
+            txn.delete(name)
+        if self._versioned:
+            data = bytes([_LONG_KEY | _DELETED]) + _LENGTH.pack(len(key)) + key
+            txn.put(name, data)
+            self._drop_older(txn, name)
+
+    def _drop_blobs(self, txn: Any, data: Any) -> int:
+        """Delete the blobs of an entry; how many entries that were."""
+        flags = data[0]
+        if not flags & _HAS_BLOBS:
+            return 0
+        start = 1 + (4 + _LENGTH.unpack_from(data, 1)[0] if flags & _LONG_KEY else 0)
+        number, count = _BLOBS.unpack_from(data, start)
+        names = [
+            name
+            for i in range(count)
+            for name in _pieces(number, i, _SIZE.unpack_from(data, start + _BLOBS.size + i * _SIZE.size)[0])
+        ]
+        for name in names:
+            txn.delete(name)
+        return len(names)
+
+    def _hidden(self, txn: Any) -> int:
+        data = txn.get(_HIDDEN)
+        return 0 if data is None else _NUMBER.unpack(data)[0]
+
+    def _hide(self, txn: Any, count: int) -> None:
+        hidden = self._hidden(txn) or 1
+        txn.put(_HIDDEN, _NUMBER.pack(hidden + count))
+
+    # ---- versions that nobody sees
+
+    def _drop_older(self, txn: Any, name: bytes) -> None:
+        """Of a key's versions before this one, delete those that no checkpoint of the working set shows."""
+        oldest, cursor = self.oldest, txn.cursor()
+        if not cursor.set_range(name):
+            return
+        found_base = _LAST - _NUMBER.unpack(name[17:])[0] <= oldest
+        unseen = []
+        while cursor.next() and bytes(cursor.key())[:17] == name[:17]:
+            entry = bytes(cursor.key())
+            if found_base:
+                unseen.append(entry)
+            elif _LAST - _NUMBER.unpack(entry[17:])[0] <= oldest:
+                found_base = True
+        for entry in unseen:
+            self._drop_entry(txn, entry)
+
+    def _drop_entry(self, txn: Any, name: bytes) -> None:
+        data = txn.get(name)
+        hidden = int(bool(data[0] & BROADCAST))
+        hidden += self._drop_blobs(txn, data)
+        if hidden:
+            self._hide(txn, -hidden)
+        txn.delete(name)
+
+    def _drop_unseen(self, txn: Any) -> None:
+        """The same for every key."""
+        oldest, cursor, unseen = self.oldest, txn.cursor(), []
+        last, found_base, more = b"", False, cursor.set_range(_VERSIONED)
+        while more:
+            name = bytes(cursor.key())
+            if name[:1] != _VERSIONED:
+                break
+            if name[:17] != last:
+                last, found_base = name[:17], False
+            version = _LAST - _NUMBER.unpack(name[17:])[0]
+            data = cursor.value()
+            passing = self.settings.wait_for_keys and version < oldest and not data[0] & PERSISTENT
+            if found_base or passing:
+                unseen.append(name)
+            elif version <= oldest:
+                found_base = True
+                if data[0] & _DELETED:
+                    unseen.append(name)
+            more = cursor.next()
+        for name in unseen:
+            self._drop_entry(txn, name)
+
+
+class _NoRoomError(Exception):
+    """Why something does not fit."""
+
+
+def _used(stat: Any) -> int:
+    return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * _PAGE
+
+
+def _pieces(number: int, blob: int, size: int) -> list[bytes]:
+    """The names of a blob's entries."""
+    return [_BLOB + struct.pack(">QHH", number, blob, piece) for piece in range(max(1, -(-size // _PIECE)))]

@@ -1,0 +1,148 @@
+"""A shard's records in a file: written whole or not at all, and checked when it is read.
+
+A file is a magic word, a version, a header, the records, an end mark with their number, and a checksum of all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
+from dragon.runtime.records import Record
+from dragon.runtime.shard import Stored
+
+__all__ = ["Header", "read_header", "read_records", "snapshot_path", "snapshots_in", "write_snapshot"]
+
+_MAGIC = b"DRGNDICT"
+_VERSION = 1
+_START = struct.Struct("<8sII")  # magic word, version, bytes of the header
+_RECORD = struct.Struct("<IBIH")  # bytes of the key, flags, bytes of the head, blobs
+_SIZE = struct.Struct("<Q")
+_END = 0xFFFFFFFF
+_DIGEST = 32
+_PIECE = 2**20
+
+
+class Header(msgspec.Struct):
+    """Which shard's records a file holds, and as of which checkpoint."""
+
+    name: str
+    manager: int
+    managers: int
+    checkpoint: int
+
+
+def snapshot_path(folder: str, name: str, manager: int, checkpoint: int) -> Path:
+    """The file of one manager's checkpoint."""
+    return Path(folder) / f"{name}_{manager}_{checkpoint}.ddict"
+
+
+def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
+    """The checkpoints of which a manager has files, in order."""
+    start = f"{name}_{manager}_"
+    found = (path.stem.removeprefix(start) for path in Path(folder).glob(f"{start}*.ddict"))
+    return sorted(int(number) for number in found if number.isdigit())
+
+
+class _Summed:
+    """A file that sums what passes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sum = blake2b(digest_size=_DIGEST)
+
+    def write(self, data: Any) -> None:
+        self._file.write(data)
+        self.sum.update(data)
+
+
+def write_snapshot(path: Path, header: Header, records: Iterator[Stored]) -> int:
+    """Write records to a file; how many. Raises DDictPersistCheckpointError where that fails, and leaves nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            count = _write(_Summed(file), header, records)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        if temporary.exists():
+            temporary.unlink()
+        raise DDictPersistCheckpointError(f"{path} cannot be written: {error}") from error
+    return count
+
+
+def _write(file: _Summed, header: Header, records: Iterator[Stored]) -> int:
+    head = msgspec.msgpack.encode(header)
+    file.write(_START.pack(_MAGIC, _VERSION, len(head)) + head)
+    count = 0
+    for record in records:
+        sizes = [sum(len(piece) for piece in blob) for blob in record.blobs]
+        file.write(_RECORD.pack(len(record.key), record.flags, len(record.head), len(sizes)))
+        file.write(b"".join(map(_SIZE.pack, sizes)) + bytes(record.key) + record.head)
+        for blob in record.blobs:
+            for piece in blob:
+                file.write(piece)
+        count += 1
+    file.write(_RECORD.pack(_END, 0, 0, 0) + _SIZE.pack(count))
+    file._file.write(file.sum.digest())
+    return count
+
+
+def read_header(path: Path) -> Header:
+    """What a file holds, after its checksum was compared. Raises DDictPersistCheckpointError."""
+    try:
+        with path.open("rb") as file:
+            return _checked(path, file)
+    except OSError as error:
+        raise DDictPersistCheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _checked(path: Path, file: BinaryIO) -> Header:
+    header = _header(path, file)
+    file.seek(0)
+    rest = os.fstat(file.fileno()).st_size - _DIGEST
+    summed = blake2b(digest_size=_DIGEST)
+    while rest > 0:
+        data = file.read(min(rest, _PIECE))
+        if not data:
+            break
+        summed.update(data)
+        rest -= len(data)
+    if file.read(_DIGEST) != summed.digest():
+        raise DDictPersistCheckpointError(f"{path} is damaged: its checksum does not fit; restore another checkpoint")
+    return header
+
+
+def _header(path: Path, file: BinaryIO) -> Header:
+    start = file.read(_START.size)
+    if len(start) < _START.size or not start.startswith(_MAGIC):
+        raise DDictPersistCheckpointError(f"{path} is no checkpoint of a dictionary, or was cut off")
+    _, version, size = _START.unpack(start)
+    if version != _VERSION:
+        raise DDictPersistCheckpointError(f"{path} has format {version}; this version reads format {_VERSION}")
+    try:
+        return msgspec.msgpack.decode(file.read(size), type=Header)
+    except msgspec.MsgspecError as error:
+        raise DDictPersistCheckpointError(f"{path} is damaged: {error}") from error
+
+
+def read_records(path: Path, take: Callable[[bytes, int, Record], None]) -> None:
+    """Have `take` called with key, flags and record of each that a file holds, which was checked before."""
+    with path.open("rb") as file:
+        _header(path, file)
+        while True:
+            key_size, flags, head_size, count = _RECORD.unpack(file.read(_RECORD.size))
+            if key_size == _END:
+                return
+            sizes = [_SIZE.unpack(file.read(_SIZE.size))[0] for _ in range(count)]
+            key, head = file.read(key_size), file.read(head_size)
+            take(key, flags, Record(head, [file.read(size) for size in sizes]))

@@ -1,0 +1,294 @@
+"""Checkpoints: what each shows, how long it is held, who waits for whom, and what is written to disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragon.data.ddict import (
+    DDict,
+    DDictCheckpointSyncError,
+    DDictError,
+    DDictFutureCheckpointError,
+    DDictPersistCheckpointError,
+    DDictTimeoutError,
+    PosixCheckpointPersister,
+)
+from dragon.native.machine import System
+from dragon.native.process import Process
+
+Make = Callable[..., DDict]
+
+
+def test_each_checkpoint_keeps_its_own_values(make: Make) -> None:
+    ddict = make(working_set_size=3)
+    for number in range(3):
+        ddict["key"] = np.full(20_000, number)
+        ddict[f"only {number}"] = number
+        ddict.checkpoint()
+    for number in range(3):
+        ddict.checkpoint_id = number
+        assert ddict["key"][0] == number
+        assert sorted(ddict) == ["key"] + [f"only {earlier}" for earlier in range(number + 1)]
+        assert len(ddict) == number + 2
+
+
+def test_a_key_that_was_not_written_again_is_carried_on(make: Make) -> None:
+    ddict = make(working_set_size=2)
+    ddict["old"] = 1
+    for number in range(1, 6):
+        ddict.checkpoint()
+        ddict["new"] = number
+        assert ddict["old"] == 1
+    assert ddict.checkpoint_id == ddict.current_checkpoint_id == 5
+
+
+def test_a_deleted_key_is_gone_from_that_checkpoint_on(make: Make) -> None:
+    ddict = make(working_set_size=3)
+    ddict["key"] = 1
+    ddict.checkpoint()
+    del ddict["key"]
+    assert "key" not in ddict
+    assert (len(ddict), list(ddict)) == (0, [])
+    ddict.checkpoint()
+    assert ddict.get("key") is None
+    ddict.checkpoint_id = 0
+    assert ddict["key"] == 1
+
+
+def test_a_retired_checkpoint_cannot_be_written(make: Make) -> None:
+    ddict = make(1, working_set_size=2)
+    manager = ddict.manager(0)
+    for number in range(4):
+        manager.checkpoint_id = number
+        manager["key"] = number
+    manager.checkpoint_id = 1
+    with pytest.raises(DDictCheckpointSyncError, match="checkpoint 1 is retired: manager 0 on node 0 holds 2 to 3"):
+        manager["key"] = 9
+    manager.sync_to_newest_checkpoint()
+    assert (manager.checkpoint_id, manager["key"]) == (3, 3)
+
+
+def test_versions_that_nobody_sees_take_no_memory(make: Make) -> None:
+    ddict = make(1, total_mem=8 * 2**20 * System().nnodes, working_set_size=2)
+    for number in range(100):
+        ddict["key"] = np.full(2**17, number)
+        assert ddict["key"][-1] == number
+        ddict.checkpoint()
+
+
+def test_going_back(make: Make) -> None:
+    ddict = make(working_set_size=2)
+    ddict["key"] = 0
+    ddict.checkpoint()
+    ddict["key"] = 1
+    ddict.rollback()
+    assert ddict["key"] == 0
+    ddict.rollback()
+    assert ddict.checkpoint_id == 0
+    with pytest.raises(ValueError, match="negative"):
+        ddict.checkpoint_id = -1
+
+
+def test_with_wait_for_keys_a_value_is_of_this_checkpoint(make: Make) -> None:
+    ddict = make(working_set_size=2, wait_for_keys=True, timeout=0.1)
+    ddict["key"] = 0
+    ddict.pput("kept", 0)
+    ddict.checkpoint()
+    assert ddict["kept"] == 0
+    assert ddict.get("key") is None
+    with pytest.raises(DDictTimeoutError, match="key 'key' to be written"):
+        ddict["key"]
+    ddict["key"] = 1
+    assert ddict["key"] == 1
+    ddict.checkpoint()
+    ddict["other"] = 2
+    ddict.checkpoint()
+    ddict["other"] = 3
+    assert sorted(ddict) == ["kept", "other"] or "key" not in ddict
+
+
+def write_later(ddict: DDict) -> None:
+    time.sleep(0.2)
+    ddict["key"] = "written"
+
+
+def test_a_reader_waits_for_the_writer(make: Make) -> None:
+    ddict = make(working_set_size=2, wait_for_keys=True)
+    ddict.checkpoint()
+    process = Process(write_later, (ddict,))
+    process.start()
+    assert ddict["key"] == "written"
+    process.join()
+
+
+def write_and_go_on_later(ddict: DDict, key: str) -> None:
+    ddict[key] = 0
+    ddict["ready"] = True
+    time.sleep(0.3)
+    ddict.checkpoint()
+    ddict["gone on"] = True
+    time.sleep(1000)
+
+
+def test_a_new_checkpoint_waits_for_slow_writers(make: Make) -> None:
+    ddict = make(1, working_set_size=2, wait_for_writers=True)
+    key = "key"
+    process = Process(write_and_go_on_later, (ddict.manager(0), key))
+    process.start()
+    mine = ddict.manager(0)
+    mine.wait_for("ready", True, timeout=30)
+    mine.checkpoint_id = 2
+    with pytest.raises(DDictFutureCheckpointError):
+        mine.start_batch_put()
+    mine["key"] = 2
+    mine.checkpoint_id = 1
+    mine.wait_for("gone on", True, timeout=30)
+    process.kill()
+    process.join()
+
+
+def write_and_die(ddict: DDict) -> None:
+    ddict["key"] = 0
+
+
+def test_nobody_waits_for_a_writer_that_is_gone(make: Make) -> None:
+    ddict = make(1, working_set_size=2, wait_for_writers=True).manager(0)
+    process = Process(write_and_die, (ddict,))
+    process.start()
+    assert process.join() == 0
+    ddict.checkpoint_id = 5
+    ddict["key"] = 5
+    assert ddict["key"] == 5
+
+
+# ---- on disk
+
+
+@pytest.fixture
+def persistent(make: Make, tmp_path: Path) -> Callable[..., DDict]:
+    """Makes dictionaries of one name that are written to one folder."""
+
+    def make_one(**options: Any) -> DDict:
+        given = {"name": "kept", "persist_path": str(tmp_path), "persist_count": -1}
+        return make(persister_class=PosixCheckpointPersister, **{**given, **options})
+
+    return make_one
+
+
+def test_a_persisted_checkpoint_comes_back(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent()
+    contents = {"array": np.arange(50_000), b"bytes": b"x" * 40_000, 3: {"small": np.arange(3)}, "k" * 600: None}
+    ddict.update(contents)
+    ddict.persist()
+    assert ddict.persisted_ids() == [0]
+    ddict.destroy()
+    again = persistent(restore_from=0)
+    assert len(again) == 4
+    assert np.array_equal(again["array"], contents["array"])
+    assert again[b"bytes"] == contents[b"bytes"]
+    assert np.array_equal(again[3]["small"], np.arange(3))
+    assert again["k" * 600] is None
+
+
+def test_checkpoints_are_written_as_they_retire(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent(persist_freq=2, persist_count=2, working_set_size=2)
+    for number in range(9):
+        for key in range(20):
+            ddict[key] = (number, key)
+        ddict.checkpoint()
+    deadline = time.monotonic() + 30
+    while ddict.persisted_ids() != [4, 6] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert ddict.persisted_ids() == [4, 6]
+    ddict.restore(4)
+    assert dict(ddict) == {key: (4, key) for key in range(20)}
+    assert ddict.persisted_ids() == [4]
+    assert all(path.name.endswith("_4.ddict") for path in tmp_path.iterdir())
+
+
+def test_what_is_written_meanwhile_is_not_in_the_checkpoint(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(working_set_size=2)
+    ddict["key"] = "before"
+    ddict.checkpoint()
+    ddict["key"] = "after"
+    ddict.rollback()
+    ddict.persist()
+    ddict.restore(0)
+    assert ddict["key"] == "before"
+
+
+def test_reading_one_checkpoint_after_another(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(working_set_size=2)
+    for number in (0, 1, 2):
+        ddict["key"] = number
+        ddict.persist()
+        ddict.checkpoint()
+    ddict.destroy()
+    reader = persistent(restore_from=0, read_only=True, persist_count=0)
+    with pytest.raises(DDictError, match="read-only"):
+        reader["key"] = 9
+    seen = [reader["key"]]
+    for _ in range(2):
+        reader.advance()
+        seen.append(reader["key"])
+    assert seen == [0, 1, 2]
+    with pytest.raises(DDictPersistCheckpointError, match="no checkpoint after 2"):
+        reader.advance()
+
+
+def test_going_on_after_a_restart(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent()
+    ddict["key"] = 1
+    ddict.persist()
+    ddict.destroy()
+    assert persistent(restart=True)["key"] == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda data: data[:-40], "damaged|cut off"),
+        (lambda data: data[:5], "no checkpoint"),
+        (lambda data: b"", "no checkpoint"),
+        (lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:], "damaged"),
+        (lambda data: data[:8] + b"\x09" + data[9:], "format 9"),
+        (lambda data: b"PK" + data[2:], "no checkpoint"),
+    ],
+    ids=["cut off", "a few bytes", "empty", "one byte changed", "another version", "another file"],
+)
+def test_a_damaged_file_is_refused(
+    persistent: Callable[..., DDict], tmp_path: Path, damage: Callable[[bytes], bytes], what: str
+) -> None:
+    ddict = persistent()
+    ddict.update(dict.fromkeys(range(100), "x" * 100))
+    ddict.persist()
+    for path in tmp_path.iterdir():
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DDictPersistCheckpointError, match=what):
+        ddict.restore(0)
+    assert len(ddict) == 100
+
+
+def test_a_checkpoint_that_is_not_there(persistent: Callable[..., DDict]) -> None:
+    with pytest.raises(DDictPersistCheckpointError, match=r"checkpoint 7 of 'kept' is not in .* none"):
+        persistent(restore_from=7)
+
+
+def test_a_folder_that_cannot_be_written(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ddict = persistent(persist_path=str(tmp_path / "file"))
+    with pytest.raises(DDictPersistCheckpointError, match="cannot be written"):
+        ddict.persist()
+
+
+def test_without_a_persister_nothing_is_written(make: Make, tmp_path: Path) -> None:
+    ddict = make(persist_path=str(tmp_path))
+    ddict["key"] = 1
+    ddict.persist()
+    assert list(tmp_path.iterdir()) == []

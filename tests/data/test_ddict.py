@@ -1,0 +1,380 @@
+"""A distributed dictionary does what a dict does, for every process of the run."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragon.data.ddict import (
+    DDict,
+    DDictError,
+    DDictFullError,
+    DDictKeyError,
+    DDictTimeoutError,
+    DDictUnableToCreateError,
+)
+from dragon.infrastructure.errors import DestroyedError, NotSupportedError
+from dragon.infrastructure.policy import Policy
+from dragon.native.machine import System, current
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+
+KEYS: list[Any] = [0, -7, 2**100, 1.5, "", "text", "\ud800", "k" * 5000, b"", b"\xff" * 600, None, (), (1, ("a", b"b"))]
+VALUES: list[Any] = [
+    0,
+    2**200,
+    -1,
+    True,
+    None,
+    1.5,
+    "",
+    "text" * 20000,
+    b"",
+    b"x" * 100_000,
+    bytearray(b"y" * 50_000),
+    {"a": [1, (2, 3)]},
+    {1, 2},
+    lambda x: x,
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: repr(key)[:20])
+def test_keys_of_any_kind_and_length(ddict: DDict, key: Any) -> None:
+    ddict[key] = "value"
+    assert ddict[key] == "value"
+    assert list(ddict) == [key]
+    del ddict[key]
+    assert key not in ddict
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
+def test_values_of_any_kind(ddict: DDict, value: Any) -> None:
+    ddict["key"] = value
+    found = ddict["key"]
+    assert type(found) is type(value)
+    assert found(3) == 3 if callable(value) else found == value
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (10_000,), (300, 400), (2, 3, 4)])
+def test_arrays_arrive_writable_and_apart(ddict: DDict, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    ddict["key"] = array
+    found = ddict["key"]
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+    found += 1
+    assert np.array_equal(ddict["key"], array)
+
+
+def test_tensors(ddict: DDict) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = {"small": torch.arange(3), "large": torch.ones(300, 300)}
+    ddict["key"] = tensors
+    found = ddict["key"]
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_equal_keys_are_one_key(ddict: DDict) -> None:
+    ddict[1] = "one"
+    assert ddict[1.0] == ddict[True] == "one"
+    ddict[(1, 2.0)] = "pair"
+    assert ddict[(True, 2)] == "pair"
+    assert len(ddict) == 2
+
+
+def test_keys_that_no_dict_takes(ddict: DDict) -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        ddict[[1]] = 1
+    with pytest.raises(TypeError, match="pickle"):
+        ddict[threading.Lock()] = 1
+
+
+def test_values_that_cannot_be_pickled_change_nothing(ddict: DDict) -> None:
+    ddict["key"] = 1
+    with pytest.raises(TypeError, match="pickle"):
+        ddict["key"] = threading.Lock()
+    assert ddict["key"] == 1
+
+
+def test_a_missing_key(ddict: DDict) -> None:
+    with pytest.raises(KeyError, match="no key 'missing' in checkpoint 0 of manager"):
+        ddict["missing"]
+    with pytest.raises(DDictKeyError):
+        del ddict["missing"]
+    with pytest.raises(DDictKeyError):
+        ddict.pop("missing")
+    assert ddict.pop("missing", 5) == 5
+    assert ddict.get("missing") is None
+    assert ddict.get("missing", 5) == 5
+    assert "missing" not in ddict
+
+
+def test_the_methods_of_a_mapping(ddict: DDict) -> None:
+    ddict.update({"a": 1, "b": 2}, c=3)
+    assert sorted(ddict.items()) == [("a", 1), ("b", 2), ("c", 3)]
+    assert sorted(ddict.keys()) == ["a", "b", "c"]
+    assert sorted(ddict.values()) == [1, 2, 3]
+    assert ddict.setdefault("a", 9) == 1
+    assert ddict.setdefault("d", 9) == 9
+    assert ddict.pop("d") == 9
+    assert len(ddict) == len(ddict.keys()) == 3
+    assert ddict.keys().mapping.copy() == {"a": 1, "b": 2, "c": 3}
+    key, value = ddict.popitem()
+    assert {"a": 1, "b": 2, "c": 3}[key] == value
+    ddict.clear()
+    assert (len(ddict), list(ddict), bool(ddict)) == (0, [], False)
+    with pytest.raises(KeyError):
+        ddict.popitem()
+
+
+def test_many_at_once(ddict: DDict) -> None:
+    ddict.put_many((i, np.full(i * 100, i)) for i in range(200))
+    assert [len(array) for array in ddict.get_many(range(200))] == [i * 100 for i in range(200)]
+    with pytest.raises(KeyError, match="'missing'"):
+        ddict.get_many([1, "missing"])
+    pending = [ddict.begin_put(i, -i) for i in range(100)]
+    for one in pending:
+        one.result(30)
+    assert [ddict.begin_get(i).result(30) for i in range(100)] == [-i for i in range(100)]
+
+
+def test_counting_up(ddict: DDict) -> None:
+    assert [ddict.fetch_add("n"), ddict.fetch_add("n", 5), ddict.fetch_add("n", -2)] == [0, 1, 6]
+    assert ddict["n"] == 4
+    ddict["n"] = "text"
+    with pytest.raises(DDictError, match="needs an integer"):
+        ddict.fetch_add("n")
+
+
+def count_up(ddict: DDict, times: int) -> None:
+    for _ in range(times):
+        ddict.fetch_add("n")
+
+
+def test_processes_count_up_together(ddict: DDict) -> None:
+    processes = [Process(count_up, (ddict, 200)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert [process.join() for process in processes] == [0] * 4
+    assert ddict["n"] == 800
+
+
+def look_around(ddict: DDict, queue: Queue) -> None:
+    ddict[f"from {current().hostname}"] = np.arange(1000)
+    queue.put((sorted(map(str, ddict)), ddict.local_len(), ddict.local_managers))
+
+
+def test_every_node_sees_all_keys_and_knows_its_own(ddict: DDict) -> None:
+    queue, nodes = Queue(), System().nodes
+    ddict.update({i: i for i in range(40)})
+    local = 0
+    for node in nodes:
+        policy = Policy(placement=Policy.Placement.HOST_ID, host_id=node)
+        process = Process(look_around, (ddict, queue), policy=policy)
+        process.start()
+        assert process.join() == 0
+        keys, on_node, managers = queue.get()
+        assert len(keys) == len(ddict)
+        assert len(managers) == 2
+        local += on_node
+    assert local >= 40
+
+
+def test_batches(ddict: DDict) -> None:
+    ddict.start_batch_put()
+    for i in range(100):
+        ddict[i] = i
+    ddict.end_batch_put()
+    assert sorted(ddict) == list(range(100))
+    with pytest.raises(DDictError, match="no batch"):
+        ddict.end_batch_put()
+    ddict.start_batch_put()
+    for forbidden in (ddict.start_batch_put, ddict.checkpoint, lambda: ddict.bput(1, 1), lambda: ddict.pput(1, 1)):
+        with pytest.raises(DDictError):
+            forbidden()
+    ddict.end_batch_put()
+
+
+def test_a_broadcast_is_on_every_manager_and_counts_once(ddict: DDict) -> None:
+    ddict.bput("everywhere", [1])
+    ddict["a"] = 1
+    assert all(ddict.manager(i)["everywhere"] == [1] for i in range(len(ddict.stats)))
+    assert ddict.bget("everywhere") == ddict["everywhere"] == [1]
+    assert len(ddict) == 2
+    assert sorted(ddict) == ["a", "everywhere"]
+    with pytest.raises(KeyError):
+        ddict.bget("missing")
+
+
+def test_a_chosen_manager(ddict: DDict) -> None:
+    other = (ddict.which_manager("key") + 1) % len(ddict.stats)
+    ddict.manager(other)["key"] = "there"
+    assert "key" not in ddict
+    assert pickle.loads(pickle.dumps(ddict.manager(other)))["key"] == "there"
+    with pytest.raises(DDictError, match="no manager 99"):
+        ddict.manager(99)
+
+
+def test_a_frozen_dictionary_can_be_read(ddict: DDict) -> None:
+    ddict["a"] = 1
+    ddict.freeze()
+    assert ddict.is_frozen
+    changes: list[Callable[[], Any]] = [
+        lambda: ddict.update(a=2),
+        lambda: ddict.pop("a"),
+        lambda: ddict.fetch_add("a"),
+        lambda: ddict.bput("a", 2),
+        ddict.clear,
+    ]
+    for change in changes:
+        with pytest.raises(DDictError, match="frozen"):
+            change()
+    assert dict(ddict) == {"a": 1}
+    ddict.unfreeze()
+    ddict["a"] = 2
+    assert ddict["a"] == 2
+
+
+def test_a_view_is_of_the_memory_itself(make: Callable[..., DDict]) -> None:
+    ddict = make()
+    mine = ddict.manager(ddict.local_manager or 0)
+    array = np.arange(100_000)
+    mine["array"] = array
+    with mine.view("array") as memory:
+        assert memory.readonly
+        mine["array"] = np.zeros(100_000)
+        assert np.array_equal(np.frombuffer(memory, array.dtype), array)
+    with pytest.raises(KeyError), mine.view("missing"):
+        pass
+    mine["small"] = 1
+    with pytest.raises(DDictError, match="not one buffer"), mine.view("small"):
+        pass
+
+
+def test_what_does_not_fit_is_refused_and_the_rest_stays(make: Callable[..., DDict]) -> None:
+    ddict = make(1, total_mem=4 * 2**20 * System().nnodes)
+    ddict["kept"] = 1
+    with pytest.raises(DDictFullError, match=r"52428801 bytes do not fit into manager \d+ on node \d+"):
+        ddict["large"] = bytes(50 * 2**20)
+    with pytest.raises(DDictFullError):
+        ddict.update((i, bytes(100_000)) for i in range(1000))
+    with pytest.raises(DDictFullError):
+        deque((ddict.__setitem__(i, bytes(100_000)) for i in range(1000)), 0)
+    assert ddict["kept"] == 1
+    ddict.clear()
+    for _ in range(50):
+        ddict["again"] = bytes(1_000_000)
+    assert len(ddict["again"]) == 1_000_000
+
+
+def set_later(ddict: DDict) -> None:
+    time.sleep(0.2)
+    ddict["key"] = 2
+
+
+def test_waiting_for_a_value(ddict: DDict) -> None:
+    ddict["key"] = 1
+    with pytest.raises(DDictTimeoutError, match=r"waited 0.05 s for key 'key' to be 2"):
+        ddict.wait_for("key", 2, timeout=0.05)
+    process = Process(set_later, (ddict,))
+    process.start()
+    ddict.wait_for("key", 2, timeout=30)
+    process.join()
+    assert ddict["key"] == 2
+
+
+def test_text_to_attach_from(ddict: DDict) -> None:
+    ddict["key"] = 1
+    other = DDict.attach(ddict.serialize(), timeout=30)
+    assert other["key"] == 1
+    other.detach()
+    with pytest.raises(DestroyedError, match="detached"):
+        other["key"]
+    assert ddict["key"] == 1
+    with pytest.raises(DDictError, match="not what serialize"):
+        DDict.attach("nonsense")
+
+
+def test_use_after_the_end(make: Callable[..., DDict]) -> None:
+    ddict = make()
+    text, other = ddict.serialize(), DDict.attach(ddict.serialize())
+    ddict.destroy()
+    ddict.destroy()
+    uses: list[Callable[[], Any]] = [
+        lambda: ddict["key"],
+        lambda: other["key"],
+        lambda: other.update(key=1),
+        lambda: len(other),
+        lambda: DDict.attach(text),
+    ]
+    for use in uses:
+        with pytest.raises(DestroyedError):
+            use()
+
+
+def test_a_dictionary_that_nobody_knows_any_more_is_gone(
+    make: Callable[..., DDict], wait_until: Callable[[Callable[[], object]], None]
+) -> None:
+    text = (forgotten := make()).serialize()
+    forgotten.detach()
+
+    def is_gone() -> bool:
+        try:
+            DDict.attach(text)
+        except DestroyedError:
+            return True
+        return False
+
+    wait_until(is_gone)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"working_set_size": 0}, ValueError),
+        ({"wait_for_keys": True}, ValueError),
+        ({"wait_for_writers": True}, ValueError),
+        ({"persist_freq": -1}, ValueError),
+        ({"persist_count": -2}, ValueError),
+        ({"total_mem": "1 GB"}, AttributeError),
+        ({"total_mem": -5}, ValueError),
+        ({"managers_per_node": None}, AttributeError),
+        ({"managers_per_node": 0}, ValueError),
+        ({"policy": []}, AttributeError),
+        ({"policy": [Policy()], "managers_per_node": 2}, AttributeError),
+        ({"policy": Policy(), "n_nodes": None}, AttributeError),
+        ({"restore_from": 1}, AttributeError),
+        ({"read_only": True}, AttributeError),
+        ({"persist_freq": 1}, AttributeError),
+        ({"restart": True}, RuntimeError),
+        ({"n_nodes": 1000}, DDictUnableToCreateError),
+        ({"total_mem": 2**60}, DDictUnableToCreateError),
+        ({"persister_class": int}, NotSupportedError),
+    ],
+)
+def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        DDict(**options)
+
+
+def test_managers_where_policies_say(make: Callable[..., DDict]) -> None:
+    policies = [Policy(placement=Policy.Placement.HOST_ID, host_id=node) for node in reversed(System().nodes)]
+    with DDict(policy=policies, managers_per_policy=2, total_mem=64 * 2**20) as ddict:
+        names = [node.h_uid for node in ddict.manager_nodes]
+        assert names == [node for node in reversed(System().nodes) for _ in range(2)]
+
+
+def test_statistics(ddict: DDict) -> None:
+    ddict["key"] = bytes(2**20)
+    stats = ddict.dstats[ddict.which_manager("key")]
+    assert stats.num_keys == 1
+    assert 2**20 <= stats.total_used_bytes <= stats.total_bytes
+    assert stats.pool_free_space == stats.total_bytes - stats.total_used_bytes
+    assert sum(one.num_keys for one in ddict.stats) == 1
