@@ -6,82 +6,16 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 import pytest
-import uvloop
+from ends import KEYS, Ends, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import described
-from dragon.agent.links import Links, RemoteError
-from dragon.agent.listener import Listener
+from dragon.agent.links import RemoteError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.membership import Member
-from dragon.runtime.credentials import Authority, client_context, node_name, server_context
-from dragon.runtime.run import this_run
-
-AUTHORITY = Authority.create()
-KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
-
-
-class Ends:
-    """Two agents' links. The second serves `echo`, `fail` and `wait`, and keeps what it was told."""
-
-    def __init__(self) -> None:
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        self.port = listeners[1].getsockname()[1]
-        members = {
-            index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
-            for index, listener in enumerate(listeners)
-        }
-        self.told: list[Any] = []
-        self.cancelled = asyncio.Event()
-        self.broken = asyncio.Event()
-        self.links = [self._links(index, members) for index in range(2)]
-        self.listeners = [
-            Listener(listener, server_context(*keys), links.accept)
-            for listener, links, keys in zip(listeners, self.links, KEYS, strict=True)
-        ]
-
-    def _links(self, index: int, members: dict[int, Member]) -> Links:
-        return Links(
-            index,
-            members,
-            client_context(*KEYS[index]),
-            self._serve,
-            lambda *notice: self.told.append(notice),
-            lambda *messages: self.told.append(messages),
-            lambda node, reason: self.broken.set(),
-        )
-
-    def _serve(
-        self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
-    ) -> Callable[[], None] | None:
-        if operation == "wait":
-            return self.cancelled.set
-        if operation == "fail":
-            respond(None, b"", LookupError("there is no such thing"))
-        else:
-            respond(arguments, payload)
-        return None
-
-
-def run(test: Callable[[Ends], Awaitable[None]]) -> None:
-    this_run()  # large payloads are received in the arena
-
-    async def main() -> None:
-        ends = Ends()
-        async with asyncio.timeout(30):
-            await test(ends)
-        for links, listener in zip(ends.links, ends.listeners, strict=True):
-            links.close()
-            listener.close()
-        await asyncio.sleep(0.01)
-
-    uvloop.run(main())
+from dragon.runtime.credentials import client_context
 
 
 def test_answers_come_back_with_values_and_payloads_of_any_size() -> None:

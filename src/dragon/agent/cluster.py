@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import msgspec
 
 from dragon import _core
+from dragon.agent.bulk import Fabric
 from dragon.agent.control import Control
 from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
@@ -48,7 +49,9 @@ class Cluster:
 
     OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end"}
 
-    def __init__(self, membership: Membership, control: Control, listener: socket.socket) -> None:
+    def __init__(
+        self, membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None = None
+    ) -> None:
         self.index = membership.index
         self.members = membership.members
         self.lost: dict[int, str] = {}
@@ -57,6 +60,7 @@ class Cluster:
         self._membership = membership
         self._control = control
         self._socket = listener
+        self._fabric = fabric
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
         self._inboxes: dict[tuple[int, Name], Channel] = {}
         # Records of processes that another node had started, until the one there that follows them is attached.
@@ -71,7 +75,8 @@ class Cluster:
         keys = (membership.authority, membership.certificate, membership.key)
         near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
         client = client_context(*keys)
-        self.links = Links(self.index, near, client, self._serve, self._notice, self._on_messages, self._on_link_broken)
+        callbacks = (self._serve, self._notice, self._on_messages, self._on_link_broken)
+        self.links = Links(self.index, near, client, *callbacks, fabric=self._fabric)
         self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
         if near:
             try:
@@ -111,6 +116,8 @@ class Cluster:
         """Say goodbye to the front end once everything here has ended."""
         self._listener.close()
         self.links.close()
+        if self._fabric is not None:
+            self._fabric.close()
         self._control.send("bye")
         try:
             async with asyncio.timeout(_GOODBYE):

@@ -1,7 +1,8 @@
 """Connections between agents: one for each pair of nodes, made when it is first needed.
 
 A frame is a header (its size and the size of what follows, 4 and 8 bytes), a msgpack part and raw bytes, which are
-received straight into place. Requests are numbered, their answers come in any order.
+received straight into place. Requests are numbered, their answers come in any order. A flag in the header says that the
+raw bytes come over the fabric that both agents have; frames are taken in the order they were sent in all the same.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragon import _core
+from dragon.agent.bulk import Fabric, Greeting, InLink, Lane
 from dragon.agent.control import watch_silence
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
@@ -32,7 +37,9 @@ _LARGEST_PAYLOAD = 2**36
 _CONNECT_TIMEOUT = 10.0
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
 _LARGE = 64 * 1024
-_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL, _MESSAGES = range(6)
+_BULK = 256 * 1024  # bytes of the smallest payload that goes over a fabric
+_BESIDE = 1 << 63  # in the size of a payload: it does
+_REQUEST, _VALUE, _ERROR, _NOTICE, _CANCEL, _MESSAGES, _GREETING = range(7)
 
 # What came back: a value, and raw bytes.
 Answer = tuple[Any, Any]
@@ -96,12 +103,14 @@ class Links:
         noticed: Callable[..., None],
         received: Callable[[int, int, int, Any], None],
         is_broken: Callable[[int, str], None],
+        fabric: Fabric | None = None,
     ) -> None:
         self.index = index
         self.members = members
         self.serve = serve
         self.noticed = noticed
         self.received = received
+        self.fabric = fabric
         self._is_broken = is_broken
         self.lost: dict[int, str] = {}
         self._client = client
@@ -206,6 +215,15 @@ class Links:
         link.pending, link.serving = {}, {}
 
 
+@dataclass(eq=False, slots=True)
+class _Arrival:
+    """A frame that waits for its payload, or for that of one before it."""
+
+    part: Any
+    payload: Any
+    complete: bool
+
+
 class Link(asyncio.BufferedProtocol):
     """One connection. `node` is None until the other side's certificate has told."""
 
@@ -217,10 +235,11 @@ class Link(asyncio.BufferedProtocol):
         self._last = 0
         self._buffer = bytearray(256 * 1024)
         self._start = self._end = 0
-        self._part: Any = None
-        self._payload: Any = None
-        self._view = memoryview(b"")
-        self._filled = 0
+        self._in_link = InLink(None)
+        self._beside: Lane | None = None
+        self._greeted: Greeting | None = None
+        self._arrivals: deque[_Arrival] = deque()
+        self._failure = ""
         self._to_write: list[Any] = []
         self._waits = False
 
@@ -228,6 +247,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self._in_link = InLink(transport)
         peer = transport.get_extra_info("socket")
         if peer is not None:
             watch_silence(peer)
@@ -242,19 +262,28 @@ class Link(asyncio.BufferedProtocol):
             transport.abort()
             return
         self.node = node
+        if self.links.fabric is not None:
+            self._greeted = self.links.fabric.greet()
+            self._write((_GREETING, 0, self._greeted), b"")
         self.links.made(node, self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.links.broken(self.node, self, str(error or "the connection was closed"))
+        self._in_link.close()
+        if self._beside is not None:
+            self._beside.close()
+        self._arrivals.clear()
+        self.links.broken(self.node, self, str(self._failure or error or "the connection was closed"))
 
     def get_buffer(self, hint: int) -> memoryview:
-        if self._payload is not None:
-            return self._view[self._filled :]
-        return memoryview(self._buffer)[self._end :]
+        return self._in_link.rest or memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        self._guard(self._take, count)
+
+    def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something with what the other side sent, which may make no sense."""
         try:
-            self._take(count)
+            action(*arguments)
         except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
             log.exception("%s sent what cannot be understood; the connection is closed", self.links.host(self._peer))
             self.transport.abort()
@@ -265,15 +294,13 @@ class Link(asyncio.BufferedProtocol):
         return self.node
 
     def _take(self, count: int) -> None:
-        if self._payload is not None:
-            self._filled += count
-            if self._filled == len(self._view):
-                self._complete()
+        if self._in_link.rest:
+            self._in_link.filled(count)
             return
         self._end += count
-        while self._payload is None and self._next():
+        while self._next():
             pass
-        if self._payload is None:
+        if not self._in_link.rest:
             self._make_room()
 
     def _next(self) -> bool:
@@ -281,6 +308,8 @@ class Link(asyncio.BufferedProtocol):
         if available < _HEADER.size:
             return False
         size, payload = _HEADER.unpack_from(self._buffer, self._start)
+        beside = bool(payload & _BESIDE)
+        payload &= ~_BESIDE
         if size > _LARGEST_PART or payload > _LARGEST_PAYLOAD:
             raise ValueError(f"a frame of {size} and {payload} bytes is too large")
         if available < _HEADER.size + size:
@@ -289,23 +318,44 @@ class Link(asyncio.BufferedProtocol):
         part = msgspec.msgpack.decode(memoryview(self._buffer)[start : start + size])
         self._start = start + size
         if payload == 0:
-            self._received(part, b"")
+            self._arrived(part, b"")
             return True
+        memory = _memory(part, payload)
+        if beside:
+            self._expect(part, memory)
+            return True
+        self._in_link.receive(memory, partial(self._arrived, part, memory))
         there = min(payload, self._end - self._start)
-        self._part, self._payload = part, _memory(part, payload)
-        self._view = memoryview(self._payload)
-        self._view[:there] = memoryview(self._buffer)[self._start : self._start + there]
+        self._in_link.rest[:there] = memoryview(self._buffer)[self._start : self._start + there]
         self._start += there
-        self._filled = there
         if there < payload:
             self._start = self._end = 0
-            return False
-        self._complete()
-        return True
+        self._in_link.filled(there)
+        return not self._in_link.rest
 
-    def _complete(self) -> None:
-        part, payload, self._payload, self._view = self._part, self._payload, None, memoryview(b"")
-        self._received(part, payload)
+    def _arrived(self, part: Any, payload: Any) -> None:
+        """A frame is complete, and all that were sent before it are here, if some not yet complete."""
+        if self._arrivals:
+            self._arrivals.append(_Arrival(part, payload, True))
+        else:
+            self._received(part, payload)
+
+    def _expect(self, part: Any, memory: Any) -> None:
+        """The payload of a frame comes by the other lane."""
+        if self._beside is None:
+            raise ValueError("there is no fabric over which a payload could come")
+        arrival = _Arrival(part, memory, False)
+        self._arrivals.append(arrival)
+        self._beside.receive(memory, partial(self._complete, arrival))
+
+    def _complete(self, arrival: _Arrival) -> None:
+        arrival.complete = True
+        self._guard(self._take_arrivals)
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals and self._arrivals[0].complete:
+            arrival = self._arrivals.popleft()
+            self._received(arrival.part, arrival.payload)
 
     def _make_room(self) -> None:
         rest = self._end - self._start
@@ -344,20 +394,27 @@ class Link(asyncio.BufferedProtocol):
             return
         data = encode(part)
         following = memoryview(payload).cast("B")
-        head = _HEADER.pack(len(data), len(following)) + data
+        lane, flag = self._lane(len(following))
+        head = _HEADER.pack(len(data), len(following) | flag) + data
         if not self._waits:
             # The first frame in a round of the loop goes at once, those after it together.
             self._waits = True
             self.links.soon(self._flush)
             self.transport.write(head)
             if following:
-                self.transport.write(following)
+                lane.send(following)
         elif len(following) < _JOINED:
             self._to_write += [head, following]
         else:
             self._to_write.append(head)
             self._write_all()
-            self.transport.write(following)
+            lane.send(following)
+
+    def _lane(self, size: int) -> tuple[Lane, int]:
+        """The way for a payload, and how the header says so."""
+        if size >= _BULK and self._beside is not None and self._beside.open():
+            return self._beside, _BESIDE
+        return self._in_link, 0
 
     def _flush(self) -> None:
         self._waits = False
@@ -384,6 +441,8 @@ class Link(asyncio.BufferedProtocol):
             cancel = self.serving.pop(number, None)
             if cancel is not None:
                 cancel()
+        elif kind == _GREETING:
+            self._on_greeting(part[2])
         else:
             future = self.pending.pop(number, None)
             if future is not None and not future.done():
@@ -391,6 +450,16 @@ class Link(asyncio.BufferedProtocol):
                     future.set_result((part[2], payload))
                 else:
                     future.set_exception(RemoteError(part[2], part[3]))
+
+    def _on_greeting(self, heard: Any) -> None:
+        if self.links.fabric is not None and self._greeted is not None and self._beside is None:
+            heard = msgspec.convert(heard, Greeting)
+            self._beside = self.links.fabric.lane(self._greeted, heard, self.links.host(self._peer), self._on_lane_lost)
+
+    def _on_lane_lost(self, reason: str) -> None:
+        # What was sent that way is lost, so the link is worth nothing either.
+        self._failure = self._failure or reason
+        self.transport.abort()
 
     def _respond(self, number: int, value: Any, payload: Any = b"", error: BaseException | None = None) -> None:
         self.serving.pop(number, None)

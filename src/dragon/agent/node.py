@@ -12,6 +12,7 @@ import msgspec
 from dragon import _core
 from dragon.agent.cluster import Cluster
 from dragon.agent.control import join
+from dragon.agent.fabric import open_fabric
 from dragon.agent.main import become_reaper, fork_zygote
 from dragon.agent.server import Agent
 from dragon.infrastructure import parameters
@@ -53,9 +54,10 @@ def serve(token: Token) -> int:
 
     async def find_others(agent: Agent) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
+        fabric = open_fabric(token.claims.get("transport", ""), node.host_name)
         membership, control = await join(token, node, addresses, listener.getsockname()[1], timeout)
         _take_over(agent, membership)
-        cluster = Cluster(membership, control, listener)
+        cluster = Cluster(membership, control, listener, fabric)
         await cluster.meet()
         return cluster
 

@@ -36,7 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     network = parser.add_argument_group("network")
     add_network(network)
     network.add_argument("--network-config", metavar="FILE", help="nodes as `dragon-network-config` wrote them")
-    network.add_argument("-t", "--transport", choices=("tcp", "ucx", "hsta"), help="how bulk data goes between nodes")
+    network.add_argument(
+        "-t",
+        "--transport",
+        choices=("tcp", "ucx", "hsta"),
+        help="how bulk data goes between nodes (default: ucx where it has an RDMA device, else tcp)",
+    )
     network.add_argument(
         "--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
     )

@@ -29,12 +29,13 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         if not is_text(word):
             raise LaunchError(f"{word!r} is not UTF-8, and cannot be handed to another node")
     environment = carried()
-    claims = {"network_prefix": arguments.network_prefix} if arguments.network_prefix else {}
+    claims = {"transport": _transport(arguments.transport)}
+    if arguments.network_prefix:
+        claims["network_prefix"] = arguments.network_prefix
     settings = {
         "label": arguments.label,
         "log_level": os.environ.get(parameters.LOG_LEVEL, ""),
         "strict": parameters.strict(),
-        "transport": _transport(arguments.transport),
         "environment": environment,
         "folder": os.getcwd(),
         "command": " ".join(command),

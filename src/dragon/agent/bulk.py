@@ -1,0 +1,82 @@
+"""How payloads go from one agent to another: two ways behind one small protocol.
+
+Every link has a lane in itself, over TCP with TLS. Where both agents have a fabric it has a second one beside it, for
+large payloads. Frames stay on the link, so a payload has a place among them whichever way it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["Fabric", "Greeting", "InLink", "Lane"]
+
+# What one agent tells another, in private, of its end of a new link: where it can be reached over the fabric, the tag
+# of the first payload that it expects, and which machine it is on.
+Greeting = tuple[bytes, int, str]
+
+
+class Lane(Protocol):
+    """One way for the payloads of one link, in both directions."""
+
+    def open(self) -> bool:
+        """Whether payloads can be sent this way; made sure of when it is first asked."""
+        ...
+
+    def send(self, payload: memoryview) -> None:
+        """Send the next payload. It is kept, and must not change, until it is under way."""
+        ...
+
+    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+        """Fill `memory` with the next payload that has not been asked for, then call `done`."""
+        ...
+
+    def close(self) -> None:
+        """The link is gone: nothing more is received."""
+        ...
+
+
+class Fabric(Protocol):
+    """What an agent has beside TCP."""
+
+    def greet(self) -> Greeting:
+        """What to tell the other side of a new link."""
+        ...
+
+    def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
+        """The lane beside a link on which both sides have greeted. `lost` is told why it failed, if it does."""
+        ...
+
+    def close(self) -> None:
+        """Use no processor any more. What is not finished never will be."""
+        ...
+
+
+class InLink:
+    """The lane in the link: a payload follows its frame."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._done: Callable[[], None] | None = None
+        self.rest = memoryview(b"")
+        """Where what is still to come of the payload under way is to be put."""
+
+    def open(self) -> bool:
+        return True
+
+    def send(self, payload: memoryview) -> None:
+        self._transport.write(payload)
+
+    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+        self.rest = memoryview(memory)
+        self._done = done
+
+    def filled(self, count: int) -> None:
+        """So many more bytes are in place."""
+        self.rest = self.rest[count:]
+        if not self.rest and self._done is not None:
+            done, self._done = self._done, None
+            done()
+
+    def close(self) -> None:
+        self.rest, self._done = memoryview(b""), None

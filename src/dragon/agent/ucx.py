@@ -1,0 +1,258 @@
+"""Large payloads over UCX: InfiniBand, RoCE, and whatever else it has a transport for.
+
+A payload goes in pieces, each a message with a tag of its own. The first tags of a link are random, and told over the
+link itself, so nobody else's messages are taken for its payloads. What crosses the fabric is neither encrypted nor
+signed.
+
+Pieces are copied into buffers of the agent's own, and out of them. UCX keeps memory registered with devices, by its
+address; but pages of the arena are given back to the kernel by any process of the node, and what a device then knows is
+no longer what is at the address. (UCX 1.21 crashes when a peer is lost if it is told to keep nothing registered.) So
+little memory is ever registered, and what a lost node left unfinished is not in the arena.
+
+UCX is given the processor when its descriptor says so, and costs nothing in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dragon.agent.bulk import Greeting
+from dragon.runtime.folder import this_machine
+from dragon.runtime.log import runtime_log
+
+__all__ = ["Ucx"]
+
+log = runtime_log("fabric")
+
+_AT_A_TIME = 64  # steps of progress before others have their turn
+_PIECE = 2 * 2**20  # bytes
+_UNDER_WAY = 4  # pieces of a lane in each direction
+_KEPT = 32  # buffers
+_LOOK_AGAIN = 1.0  # seconds; an event that a device lost delays a payload no longer
+_TAGS = 1 << 64
+
+
+@dataclass(eq=False, slots=True)
+class _Operation:
+    """What UCX has not finished. Until it has, it may use what is in `uses`."""
+
+    request: Any
+    uses: Any
+    done: Callable[[], None]
+    failed: Callable[[str], None]
+
+
+class Ucx:
+    """An agent's end of the fabric: a worker of UCX, with `options` in place of its variables without `UCX_`.
+
+    `sent` and `received` count bytes. Raises ImportError without ucxx, and what ucxx raises where there is nothing that
+    UCX could use.
+    """
+
+    def __init__(self, options: dict[str, str] | None = None) -> None:
+        os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that not every UCX knows
+        os.environ.setdefault("UCX_LOG_FILE", "stderr")
+        from ucxx._lib import arr, libucxx
+
+        self.library = libucxx
+        self.array = arr.Array
+        self._context = libucxx.UCXContext(options or {}, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
+        self.worker = libucxx.UCXWorker(self._context, False, False)
+        self.worker.init_blocking_progress_mode()
+        self.machine = this_machine()
+        self._address = self.worker.address.tobytes()
+        self.sent = self.received = 0
+        self._buffers: list[bytearray] = []
+        self._operations: list[_Operation] = []
+        self._due = self._watched = False
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = self.worker.epoll_file_descriptor
+        self._loop.add_reader(self._descriptor, self._progress)
+
+    def reaches(self, devices: list[str]) -> bool:
+        """Whether UCX has a transport for one of them."""
+        return any(f"/{device}:" in self._context.info for device in devices)
+
+    def greet(self) -> Greeting:
+        return self._address, secrets.randbelow(_TAGS), self.machine
+
+    def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
+        return _Beside(self, told, heard, peer, lost)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        log.info("UCX sent %d bytes and received %d", self.sent, self.received)
+
+    def take_buffer(self) -> bytearray:
+        """Memory for a piece."""
+        return self._buffers.pop() if self._buffers else bytearray(_PIECE)
+
+    def give_buffer(self, buffer: bytearray) -> None:
+        """UCX has finished with it."""
+        if len(self._buffers) < _KEPT:
+            self._buffers.append(buffer)
+
+    def start(self, request: Any, uses: Any, done: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Call `done`, or `failed` with the reason, once a request is finished."""
+        self._operations.append(_Operation(request, uses, done, failed))
+        self._soon()
+        if not self._watched:
+            self._watched = True
+            self._loop.call_later(_LOOK_AGAIN, self._watch)
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._progress)
+
+    def _watch(self) -> None:
+        self._watched = bool(self._operations)
+        if self._watched:
+            self._soon()
+            self._loop.call_later(_LOOK_AGAIN, self._watch)
+
+    def _progress(self) -> None:
+        self._due = False
+        idle = any(not self.worker.progress_once() for _ in range(_AT_A_TIME))
+        self._settle()
+        # Once it is armed the descriptor tells of the next event. It cannot be while there is something to do.
+        if not idle or not self.worker.arm():
+            self._soon()
+
+    def _settle(self) -> None:
+        operations, self._operations = self._operations, []
+        for operation in operations:
+            if operation.request.completed:
+                # By the loop: what comes of one must not keep the others from being finished.
+                self._loop.call_soon(self._finish, operation)
+            else:
+                self._operations.append(operation)
+
+    def _finish(self, operation: _Operation) -> None:
+        try:
+            operation.request.check_error()
+        except self.library.UCXError as error:
+            operation.failed(str(error))
+        else:
+            operation.done()
+
+
+class _Beside:
+    """The lane beside one link. It connects when the first payload goes or comes."""
+
+    def __init__(self, fabric: Ucx, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> None:
+        self._fabric = fabric
+        self._next_in = told[1]
+        self._address, self._next_out, self._machine = heard
+        self._peer = peer
+        self._lost = lost
+        self._outward: deque[memoryview] = deque()
+        self._inward: deque[tuple[memoryview, Callable[[], None]]] = deque()
+        self._sending = self._receiving = 0
+        self._endpoint: Any = None
+        self._over = False  # closed, or not to be opened
+
+    def open(self) -> bool:
+        if self._endpoint is None and not self._over:
+            try:
+                self._endpoint = self._connect()
+            except self._fabric.library.UCXError as error:
+                self._over = True
+                log.warning("%s cannot be reached by UCX (%s); payloads go there over TCP", self._peer, error)
+        return self._endpoint is not None
+
+    def _connect(self) -> Any:
+        library, worker = self._fabric.library, self._fabric.worker
+        address = library.UCXAddress.create_from_buffer(self._address)
+        connect = library.UCXEndpoint.create_from_worker_address
+        try:
+            return connect(worker, address, True)
+        except library.UCXUnreachableError:
+            # Shared memory cannot tell that the other side is gone; the link can. Between machines UCX has to tell,
+            # or it ends this process when a device gives up.
+            if self._machine != self._fabric.machine:
+                raise
+            return connect(worker, address, False)
+
+    def send(self, payload: memoryview) -> None:
+        self._outward.extend(_pieces(payload))
+        self._send_more()
+
+    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+        pieces = list(_pieces(memoryview(memory)))
+        self._inward.extend((piece, _nothing) for piece in pieces[:-1])
+        self._inward.append((pieces[-1], done))
+        if self.open():
+            self._receive_more()
+        else:
+            self._fail("there is no way back")
+
+    def _send_more(self) -> None:
+        while self._outward and self._sending < _UNDER_WAY:
+            piece, buffer = self._outward.popleft(), self._fabric.take_buffer()
+            memoryview(buffer)[: len(piece)] = piece
+            self._sending += 1
+            self._start("tag_send", buffer, len(piece), self._next_out, partial(self._sent, buffer, len(piece)))
+            self._next_out = (self._next_out + 1) % _TAGS
+
+    def _sent(self, buffer: bytearray, size: int) -> None:
+        self._fabric.sent += size
+        self._fabric.give_buffer(buffer)
+        self._sending -= 1
+        self._send_more()
+
+    def _receive_more(self) -> None:
+        while self._inward and self._receiving < _UNDER_WAY:
+            (piece, done), buffer = self._inward.popleft(), self._fabric.take_buffer()
+            self._receiving += 1
+            self._start("tag_recv", buffer, len(piece), self._next_in, partial(self._received, buffer, piece, done))
+            self._next_in = (self._next_in + 1) % _TAGS
+
+    def _received(self, buffer: bytearray, piece: memoryview, done: Callable[[], None]) -> None:
+        self._fabric.received += len(piece)
+        piece[:] = memoryview(buffer)[: len(piece)]
+        self._fabric.give_buffer(buffer)
+        self._receiving -= 1
+        self._receive_more()
+        done()
+
+    def _start(self, method: str, buffer: bytearray, size: int, tag: int, done: Callable[[], None]) -> None:
+        array, library = self._fabric.array(memoryview(buffer)[:size]), self._fabric.library
+        try:
+            request = getattr(self._endpoint, method)(array, library.UCXXTag(tag))
+        except library.UCXError as error:
+            self._fail(str(error))
+        else:
+            self._fabric.start(request, array, done, self._fail)
+
+    def _fail(self, reason: str) -> None:
+        self._lost(f"UCX lost a payload: {reason}")
+
+    def close(self) -> None:
+        self._over = True
+        self._lost = _ignore  # what is under way is given up
+        self._outward.clear()
+        self._inward.clear()
+        endpoint, self._endpoint = self._endpoint, None
+        # For one that has failed there is nothing to wait for, and what close() returns then must not be touched.
+        if endpoint is not None and endpoint.alive:
+            self._fabric.start(endpoint.close(), endpoint, _nothing, _ignore)
+
+
+def _pieces(payload: memoryview) -> Iterator[memoryview]:
+    return (payload[start : start + _PIECE] for start in range(0, len(payload), _PIECE))
+
+
+def _nothing() -> None:
+    return
+
+
+def _ignore(reason: str) -> None:
+    return

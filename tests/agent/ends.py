@@ -1,0 +1,82 @@
+"""Two agents' links in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvloop
+
+from conftest import described
+from dragon.agent.bulk import Fabric
+from dragon.agent.links import Links
+from dragon.agent.listener import Listener
+from dragon.infrastructure.membership import Member
+from dragon.runtime.credentials import Authority, client_context, node_name, server_context
+from dragon.runtime.run import this_run
+
+AUTHORITY = Authority.create()
+KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
+
+
+class Ends:
+    """Two agents' links. The second serves `echo`, `fail` and `wait`, and keeps what it was told."""
+
+    def __init__(self, fabrics: tuple[Fabric | None, Fabric | None] = (None, None)) -> None:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self.port = listeners[1].getsockname()[1]
+        members = {
+            index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
+            for index, listener in enumerate(listeners)
+        }
+        self.told: list[Any] = []
+        self.cancelled = asyncio.Event()
+        self.broken = asyncio.Event()
+        self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
+        self.listeners = [
+            Listener(listener, server_context(*keys), links.accept)
+            for listener, links, keys in zip(listeners, self.links, KEYS, strict=True)
+        ]
+
+    def _links(self, index: int, members: dict[int, Member], fabric: Fabric | None) -> Links:
+        return Links(
+            index,
+            members,
+            client_context(*KEYS[index]),
+            self._serve,
+            lambda *notice: self.told.append(notice),
+            lambda *messages: self.told.append(messages),
+            lambda node, reason: self.broken.set(),
+            fabric,
+        )
+
+    def _serve(
+        self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
+    ) -> Callable[[], None] | None:
+        if operation == "wait":
+            return self.cancelled.set
+        if operation == "fail":
+            respond(None, b"", LookupError("there is no such thing"))
+        else:
+            respond(arguments, payload)
+        return None
+
+
+Fabrics = tuple[Fabric | None, Fabric | None]
+
+
+def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: Callable[[], Fabrics] = lambda: (None, None)) -> None:
+    this_run()  # large payloads are received in the arena
+
+    async def main() -> None:
+        ends = Ends(make_fabrics())
+        async with asyncio.timeout(30):
+            await test(ends)
+        for links, listener in zip(ends.links, ends.listeners, strict=True):
+            links.close()
+            listener.close()
+        await asyncio.sleep(0.01)
+
+    uvloop.run(main())

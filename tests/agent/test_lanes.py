@@ -1,0 +1,169 @@
+"""Payloads beside the link: which go there, and that frames are taken in order however late their payloads are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ends import Ends, run
+
+from dragon.agent import fabric
+from dragon.agent.bulk import Greeting
+from dragon.infrastructure.errors import NodeLostError
+
+LARGE = 256 * 1024
+
+
+class Post:
+    """A fabric that delivers when it is told to. It is that of both ends."""
+
+    def __init__(self, reachable: bool = True) -> None:
+        self.reachable = reachable
+        self.sent: dict[int, bytes] = {}
+        self.expected: dict[int, tuple[memoryview, Callable[[], None]]] = {}
+        self.lanes: list[PostLane] = []
+
+    def greet(self) -> Greeting:
+        return b"post", 1000 * len(self.lanes), "here"
+
+    def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> PostLane:
+        self.lanes.append(PostLane(self, told[1], heard[1], lost))
+        return self.lanes[-1]
+
+    def deliver(self, latest: bool) -> None:
+        """One payload that was sent and is expected."""
+        both = sorted(self.sent.keys() & self.expected.keys())
+        tag = both[-1 if latest else 0]
+        memory, done = self.expected.pop(tag)
+        memory[:] = self.sent.pop(tag)
+        done()
+
+    def close(self) -> None:
+        return
+
+
+class PostLane:
+    def __init__(self, post: Post, next_in: int, next_out: int, lost: Callable[[str], None]) -> None:
+        self.post, self.next_in, self.next_out, self.lost = post, next_in, next_out, lost
+        self.closed = False
+
+    def open(self) -> bool:
+        return self.post.reachable
+
+    def send(self, payload: memoryview) -> None:
+        self.post.sent[self.next_out] = bytes(payload)
+        self.next_out += 1
+
+    def receive(self, memory: Any, done: Callable[[], None]) -> None:
+        self.post.expected[self.next_in] = memoryview(memory), done
+        self.next_in += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def greeted(ends: Ends, post: Post, lanes: int = 2) -> None:
+    await ends.links[0].call(1, "echo", {})
+    while len(post.lanes) < lanes:
+        await asyncio.sleep(0.001)
+
+
+def test_frames_are_taken_in_order_however_their_payloads_come() -> None:
+    post = Post()
+
+    async def test(ends: Ends) -> None:
+        await greeted(ends, post)
+        sizes = [10, LARGE, 20, LARGE + 1, 100_000, LARGE - 1, LARGE + 2]
+        for size in sizes:
+            ends.links[0].send_messages(1, 7, 3, b"m" * size)
+        while len(post.sent.keys() & post.expected.keys()) < 3:
+            await asyncio.sleep(0.001)
+        assert [len(memoryview(entry[3])) for entry in ends.told] == [10]
+        for latest, there in ((True, 1), (False, 3), (False, 7)):
+            post.deliver(latest)
+            assert [len(memoryview(entry[3])) for entry in ends.told] == sizes[:there]
+        assert all(bytes(entry[3]) == b"m" * len(memoryview(entry[3])) for entry in ends.told)
+
+    run(test, lambda: (post, post))
+
+
+def test_what_comes_before_the_greeting_or_to_an_agent_without_a_fabric_stays_on_the_link() -> None:
+    post = Post()
+
+    async def test(ends: Ends) -> None:
+        for _ in range(3):
+            _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+            assert len(memoryview(payload)) == 2 * LARGE
+        assert (post.sent, post.lanes) == ({}, [])
+
+    run(test, lambda: (post, None))
+
+
+def test_payloads_to_a_node_that_the_fabric_does_not_reach_stay_on_the_link() -> None:
+    post = Post(reachable=False)
+
+    async def test(ends: Ends) -> None:
+        await greeted(ends, post)
+        _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        assert len(memoryview(payload)) == 2 * LARGE
+
+    run(test, lambda: (post, post))
+
+
+def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
+    post = Post()
+
+    async def test(ends: Ends) -> None:
+        await greeted(ends, post)
+        future = ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        while not post.sent:
+            await asyncio.sleep(0.001)
+        for lane in post.lanes:
+            lane.lost("UCX lost a payload: the cable was pulled")
+        with pytest.raises(NodeLostError, match=r"node 1 \(node1.cluster.org\) is gone: UCX .* cable"):
+            await future
+        await ends.broken.wait()
+        assert post.lanes[0].closed
+        # The next request connects again.
+        assert (await ends.links[0].call(1, "echo", {"still": "here"}))[0] == {"still": "here"}
+
+    run(test, lambda: (post, post))
+
+
+def test_a_payload_that_is_said_to_come_beside_where_nothing_is_closes_the_link() -> None:
+    post = Post()
+
+    async def test(ends: Ends) -> None:
+        await ends.links[0].call(1, "echo", {})
+        # It believes that the other side has greeted.
+        link = ends.links[0]._links[1]
+        link._on_greeting([b"post", 1, "here"])
+        with pytest.raises(NodeLostError):
+            await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+
+    run(test, lambda: (post, None))
+
+
+def device(folder: Path, name: str, *states: str) -> None:
+    for port, state in enumerate(states, 1):
+        place = folder / name / "ports" / str(port)
+        place.mkdir(parents=True)
+        (place / "state").write_text(state + "\n")
+
+
+def test_devices_are_those_with_a_port_in_use(tmp_path: Path) -> None:
+    device(tmp_path, "mlx5_0", "1: DOWN")
+    device(tmp_path, "mlx5_1", "1: DOWN", "4: ACTIVE")
+    device(tmp_path, "mlx5_2", "4: ACTIVE", "4: ACTIVE")
+    device(tmp_path, "mlx5_3", "2: INIT")
+    assert fabric.active_devices(tmp_path) == ["mlx5_1", "mlx5_2"]
+    assert fabric.active_devices(tmp_path / "none") == []
+
+
+def test_without_a_device_or_where_tcp_was_asked_for_there_is_no_fabric(tmp_path: Path) -> None:
+    assert fabric.open_fabric("", "here", tmp_path) is None
+    device(tmp_path, "mlx5_0", "4: ACTIVE")
+    assert fabric.open_fabric("tcp", "here", tmp_path) is None
