@@ -16,6 +16,7 @@ from dragon.agent import fabric
 from dragon.agent.ucx import Ucx
 
 pytest.importorskip("ucxx._lib.libucxx", reason="ucxx is not installed (extra rdma)")
+PATTERN = bytes(range(251))
 made: list[Ucx] = []
 
 
@@ -35,12 +36,12 @@ sizes = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sizes)
 def test_payloads_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> None:
     async def test(ends: Ends) -> None:
         await greeted(ends)
-        payloads = [bytes([place % 251]) * size for place, size in enumerate(sizes)]
+        payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
         for payload in payloads:
             ends.links[0].send_messages(1, 7, 3, payload)
         answers = [ends.links[0].call(1, "echo", {}, payload) for payload in payloads]

@@ -187,8 +187,15 @@ class _Beside:
 
     def receive(self, memory: Any, done: Callable[[], None]) -> None:
         pieces = list(_pieces(memoryview(memory)))
-        self._inward.extend((piece, _nothing) for piece in pieces[:-1])
-        self._inward.append((pieces[-1], done))
+        missing = len(pieces)
+
+        def arrived() -> None:
+            nonlocal missing
+            missing -= 1  # in any order: UCX finishes a small piece before a large one that was sent earlier
+            if missing == 0:
+                done()
+
+        self._inward.extend((piece, arrived) for piece in pieces)
         if self.open():
             self._receive_more()
         else:
