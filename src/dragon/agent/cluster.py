@@ -134,9 +134,7 @@ class Cluster:
         return self.members[node].node.host_name
 
     def _tell_processes(self) -> None:
-        alive = [member.node for member in self.members if member.node.index not in self.lost]
-        active = max(1, len(self.members) - self._membership.settings.get("idle", 0))
-        write_nodes(self._agent.run.folder, alive[:active])
+        write_nodes(self._agent.run.folder, [self.members[node].node for node in self.active()])
 
     # ---- the front end
 
@@ -285,9 +283,10 @@ class Cluster:
         """What another node answers."""
         return self._ask(node, operation, arguments)
 
-    def living(self) -> list[int]:
-        """The nodes that are there, those that are to stay idle too."""
-        return [node for node in range(len(self.members)) if node not in self.lost]
+    def active(self) -> list[int]:
+        """The nodes that programs may use: all that are there, but for as many as are to stay idle."""
+        active = max(1, len(self.members) - self._membership.settings.get("idle", 0))
+        return [node for node in range(len(self.members)) if node not in self.lost][:active]
 
     def _others(self) -> list[int]:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]

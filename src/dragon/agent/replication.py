@@ -197,7 +197,7 @@ class Replication:
         holders = self._copies.holders(number, settings.manager)
         if holders[:1] != [self._cluster.index]:
             return
-        free = [node for node in self._cluster.living() if node not in holders]
+        free = [node for node in self._cluster.active() if node not in holders]
         for node in free[: len(settings.holders) - len(holders)]:
             made = {**msgspec.to_builtins(settings), "folder": "", "holders": settings.holders}
             self._ask(node, "shards.create", {"number": number, "settings": made, "node": node})

@@ -161,14 +161,18 @@ class Shards:
     def set_holders(self, number: str, manager: int, holders: builtins.list[int]) -> None:
         """They have changed."""
         known = self._dictionaries.get(number)
-        if known is not None:
-            known.holders[manager] = holders
+        if known is None:
+            return
+        known.holders[manager] = holders
+        if self._run.node not in holders:
+            mark_gone(known.shards[manager][1])
 
     def held(self) -> Iterator[tuple[str, Shard]]:
         """The dictionary and the shard of every copy on this node."""
         for number, known in builtins.list(self._dictionaries.items()):
-            for manager in builtins.list(known.holders):
-                yield number, self._shard(number, manager)
+            for manager, holders in builtins.list(known.holders.items()):
+                if self._run.node in holders:
+                    yield number, self._shard(number, manager)
 
     def copy(self, number: str, manager: int, node: int = 0) -> dict[str, Any] | None:
         """The settings of this node's copy, None where it has none that counts."""

@@ -158,10 +158,12 @@ class Checkpoints(Client):
                 f"shards.{operation}",
                 number=self._descriptor.number,
                 manager=shard.settings.manager,
-                node=shard.settings.node,
+                node=node,
                 **arguments,
             )
             for shard in self._open_shards()
+            # Every copy is filled; one of them is written.
+            for node in (shard.settings.holders if operation == "restore" else [])[1:] + [shard.settings.node]
         ]
 
 

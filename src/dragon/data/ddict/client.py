@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from dragon import _core
 from dragon.data.ddict import creation
 from dragon.data.ddict.creation import Descriptor
+from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
 from dragon.data.ddict.stats import DDictManagerStats, stats_of
 from dragon.infrastructure.ddict_errors import DDictError, DDictTimeoutError
@@ -21,6 +22,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.handle import Event
 from dragon.runtime.nodes import node_at
 from dragon.runtime.records import Record, encode_key
+from dragon.runtime.shard import Settings
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node
@@ -36,7 +38,7 @@ class _Attached:
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.descriptor = descriptor
-        self.shards: list[AnyShard] = [open_shard(descriptor.number, settings) for settings in descriptor.shards]
+        self.shards: list[AnyShard] = [_open(descriptor.number, settings) for settings in descriptor.shards]
 
     @classmethod
     def to(cls, descriptor: Descriptor) -> _Attached:
@@ -49,6 +51,10 @@ class _Attached:
     def __del__(self) -> None:
         for shard in getattr(self, "shards", ()):
             shard.close()
+
+
+def _open(number: str, settings: Settings) -> AnyShard:
+    return ReplicatedShard(number, settings) if settings.holders else open_shard(number, settings)
 
 
 class Client:

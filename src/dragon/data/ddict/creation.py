@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     persist_count: int = 0
     persist_path: str = ""
     persister: str = "NULL"
-    first_checkpoint: int = 0
+    replicas: int = 1
 
 
 class Descriptor(msgspec.Struct, frozen=True):
@@ -94,6 +94,7 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
     shards: list[Settings] = []
     try:
         for manager, node in enumerate(nodes):
+            holders = _holders(node, options.replicas)
             settings = Settings(
                 manager,
                 len(nodes),
@@ -105,28 +106,46 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
                 persist_freq=options.persist_freq,
                 persist_count=options.persist_count,
                 persist_path=options.persist_path,
+                holders=holders if options.replicas > 1 else [],
             )
-            made = ask("shards.create", number=number, settings=msgspec.to_builtins(settings), node=node)
-            shards.append(msgspec.convert(made, Settings))
+            made = [
+                ask("shards.create", number=number, settings=msgspec.to_builtins(settings), node=holder)
+                for holder in holders
+            ]
+            shards.append(msgspec.convert(made[0], Settings))
         descriptor = Descriptor(number, options, shards, life._name())
         ask(
             "shards.describe",
             number=number,
             descriptor=to_text(descriptor),
-            nodes=sorted(set(nodes)),
+            nodes=_all_nodes(nodes, options),
             life=life._name(),
         )
     except BaseException:
-        for node in set(nodes):
+        for node in _all_nodes(nodes, options):
             ask("shards.destroy", number=number, node=node)
         raise
     return descriptor, life
+
+
+def _holders(first: int, count: int) -> list[int]:
+    """The nodes that keep a shard: the manager's own, and those after it."""
+    nodes = [node.index for node in run_nodes()]
+    start = nodes.index(first)
+    return [nodes[(start + i) % len(nodes)] for i in range(count)]
+
+
+def _all_nodes(nodes: list[int], options: Options) -> list[int]:
+    """The nodes where shards may be."""
+    return sorted({node.index for node in run_nodes()} if options.replicas > 1 else set(nodes))
 
 
 def destroy(descriptor: Descriptor) -> None:
     """Remove a dictionary everywhere."""
     here = this_run().node
     living = {node.index for node in run_nodes()}
-    for node in {settings.node for settings in descriptor.shards} | {descriptor.life[2] >> 8, here}:
+    home = descriptor.life[2] >> 8
+    nodes = {home, here, *_all_nodes([settings.node for settings in descriptor.shards], descriptor.options)}
+    for node in nodes:
         if node in living:
             ask("shards.destroy", number=descriptor.number, node=node)

@@ -15,6 +15,7 @@ from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPer
 from dragon.data.ddict.shards import AnyShard, LocalShard, Pending
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import Record, decode_key, encode_key, encode_value
 from dragon.runtime.shard import BROADCAST, MISSING, PERSISTENT
 
@@ -46,6 +47,8 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         persist_count: files that are kept, -1 for all; with 0 none is written.
         persist_path: the folder, the current one by default.
         persister_class: PosixCheckpointPersister writes files, NULLCheckpointPersister (the default) nothing.
+        replicas: nodes that keep each shard. A put is done when all of them have it; a lost node loses nothing, and
+            another one takes its place.
 
     `orc_policy`, `trace`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
     nothing: nobody orchestrates, and memory is used to its end. Raises ValueError, AttributeError and
@@ -79,12 +82,15 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         persister_class: type[CheckpointPersister] = NULLCheckpointPersister,
         streams_per_manager: int = 5,
         manager_pool_full_thresh: float = 0.9,
+        replicas: int = 1,
     ) -> None:
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
         _check(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
         _check_placement(policy, managers_per_node, n_nodes)
         check_persister(persister_class, persist_freq)
+        if not 1 <= replicas <= len(run_nodes()):
+            raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {replicas}")
         _check_restoring(name, restart, read_only, restore_from, policy)
         if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
             raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
@@ -100,6 +106,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
             persist_count=persist_count,
             persist_path=str(Path(persist_path or ".").resolve()),
             persister=persister_class.kind,
+            replicas=replicas,
         )
         descriptor, life = creation.create(nodes, total_mem, options)
         self._open(descriptor, life)

@@ -158,6 +158,9 @@ class _Conduit:
         return self._last
 
     def _put(self, head: bytes, buffers: list[Any]) -> None:
+        if self.node == this_run().node:
+            self.requests._put_frames(head, buffers, None)
+            return
         outbox = self.requests._outbox()  # type: ignore[attr-defined]
         try:
             outbox._put_frames(head, buffers, None)
@@ -188,10 +191,15 @@ class _Conduit:
         return value, buffers
 
     def _look(self) -> None:
-        try:
-            node_at(self.node)
-        except LookupError:
-            raise NodeLostError(f"node {self.node}, which holds this part of the dictionary, is gone") from None
+        _check_node(self.node)
+
+
+def _check_node(node: int) -> None:
+    """Raises NodeLostError where the run has that node no more."""
+    try:
+        node_at(node)
+    except LookupError:
+        raise NodeLostError(f"node {node}, which holds this part of the dictionary, is gone") from None
 
 
 _local = threading.local()
@@ -203,6 +211,7 @@ def _conduit(node: int) -> _Conduit:
         _local.run, _local.conduits = run, {}
     conduits: dict[int, _Conduit] = _local.conduits
     if node not in conduits:
+        _check_node(node)
         conduits[node] = _Conduit(node)
     return conduits[node]
 
@@ -239,7 +248,12 @@ class RemoteShard:
             self._words._close()
 
     def _begin(self, operation: str, *arguments: Any, buffers: list[Any] | None = None, change: Any = None) -> Pending:
-        conduit = _conduit(self.settings.node)
+        return self._begin_at(self.settings.node, operation, arguments, buffers, change)
+
+    def _begin_at(
+        self, node: int, operation: str, arguments: tuple[Any, ...], buffers: list[Any] | None, change: Any
+    ) -> Pending:
+        conduit = _conduit(node)
         number = conduit.send(self.number, self.settings.manager, operation, arguments, buffers or [])
         return _Asked(conduit, number, change or _only_value)
 

@@ -1,0 +1,160 @@
+"""A shard that several nodes keep, as a client sees it: it reads the copy of its own node, and has the node that
+decides write. When nodes are lost it finds out who decides now, and goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dragon.data.ddict.shards import LocalShard, Pending, RemoteShard
+from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
+from dragon.infrastructure.errors import DestroyedError, NodeLostError
+from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Words
+from dragon.runtime.nodes import run_nodes
+from dragon.runtime.run import this_run
+from dragon.runtime.shard import Settings
+
+__all__ = ["ReplicatedShard"]
+
+_PATIENCE = 30.0  # seconds until a new holder is found
+_LOOK_AGAIN = 0.05
+# Done twice, they would do more than once.
+_ONCE_ONLY = frozenset({"add", "pop"})
+
+
+class ReplicatedShard(RemoteShard):
+    """Does what the other shards do."""
+
+    def __init__(self, number: str, settings: Settings) -> None:
+        super().__init__(number, settings)
+        self._holders = settings.holders
+        self._local = self._open_local()
+
+    def _open_local(self) -> LocalShard | None:
+        if this_run().node not in self._holders:
+            return None
+        found = ask("shards.copy", number=self.number, manager=self.settings.manager)
+        if found is None:
+            return None
+        settings = msgspec.convert(found, Settings)
+        return LocalShard(settings, Words._attached(settings.words), self.number)
+
+    @property
+    def where(self) -> str:
+        """How messages name it."""
+        return f"manager {self.settings.manager} on nodes {', '.join(map(str, self._holders))}"
+
+    def close(self) -> None:
+        """Close what this process has of it."""
+        super().close()
+        if self._local is not None:
+            self._local.close()
+
+    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
+        """The value of a key, or MISSING."""
+        return self._read("value", key, checkpoint, exact)
+
+    def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+        """Begin value()."""
+        pending: Pending = self._read("begin_value", key, checkpoint)
+        return pending
+
+    def contains(self, key: bytes, checkpoint: int) -> bool:
+        """Whether the key is there."""
+        return bool(self._read("contains", key, checkpoint))
+
+    def _read(self, method: str, *arguments: Any) -> Any:
+        if self._local is not None:
+            try:
+                return getattr(self._local, method)(*arguments)
+            except DestroyedError:
+                self._local = None  # the copy of this node counts no more; whether there are others is seen below
+        return getattr(super(), method)(*arguments)
+
+    def changed_since(self) -> int:
+        """A number that differs after a change."""
+        return self._local.changed_since() if self._local is not None else 0
+
+    def wait_for_change(self, seen: int, timeout: float | None) -> bool:
+        """Wait for a change, or a little while where this node has no copy."""
+        if self._local is not None:
+            return self._local.wait_for_change(seen, timeout)
+        time.sleep(_LOOK_AGAIN if timeout is None else min(timeout, _LOOK_AGAIN))
+        return True
+
+    def _begin(self, operation: str, *arguments: Any, buffers: list[Any] | None = None, change: Any = None) -> Pending:
+        def begin() -> Pending:
+            return self._begin_at(self._holders[0], operation, arguments, buffers, change)
+
+        return _Persistent(self, operation, begin)
+
+    def look_for_holders(self, deadline: float) -> None:
+        """Find out which nodes hold the shard now. Raises DDictError where no node does any more."""
+        while True:
+            living = {node.index for node in run_nodes()}
+            known = [holder for holder in self._holders if holder in living]
+            for node in [*known, *sorted(living - set(known))]:
+                try:
+                    found = ask("shards.holders", number=self.number, manager=self.settings.manager, node=node)
+                except (LookupError, NodeLostError):
+                    continue
+                if found and found[0] in living:
+                    self._holders = found
+                    return
+            if not known:
+                raise DDictError(
+                    f"all nodes that kept manager {self.settings.manager} are gone: "
+                    f"{', '.join(map(str, self._holders))}; its keys are lost",
+                    "LOST",
+                )
+            if time.monotonic() > deadline:
+                raise DDictError(f"no node took over manager {self.settings.manager} within {_PATIENCE:g} s", "TIMEOUT")
+            time.sleep(_LOOK_AGAIN)
+
+
+class _Persistent(Pending):
+    """An operation that is begun again where the node that was asked is gone, or decides no more."""
+
+    def __init__(self, shard: ReplicatedShard, operation: str, begin: Callable[[], Pending]) -> None:
+        self._shard = shard
+        self._operation = operation
+        self._begin = begin
+        self._pending = self._try()
+
+    def _try(self) -> Pending | None:
+        try:
+            return self._begin()
+        except NodeLostError:
+            return None
+
+    def result(self, timeout: float | None = None) -> Any:
+        deadline = time.monotonic() + (_PATIENCE if timeout is None else timeout)
+        while True:
+            if self._pending is not None:
+                try:
+                    return self._pending.result(timeout)
+                except NodeLostError as error:
+                    if self._operation in _ONCE_ONLY:
+                        raise NodeLostError(
+                            f"{error}; whether {self._operation} was done is not known, and it was not done again"
+                        ) from error
+                except (DDictMovedError, DestroyedError) as error:
+                    if isinstance(error, DestroyedError) and not self._was_moved():
+                        raise
+            self._shard.look_for_holders(deadline)
+            time.sleep(_LOOK_AGAIN / 10)
+            self._pending = self._try()
+            if time.monotonic() > deadline:
+                raise DDictError(f"{self._shard.where} did not answer in time", "TIMEOUT")
+
+    def _was_moved(self) -> bool:
+        """Whether the shard is somewhere else, and not gone altogether."""
+        try:
+            self._shard.look_for_holders(time.monotonic())
+        except DDictError:
+            return False
+        return True

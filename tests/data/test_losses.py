@@ -1,0 +1,57 @@
+"""With replicas nothing that was acknowledged is lost and nothing is torn, whatever is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import Site
+
+PROGRAM = Path(__file__).parent / "programs" / "losses.py"
+
+
+@pytest.mark.timeout(300)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10_000), killed=st.integers(0, 2))
+def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -> None:
+    done = site.dragon("--nodes", "4", PROGRAM, str(seed), str(killed), timeout=100)
+    assert (done.returncode, done.stdout) == (0, "nothing lost\n"), done.stderr
+
+
+def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
+    program = site.write(
+        """
+        import os, signal, sys, time
+        from dragon.data.ddict import DDict, DDictError
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+        from dragon.runtime.run import this_run
+
+        def report_agent(queue):
+            queue.put(this_run().agent.pid)
+
+        if __name__ == "__main__":
+            queue, there = Queue(), Policy(placement=Policy.Placement.HOST_ID, host_id=System().nodes[1])
+            process = Process(report_agent, (queue,), policy=there)
+            process.start()
+            process.join()
+            agent = queue.get(timeout=30)
+            ddict = DDict(policy=[there], total_mem=2**20)
+            ddict["key"] = 1
+            os.kill(agent, signal.SIGKILL)
+            try:
+                while True:
+                    ddict["key"]
+            except (DDictError, ConnectionError) as error:
+                print(type(error).__name__, error)
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    assert done.returncode == 0, done.stderr
+    assert "node 1" in done.stdout
+    assert "is gone" in done.stdout
