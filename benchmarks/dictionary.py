@@ -131,7 +131,7 @@ def remote(ddict, sizes):
 def main():
     options = parser.parse_args()
     side, sizes = options.side, options.sizes
-    if side == "dragonhpc" or side == "dragon":
+    if side in {"dragonhpc", "dragon"}:
         import multiprocessing as mp
 
         import dragon  # noqa: F401
