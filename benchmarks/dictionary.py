@@ -3,6 +3,7 @@
     python benchmarks/dictionary.py dragon|lmdb|redis|manager [--sizes 16 1024 ...] [--clients 1 2 4 8]
     dragon -s benchmarks/dictionary.py dragonhpc            with dragonhpc's own `dragon`
     dragon --nodes 2 benchmarks/dictionary.py dragon --remote    every key on the other node
+    dragon --nodes 4 benchmarks/dictionary.py dragon --weak      a writer on every node, of keys of its own node
 
 One line of JSON for each figure. `memcpy` copies between two pieces of warm memory, `dragon-view` looks without a copy.
 """
@@ -23,6 +24,7 @@ parser.add_argument("side", choices=["dragon", "dragonhpc", "lmdb", "redis", "ma
 parser.add_argument("--sizes", type=int, nargs="*", default=[16, 1024, 65536, 2**20, 64 * 2**20])
 parser.add_argument("--clients", type=int, nargs="*", default=[1, 2, 4, 8])
 parser.add_argument("--remote", action="store_true")
+parser.add_argument("--weak", action="store_true")
 
 MEMORY = 2**30
 
@@ -128,6 +130,31 @@ def remote(ddict, sizes):
     report("dragon-remote", "get, 64 under way", 16, 1 / seconds, "per second")
 
 
+def write_locally(ddict, count, barrier):
+    mine = ddict.manager(ddict.local_manager)
+    barrier.wait()
+    for number in range(count):
+        mine[number % 10] = b"x" * 16
+    barrier.wait()
+
+
+def weak(ddict_class, mp, each=50000):
+    from dragon.infrastructure.policy import Policy
+    from dragon.native.machine import System
+    from dragon.native.process import Process
+
+    hosts = System().nodes
+    ddict, barrier = ddict_class(1, len(hosts), len(hosts) * 2**26), mp.Barrier(len(hosts) + 1)
+    for host in hosts:
+        policy = Policy(placement=Policy.Placement.HOST_ID, host_id=host)
+        Process(write_locally, (ddict, each, barrier), policy=policy).start()
+    barrier.wait()
+    start = time.perf_counter()
+    barrier.wait()
+    rate = len(hosts) * each / (time.perf_counter() - start)
+    report("dragon", f"puts of a writer on each of {len(hosts)} nodes", 16, rate, "per second")
+
+
 def main():
     options = parser.parse_args()
     side, sizes = options.side, options.sizes
@@ -138,6 +165,9 @@ def main():
         from dragon.data.ddict import DDict
 
         mp.set_start_method("dragon")
+        if options.weak:
+            weak(DDict, mp)
+            return
         if options.remote:
             remote(DDict(1, 2, 2 * MEMORY), sizes)
             return
