@@ -82,7 +82,19 @@ OPERATIONS: dict[str, Operation] = {
     "state": _state,
     **{
         name: _plain(name)
-        for name in ("contains", "keys", "count", "add", "clear", "freeze", "usage", "note_writer", "writers")
+        for name in (
+            "contains",
+            "keys",
+            "size",
+            "sizes",
+            "count",
+            "add",
+            "clear",
+            "freeze",
+            "usage",
+            "note_writer",
+            "writers",
+        )
     },
 }
 

@@ -18,6 +18,7 @@ from dragon.runtime.serialization import dumps
 __all__ = [
     "BLOB",
     "Record",
+    "bytes_in",
     "decode_key",
     "decode_value",
     "digest",
@@ -193,6 +194,13 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
             buffers.append(bytearray(head[start : start + size]))
             start += size
     return pickle.loads(memoryview(head)[start:], buffers=buffers)
+
+
+def bytes_in(head: bytes, blobs: int) -> int:
+    """The length of the bytes object that a record holds, -1 where it holds something else. `blobs`: their bytes."""
+    if head[0] == _BYTES:
+        return len(head) - 1
+    return blobs if head[0] == _PLAIN_BLOB else -1
 
 
 def of_int(value: int) -> bytes:

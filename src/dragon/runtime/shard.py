@@ -29,7 +29,7 @@ from dragon.infrastructure.ddict_errors import (
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Words
-from dragon.runtime.records import Record, digest, int_of, of_int
+from dragon.runtime.records import Record, bytes_in, digest, int_of, of_int
 
 __all__ = ["BROADCAST", "MISSING", "PERSISTENT", "Settings", "Shard", "Stored", "make_words", "mark_gone"]
 
@@ -190,6 +190,17 @@ class Shard:
     def keys(self, checkpoint: int) -> list[bytes]:
         """All keys, but for copies of broadcasts."""
         return [bytes(stored.key) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST]
+
+    def size(self, key: bytes, checkpoint: int) -> int | None:
+        """The length of a key's value where that is a bytes object, -1 where it is not, None where there is no key."""
+        found = self.read(key, checkpoint, _size_of)
+        return None if found is MISSING else int(found)
+
+    def sizes(self, checkpoint: int) -> list[tuple[bytes, int]]:
+        """The same of all keys, but for copies of broadcasts."""
+        return [
+            (bytes(stored.key), _size_of(stored)) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST
+        ]
 
     def count(self, checkpoint: int) -> int:
         """How many keys."""
@@ -647,6 +658,10 @@ class _NoRoomError(Exception):
 
 def _used(stat: Any) -> int:
     return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * _PAGE
+
+
+def _size_of(stored: Stored) -> int:
+    return bytes_in(stored.head, sum(len(piece) for blob in stored.blobs for piece in blob))
 
 
 def _pieces(number: int, blob: int, size: int) -> list[bytes]:

@@ -104,6 +104,11 @@ class Client:
             found._timeout = timeout
         return found
 
+    @property
+    def name(self) -> str:
+        """The name by which the dictionary is persisted, and listed by `dragon ddict ls`."""
+        return self._options.name
+
     def detach(self) -> None:
         """Drop this handle; others go on."""
         self._attached = self._life = self._one = None

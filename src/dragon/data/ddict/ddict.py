@@ -355,6 +355,21 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
                 if value is not MISSING:
                     yield key, value
 
+    def bytes_size(self, key: Any) -> int:
+        """The length of a bytes value, which is not fetched for that; -1 for any other. Raises DDictKeyError."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        found = shard.begin("size", encoded, self._checkpoint).result(self._timeout)
+        if found is None:
+            raise self._missing(key, shard)
+        return int(found)
+
+    def bytes_sizes(self) -> Iterator[tuple[Any, int]]:
+        """All keys with the lengths of their bytes values, -1 for any other value."""
+        for sizes in self._on_all("sizes", self._checkpoint):
+            for key, size in sizes:
+                yield decode_key(key), size
+
     def popitem(self) -> tuple[Any, Any]:
         """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
         for key in self:
