@@ -85,6 +85,7 @@ OPERATIONS: dict[str, Operation] = {
         for name in (
             "contains",
             "keys",
+            "part",
             "size",
             "sizes",
             "count",

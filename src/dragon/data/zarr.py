@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from dragon.data.ddict import DDict, DDictError, DDictKeyError
+from dragon.data.ddict import DDict, DDictKeyError
 from dragon.data.loading import Loading, files_below, memory_for
 from dragon.runtime.shard import MISSING
 
@@ -127,28 +127,19 @@ class Store(ZarrStore):  # type: ignore[misc]
         """The value of a key or a part of it, None where it is missing."""
         await self._ensure_open()
         buffer = (prototype or default_buffer_prototype()).buffer
-        if byte_range is not None:
-            part = self._part_here(key, byte_range)
-            if part is not None:
-                return buffer.from_bytes(part)
-        pending = self._ddict._begin_get(key)
+        if byte_range is None:
+            pending = self._ddict._begin_get(key)
+        else:
+            pending = self._ddict._begin_part(key, *_part(byte_range))
         try:
             await asyncio.sleep(0)  # others that are awaited with this one ask first, and then all wait
         finally:
             value = pending.result(self._ddict._timeout)
-        if value is MISSING:
+        if value is MISSING or value is None:
             return None
         if not isinstance(value, bytes):
             raise TypeError(f"the value of {key!r} is no bytes object but of type {type(value).__name__}")
-        return buffer.from_bytes(value if byte_range is None else value[_slice(byte_range, len(value))])
-
-    def _part_here(self, key: str, byte_range: ByteRequest) -> bytes | None:
-        """A part of a value that is in this node's memory, without a copy of the rest; None for others."""
-        try:
-            with self._ddict.view(key) as memory:
-                return bytes(memory[_slice(byte_range, len(memory))])
-        except (DDictKeyError, DDictError):
-            return None  # on another node, too small to lie apart, or not there
+        return buffer.from_bytes(value)
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -218,11 +209,12 @@ def _folder(prefix: str) -> str:
     return f"{name}/" if name else ""
 
 
-def _slice(request: ByteRequest, size: int) -> slice:
+def _part(request: ByteRequest) -> tuple[int, int | None]:
+    """What a request means, as the parts of a slice."""
     if isinstance(request, RangeByteRequest):
-        return slice(request.start, request.end)
+        return request.start, request.end
     if isinstance(request, OffsetByteRequest):
-        return slice(request.offset, None)
+        return request.offset, None
     if isinstance(request, SuffixByteRequest):
-        return slice(max(0, size - request.suffix), None)
+        return (-request.suffix, None) if request.suffix else (0, 0)
     raise ValueError(f"Unexpected byte_range, got {request}.")

@@ -191,6 +191,24 @@ class Shard:
         """All keys, but for copies of broadcasts."""
         return [bytes(stored.key) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST]
 
+    def part(self, key: bytes, checkpoint: int, start: int | None, stop: int | None) -> bytes | None:
+        """value[start:stop] of a bytes value, None where there is no such key. Raises DDictError for another value."""
+
+        def take(stored: Stored) -> bytes:
+            size = _size_of(stored)
+            if size < 0:
+                raise DDictError(f"the value is no bytes object, in {self.where}", "INVALID_ARGUMENT")
+            pieces = stored.blobs[0] if stored.blobs else [stored.head[1:]]
+            first, last, _ = slice(start, stop).indices(size)
+            parts = []
+            for piece in pieces:
+                parts.append(bytes(piece[max(0, first) : max(0, last)]))
+                first, last = first - len(piece), last - len(piece)
+            return b"".join(parts)
+
+        found = self.read(key, checkpoint, take)
+        return None if found is MISSING else bytes(found)
+
     def size(self, key: bytes, checkpoint: int) -> int | None:
         """The length of a key's value where that is a bytes object, -1 where it is not, None where there is no key."""
         found = self.read(key, checkpoint, _size_of)

@@ -355,6 +355,20 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
                 if value is not MISSING:
                     yield key, value
 
+    def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
+        """self[key][start:stop] of a bytes value, of which only that part is fetched.
+
+        Raises DDictKeyError, and DDictError where the value is no bytes object.
+        """
+        part = self._begin_part(key, start, stop).result(self._timeout)
+        if part is None:
+            raise self._missing(key, self._shard(self._key(key)))
+        return bytes(part)
+
+    def _begin_part(self, key: Any, start: int | None, stop: int | None) -> Pending:
+        encoded = self._key(key)
+        return self._shard(encoded).begin("part", encoded, self._checkpoint, start, stop)
+
     def bytes_size(self, key: Any) -> int:
         """The length of a bytes value, which is not fetched for that; -1 for any other. Raises DDictKeyError."""
         encoded = self._key(key)
