@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dragon.data.ddict import (
     DDictError,
     DDictFullError,
     DDictKeyError,
+    DDictSyncError,
     DDictTimeoutError,
     DDictUnableToCreateError,
 )
@@ -378,3 +379,50 @@ def test_statistics(ddict: DDict) -> None:
     assert 2**20 <= stats.total_used_bytes <= stats.total_bytes
     assert stats.pool_free_space == stats.total_bytes - stats.total_used_bytes
     assert sum(one.num_keys for one in ddict.stats) == 1
+
+
+def even(ddict: DDict, most: int) -> Iterator[int]:
+    return iter(sorted(value for value in ddict.values() if value % 2 == 0 and value < most))
+
+
+def fail(ddict: DDict) -> Iterator[int]:
+    yield 1
+    raise ValueError("on purpose")
+
+
+def test_choosing_items_where_they_lie(ddict: DDict) -> None:
+    ddict.update({str(i): i for i in range(100)})
+    with ddict.filter(even, (50,), lambda a, b: a < b) as found:
+        assert list(found) == list(range(0, 50, 2))
+    with pytest.raises(DDictError, match="manager 0: ValueError: on purpose"), ddict.filter(fail) as found:
+        list(found)
+
+
+def test_copies(ddict: DDict, make: Callable[..., DDict]) -> None:
+    ddict.update({i: np.full(i * 100, i) for i in range(100)})
+    with ddict.copy("other") as copied:
+        assert copied.get_name() == "other"
+        assert all(np.array_equal(copied[i], ddict[i]) for i in range(100))
+        copied["more"] = 1
+        assert len(ddict) == 100
+    other = make()
+    ddict.clone([other.serialize()])
+    assert len(other) == 100
+    empty = make()
+    DDict.synchronize_ddicts([empty.serialize(), other.serialize()])
+    assert sorted(empty) == sorted(other)
+    with pytest.raises(DDictSyncError):
+        DDict.synchronize_ddicts([other.serialize(), make(3).serialize()])
+
+
+def test_a_function_whose_results_are_kept(ddict: DDict) -> None:
+    calls = []
+
+    @ddict.memoize
+    def square(x: int, *, offset: int = 0) -> int:
+        calls.append(x)
+        return x * x + offset
+
+    assert [square(3), square(3), square(3, offset=1), square(4), square(4)] == [9, 9, 10, 16, 16]
+    assert calls == [3, 3, 4]
+    assert square.__name__ == "square"

@@ -8,7 +8,7 @@ from typing import Any
 from dragon.runtime.records import Record
 from dragon.runtime.shard import MISSING, Shard, Stored
 
-__all__ = ["OPERATIONS", "WRITES", "Answer", "Operation"]
+__all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_small"]
 
 # Called once, with a value and buffers.
 Answer = Callable[[Any, list[Any]], None]
@@ -25,6 +25,14 @@ def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer
 
     if shard.read(key, checkpoint, take, exact) is MISSING:
         answer((None, seen), [])
+
+
+def read_small(shard: Shard, arguments: list[Any]) -> Any:
+    """What _read() answers where the value has no blobs, None where it has."""
+    key, checkpoint, exact, newer = arguments
+    seen = shard.changed_since() if newer else 0
+    found = shard.read(key, checkpoint, lambda stored: None if stored.blobs else _described(stored), exact)
+    return None if found is None else (None if found is MISSING else found, seen)
 
 
 def _described(stored: Stored) -> Any:

@@ -1,8 +1,9 @@
 """Operations of other nodes' processes on this node's shards.
 
-A thread does them, one after another, so that a shard whose writer is stopped keeps no agent from its work. Requests
-come through a channel and answers go through one of the asking thread's, both by way of the outboxes. A request has
-seven parts, an answer three; one of a single number says that a node is lost.
+Small reads, which wait for nobody, are done where they arrive. All else a thread does, one after another, so that a
+shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
+of the asking thread's, both by way of the outboxes. A request has seven parts, an answer three; one of a single number
+says that a node is lost.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, Full, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dragon import _core
 from dragon.agent.replication import REPLICATION, Copies, Replication
-from dragon.agent.shard_operations import OPERATIONS, WRITES
+from dragon.agent.shard_operations import OPERATIONS, WRITES, read_small
 from dragon.infrastructure.ddict_errors import DDictError
+from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
@@ -35,10 +38,11 @@ log = runtime_log("shards")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+_AT_ONCE = 256  # requests before others have their turn
 
 
 class ShardService:
-    """The thread and its channel. `shard` finds a shard of this node, `call` has another agent do something."""
+    """The thread and its channel. `shard` finds a shard of this node, `copies` says who holds what."""
 
     def __init__(self, cluster: Cluster, shard: Callable[[str, int], Shard], copies: Copies) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,6 +53,8 @@ class ShardService:
         self._ways: dict[Name, Channel] = {}
         self._inboxes: dict[tuple[int, int], set[Name]] = {}
         self._replication = Replication(cluster, copies, self.name, self._send, self._answer)
+        self._work: SimpleQueue[tuple[Any, list[Any]]] = SimpleQueue()
+        self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
     def client_left(self, node: int, pid: int) -> None:
@@ -59,13 +65,43 @@ class ShardService:
 
     def node_lost(self, node: int) -> None:
         """What that node held is taken care of, after what was asked before."""
-        self._requests._put_frames(_encode((node,)), [], None)
+        self._work.put(((node,), []))
+
+    def _on_requests(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                head, buffers = self._requests._get_frames(0)
+            except Empty:
+                return
+            try:
+                request = _decode(head)
+            except (msgspec.MsgspecError, ValueError):
+                log.exception("a request to a shard makes no sense")
+                continue
+            if len(request) < 7 or request[5] != "read" or not self._read_here(request):
+                self._work.put((request, buffers))
+        self._loop.call_soon(self._on_requests)
+
+    def _read_here(self, request: Any) -> bool:
+        """Answer a read, if that takes no time."""
+        number, inbox, _, dictionary, manager, _, arguments = request
+        way = self._ways.get((inbox[0], inbox[1], inbox[2]))
+        if way is None:
+            return False
+        try:
+            answered = read_small(self._shard(dictionary, manager), arguments)
+            if answered is None:
+                return False
+            way._put_frames(_encode((number, answered, None)), [], 0)
+        except (DDictError, DestroyedError, Full):
+            return False  # the thread tells why, or waits for room
+        return True
 
     def _serve(self) -> None:
         while True:
-            request, buffers = self._requests._get_frames(None)
+            request, buffers = self._work.get()
             try:
-                self._take(_decode(request), buffers)
+                self._take(request, buffers)
             except Exception:
                 log.exception("a request to a shard makes no sense")
             del buffers

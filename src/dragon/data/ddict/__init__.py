@@ -2,6 +2,7 @@
 
 from dragon.data.ddict.creation import DDICT_MIN_SIZE
 from dragon.data.ddict.ddict import DDict
+from dragon.data.ddict.filtering import FilterContextManager, FilterIterator
 from dragon.data.ddict.persistence import (
     CheckpointPersister,
     DAOSCheckpointPersister,
@@ -41,6 +42,8 @@ __all__ = [
     "DDictTimeoutError",
     "DDictUnableToCreateError",
     "DDictValuesView",
+    "FilterContextManager",
+    "FilterIterator",
     "NULLCheckpointPersister",
     "PosixCheckpointPersister",
 ]

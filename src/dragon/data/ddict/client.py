@@ -133,6 +133,20 @@ class Client:
     def __repr__(self) -> str:
         return f"<DDict {self._options.name!r}: {self._count} manager{'s' * (self._count > 1)}>"
 
+    def get_name(self) -> str:
+        """By which it is persisted and restored."""
+        return self._options.name
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that an operation may take; None: for ever."""
+        return self._timeout
+
+    @property
+    def wait_for_keys(self) -> bool:
+        """Whether reading a key waits until it is written in this checkpoint."""
+        return self._options.wait_for_keys
+
     def _open_shards(self) -> list[AnyShard]:
         if self._attached is None:
             raise _core.DestroyedError(f"the dictionary {self._options.name!r} was destroyed or detached here")

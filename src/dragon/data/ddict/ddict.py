@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import msgspec
 
 from dragon.data.ddict import creation
 from dragon.data.ddict.checkpoints import Checkpoints
 from dragon.data.ddict.creation import Options
+from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
 from dragon.data.ddict.shards import AnyShard, LocalShard, Pending
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
-from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import Record, decode_key, encode_key, encode_value
 from dragon.runtime.shard import BROADCAST, MISSING, PERSISTENT
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
 
 __all__ = ["DDict"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _UNSET: Any = object()
 _AT_ONCE = 64 * 2**20  # bytes of a batch that are sent together
@@ -224,8 +232,20 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         return [found[key] for key in wanted]
 
     def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Put several values, sent together; all or none of those that one manager holds."""
-        self._send(self._sorted(items.items() if isinstance(items, Mapping) else items), 0)
+        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none."""
+        batches = self._empty_batches()
+        size = 0
+        for key, value in items.items() if isinstance(items, Mapping) else items:
+            encoded, record = self._key(key), encode_value(value)
+            batches[self._place(encoded)].append((encoded, record))
+            size += record.size
+            if size > _AT_ONCE:
+                self._send(batches, 0)
+                batches, size = self._empty_batches(), 0
+        self._send(batches, 0)
+
+    def _empty_batches(self) -> list[list[tuple[bytes, Record]]]:
+        return [[] for _ in self._open_shards()]
 
     def begin_get(self, key: Any) -> Pending:
         """Ask for a value, which result() of what this returns gives to the same thread."""
@@ -245,14 +265,9 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
 
     def update(self, *others: Any, **more: Any) -> None:
         """Put what dict.update() would."""
-        self.put_many(dict(*others, **more))
-
-    def _sorted(self, items: Iterable[tuple[Any, Any]]) -> list[list[tuple[bytes, Record]]]:
-        batches: list[list[tuple[bytes, Record]]] = [[] for _ in self._open_shards()]
-        for key, value in items:
-            encoded = self._key(key)
-            batches[self._place(encoded)].append((encoded, encode_value(value)))
-        return batches
+        for other in others:
+            self.put_many(other)
+        self.put_many(more)
 
     def _send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
         pending = []
@@ -269,7 +284,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         if self._batch is not None:
             raise DDictError("a batch has been started already", "INVALID_OPERATION")
         self._no_future()
-        self._batch = [[] for _ in self._open_shards()]
+        self._batch = self._empty_batches()
         self._batch_flags = PERSISTENT if persist else 0
 
     def end_batch_put(self) -> None:
@@ -284,7 +299,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         self._batch[self._place(encoded)].append((encoded, record))
         self._batch_size += record.size
         if self._batch_size > _AT_ONCE:
-            batch, self._batch, self._batch_size = self._batch, [[] for _ in self._shards], 0
+            batch, self._batch, self._batch_size = self._batch, self._empty_batches(), 0
             self._send(batch, self._batch_flags)
 
     def bput(self, key: Any, value: Any) -> None:
@@ -416,6 +431,73 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         return DDictItemsView(self, self._local_managers())
 
     # ---- freezing
+
+    # ---- several dictionaries
+
+    def copy(self, name: str = "") -> DDict:
+        """Another dictionary with managers in the same places and with what is in this checkpoint."""
+        nodes = [settings.node for settings in self._descriptor.shards]
+        options = msgspec.structs.replace(self._options, name=name or creation.new_name())
+        total_mem = sum(settings.capacity for settings in self._descriptor.shards)
+        copied = type(self).__new__(type(self))
+        copied._open(*creation.create(nodes, total_mem, options))
+        copied._creator = True
+        copied.update(self)
+        return copied
+
+    def clone(self, clone_list: Iterable[str]) -> None:
+        """Put what is in this checkpoint into the dictionaries that the texts of serialize() name."""
+        for text in clone_list:
+            type(self).attach(text).update(self)
+
+    @classmethod
+    def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
+        """Fill managers that are empty in some of these dictionaries from one where they are not.
+
+        Raises DDictSyncError where the dictionaries have different numbers of managers.
+        """
+        ddicts = [cls.attach(text) for text in serialized_ddicts]
+        if len({ddict._count for ddict in ddicts}) > 1:
+            raise DDictSyncError("the dictionaries have different numbers of managers")
+        for manager in range(ddicts[0]._count if ddicts else 0):
+            same = [ddict.manager(manager) for ddict in ddicts]
+            source = next((ddict for ddict in same if len(ddict)), None)
+            for ddict in same:
+                if source is not None and not len(ddict):
+                    ddict.update(source)
+
+    def filter(
+        self,
+        mgr_code: Callable[..., Iterable[Any]],
+        mgr_code_args: tuple[Any, ...] = (),
+        comparator: Callable[[Any, Any], Any] = operator.lt,
+        branching_factor: int = 5,
+    ) -> FilterContextManager:
+        """Within the block, an iterator over what `mgr_code(ddict, *mgr_code_args)` yields beside each manager.
+
+        It is called with a handle of that manager; what all yield is merged by `comparator(a, b)`, which says whether
+        `a` comes before `b`, and by which each must yield in order. `branching_factor` changes nothing: items are
+        merged here.
+        """
+        return FilterContextManager(self, mgr_code, tuple(mgr_code_args), comparator)
+
+    def memoize(self, function: Callable[P, R]) -> Callable[P, R]:
+        """A decorator: results of a function are kept in the dictionary, by its name and arguments, for all processes.
+
+        Of two that miss at the same time both compute.
+        """
+        name = f"{function.__module__}.{function.__qualname__}"
+
+        @functools.wraps(function)
+        def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+            key = ("memoize", name, args, tuple(sorted(kwargs.items())))
+            found = self.get(key, MISSING)
+            if found is MISSING:
+                found = self[key] = function(*args, **kwargs)
+            result: R = found
+            return result
+
+        return remembered
 
     @contextmanager
     def view(self, key: Any) -> Iterator[memoryview]:
