@@ -82,6 +82,16 @@ def test_tensors(ddict: DDict) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
+def test_many_small_values_go_together_into_a_small_dictionary(make: Callable[..., DDict]) -> None:
+    ddict = make(1, System().nnodes * 3 * 2**20)
+    ddict.update({number: number for number in range(10_000)})
+    assert len(ddict) == 10_000
+    with pytest.raises(DDictFullError):
+        ddict.put_many(dict.fromkeys(range(10000), b"x" * 1000))
+    assert ddict[9_999] == 9_999
+    assert sum(one.total_used_bytes for one in ddict.stats) < 2**20
+
+
 def test_equal_keys_are_one_key(ddict: DDict) -> None:
     ddict[1] = "one"
     assert ddict[1.0] == ddict[True] == "one"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dragon.data.ddict import DDICT_MIN_SIZE, DDict, DDictFullError
+from dragon.data.ddict.shards import Pending
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import encode_value
 
@@ -17,8 +19,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["DragonDataset"]
 
-_BYTES_AT_ONCE = 64 * 2**20  # of samples that are put together
-_SAMPLES_AT_ONCE = 256
+_UNDER_WAY = 64  # samples that were sent and not confirmed yet
 _LOOKED_AT = 16  # samples from which the size of all is guessed
 _BESIDE = 8192  # bytes that a sample takes beside its own at most
 
@@ -135,19 +136,19 @@ def _guessed_memory(dataset: Any, size: int | None) -> int:
 
 
 def _put_all(ddict: DDict, samples: Iterator[Any], keys: list[Any] | None) -> Sequence[Any]:
-    """Put samples, many together; their keys."""
-    count = size = 0
-    together: list[tuple[Any, Any]] = []
+    """Put samples, several on their way at a time; their keys."""
+    count = 0
+    under_way: deque[Pending] = deque()
     for sample in samples:
         if keys is not None and count == len(keys):
             raise ValueError(f"there are {count} keys, and more samples")
-        together.append((count if keys is None else keys[count], sample))
+        # Each is sent at once, not collected: whoever makes the samples may use the same memory for the next one.
+        under_way.append(ddict.begin_put(count if keys is None else keys[count], sample))
         count += 1
-        size += encode_value(sample).size
-        if size >= _BYTES_AT_ONCE or len(together) == _SAMPLES_AT_ONCE:
-            ddict.put_many(together)
-            together, size = [], 0
-    ddict.put_many(together)
+        if len(under_way) == _UNDER_WAY:
+            under_way.popleft().result()
+    for one in under_way:
+        one.result()
     if keys is not None and count < len(keys):
         raise ValueError(f"there are {len(keys)} keys for {count} samples")
     return range(count) if keys is None else keys

@@ -232,7 +232,7 @@ class Shard:
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record. Raises DDictFullError where it does not fit; then nothing has changed."""
-        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags), key)
+        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags))
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
@@ -241,7 +241,7 @@ class Shard:
             for key, record in records:
                 self._put(txn, key, record, checkpoint, flags)
 
-        self._write(sum(record.size + _CLAIM for _, record in records), checkpoint, put_all)
+        self._write(sum(record.size for _, record in records), checkpoint, put_all, len(records))
 
     def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
         """Delete a key: what `take` makes of its record (True without it), or MISSING."""
@@ -323,7 +323,7 @@ class Shard:
             for name, entry in zip(names, data, strict=True):
                 txn.put(name, entry)
 
-        self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all)
+        self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all, len(names))
 
     def hold(self, checkpoint: int) -> Generator[Stored]:
         """scan() of the state as it is now, whatever is written until it is read; close() lets it go."""
@@ -406,8 +406,8 @@ class Shard:
 
     # ---- a write transaction
 
-    def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], key: bytes = b"") -> Any:
-        words = self.words
+    def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], entries: int = 1) -> Any:
+        words, claim = self.words, size + entries * _CLAIM
         for again in (True, False):
             try:
                 with self._env.begin(write=True, buffers=True) as txn:
@@ -416,8 +416,8 @@ class Shard:
                         raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
                     if words[NEWEST] != checkpoint:
                         self._move_to(checkpoint)
-                    if words.add(_WRITTEN, size + _CLAIM) + size + _CLAIM > words[_ROOM]:
-                        self._make_room(txn, size)
+                    if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
+                        self._make_room(txn, size, claim)
                     result = change(txn)
                 words.add(CHANGES, 1)
                 return result
@@ -442,19 +442,20 @@ class Shard:
                 "retired",
             )
 
-    def _make_room(self, txn: Any, size: int) -> None:
-        """See that a write fits, and that the file has memory for it before: a mapping of a full file system would end
-        the process. What was found lasts for as many bytes as the words then say."""
+    def _make_room(self, txn: Any, size: int, claim: int) -> None:
+        """See that a write of `size` bytes fits, and that the file has memory for the `claim` by which it may grow: a
+        mapping of a full file system would end the process. What was found lasts for as many bytes as the words then
+        say."""
         words, most = self.words, _map_size(self.settings.capacity)
         end = (self._env.info()["last_pgno"] + 1) * _PAGE
         left = self.settings.capacity - _used(txn.stat())
         if size > max(left, 0):
             raise _NoRoomError("make it with a larger total_mem")
-        wanted = min(most, end + size + _CLAIM)
+        wanted = min(most, end + claim)
         if wanted > words[_ALLOCATED]:
             self._allocate(min(most, -(-wanted // _STEP) * _STEP))
         room = left if words[_ALLOCATED] == most else min(left, words[_ALLOCATED] - end)
-        words[_ROOM], words[_WRITTEN] = max(room, 0), size + _CLAIM
+        words[_ROOM], words[_WRITTEN] = max(room, 0), claim
 
     def _allocate(self, size: int) -> None:
         fd = os.open(Path(self.settings.folder) / "data.mdb", os.O_RDWR)
