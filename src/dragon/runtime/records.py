@@ -103,8 +103,8 @@ class _Collected(bytearray):
         return len(data)
 
 
-def decode_key(data: bytes) -> Any:
-    """The key that encode_key() wrote; where several are equal, the integer."""
+def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
+    """The key that encode_key() wrote; where several are equal, the integer. `loads` reads what of it is pickled."""
     kind, body = data[:1], data[1:]
     if kind == b"s":
         return body.decode("utf-8", "surrogatepass")
@@ -118,10 +118,10 @@ def decode_key(data: bytes) -> Any:
         parts, start = [], 0
         while start < len(body):
             (size,) = _COUNT.unpack_from(body, start)
-            parts.append(decode_key(body[start + 4 : start + 4 + size]))
+            parts.append(decode_key(body[start + 4 : start + 4 + size], loads))
             start += 4 + size
         return tuple(parts) if kind == b"t" else frozenset(parts)
-    return pickle.loads(body)
+    return loads(body)
 
 
 def digest(key: bytes) -> bytes:
@@ -168,8 +168,9 @@ def _encode_object_value(value: Any) -> Record:
     return Record(b"".join([bytes([_BUFFERS]), _COUNT.pack(len(sizes)), table, *following, data]), list(blobs))
 
 
-def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
-    """The value of a record. `blob` gives a blob by its place: as bytes if asked to, else as memory for the value."""
+def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any] = pickle.loads) -> Any:
+    """The value of a record. `blob` gives a blob by its place: as bytes if asked to, else as memory for the value.
+    `loads` reads what of it is pickled."""
     kind = head[0]
     if kind == _INT:
         return int.from_bytes(head[1:], "little", signed=True)
@@ -178,7 +179,7 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
     if kind == _BYTES:
         return head[1:]
     if kind == _PICKLE:
-        return pickle.loads(memoryview(head)[1:])
+        return loads(memoryview(head)[1:])
     if kind == _PLAIN_BLOB:
         return blob(0, True)
     if kind != _BUFFERS:
@@ -193,7 +194,7 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
         else:
             buffers.append(bytearray(head[start : start + size]))
             start += size
-    return pickle.loads(memoryview(head)[start:], buffers=buffers)
+    return loads(memoryview(head)[start:], buffers=buffers)
 
 
 def bytes_in(head: bytes, blobs: int) -> int:
