@@ -12,7 +12,7 @@ from typing import Any
 from dragon.cli import dictionaries, runs
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
 from dragon.data import arrow, plain_files
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.snapshot import read_header, records_in
 
 __all__ = ["main"]
@@ -253,6 +253,8 @@ def _live(word: str | None) -> tuple[list[Live], list[str]]:
     for run in chosen:
         try:
             live += dictionaries.in_run(run, dictionaries.look)
+        except RunEndedError:
+            continue  # since it was found
         except DragonError as error:
             troubles.append(f"run {run.name}: {error}")
     return live, troubles

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dragon import _core
+from dragon.cli.processes import PATIENCE
 from dragon.cli.runs import Run
 from dragon.data.ddict import DDict, DDictKeyError, DDictManagerStats
 from dragon.data.ddict.creation import from_text
@@ -23,6 +24,7 @@ from dragon.data.pickles import loader
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
 from dragon.runtime.agent_client import ask
+from dragon.runtime.inspection import ask_agent
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import decode_key, decode_value
 from dragon.runtime.run import join_run
@@ -45,7 +47,7 @@ __all__ = [
     "readable",
 ]
 
-_PATIENCE = 20.0  # seconds for a run to tell of its dictionaries
+_LONGER = 20.0  # seconds for a run to tell of all its dictionaries
 _UNDER_WAY = 32  # values that are asked for, or sent, at a time
 
 
@@ -102,15 +104,19 @@ def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
 
     Raises DragonError where the run does not answer, and what the function raises.
     """
+    try:
+        ask_agent(run.nodes[0].folder, "shards.list", PATIENCE)
+    except TimeoutError:
+        raise _silent(run) from None
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(theirs, run, function, arguments))
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_PATIENCE):
+        if not ours.poll(_LONGER):
             process.kill()
-            raise DragonError(f"run {run.name} does not answer; `dragon doctor {run.name}` tells more")
+            raise _silent(run)
         value, error = ours.recv()
     except EOFError:
         raise RunEndedError(f"run {run.name} ended meanwhile") from None
@@ -120,6 +126,10 @@ def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
     if error is not None:
         raise error
     return value
+
+
+def _silent(run: Run) -> DragonError:
+    return DragonError(f"run {run.name} does not answer; `dragon doctor {run.name}` tells more")
 
 
 def _answer(connection: Connection, run: Run, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -155,7 +165,7 @@ def look(run: Run) -> list[Live]:
 
 def _described(run: Run, text: str) -> Live:
     descriptor = from_text(text)
-    ddict = DDict.attach(text, timeout=_PATIENCE)
+    ddict = DDict.attach(text, timeout=_LONGER)
     ddict.sync_to_newest_checkpoint()
     states = ddict._on_all("state")
     described = Live(

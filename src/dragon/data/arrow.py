@@ -156,15 +156,10 @@ def read_table(path: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tu
     Raises OSError, ValueError where it is no such table, PickleRefusedError, ModuleNotFoundError.
     """
     pa = _pyarrow()
-    if path.suffix == ".parquet":
-        file = pa.parquet.ParquetFile(path)
-        schema, count, batches = file.schema_arrow, file.metadata.num_rows, file.iter_batches(_ROWS)
-    else:
-        # Mapped, so that only what is looked at is read.
-        opened = pa.ipc.open_file(pa.memory_map(str(path)))
-        schema = opened.schema
-        count = sum(opened.get_batch(i).num_rows for i in range(opened.num_record_batches))
-        batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
+    try:
+        schema, count, batches = _opened(pa, path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is no table that can be read: {error}") from error
     names = []
     for name in _COLUMNS:
         found = [column for column in (name, f"pickled_{name}") if column in schema.names]
@@ -174,6 +169,16 @@ def read_table(path: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tu
     if any(name.startswith("pickled_") for name in names) and not allow_pickle:
         loader(False, path)(b"")
     return count, _pairs(batches, names)
+
+
+def _opened(pa: Any, path: Path) -> tuple[Any, int, Iterable[Any]]:
+    if path.suffix == ".parquet":
+        file = pa.parquet.ParquetFile(path)
+        return file.schema_arrow, file.metadata.num_rows, file.iter_batches(_ROWS)
+    # Mapped, so that only what is looked at is read.
+    opened = pa.ipc.open_file(pa.memory_map(str(path)))
+    batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
+    return opened.schema, sum(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)), batches
 
 
 def _pairs(batches: Iterable[Any], names: list[str]) -> Iterator[tuple[Any, Any]]:

@@ -93,6 +93,8 @@ def read_folder(folder: Path, allow_pickle: bool = False) -> tuple[int, Iterator
 
     Raises OSError, ValueError where `keys.jsonl` is damaged, PickleRefusedError.
     """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
     if not (folder / _INDEX).exists():
         files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
         return len(files), (
