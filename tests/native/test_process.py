@@ -18,6 +18,7 @@ from dragon.infrastructure.connection import Connection
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.process import MSG_PIPE, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
+from dragon.runtime.connection import Pipe
 
 
 def put(queue: Queue, value: Any) -> None:
@@ -272,3 +273,24 @@ def test_a_second_start_and_a_join_before_the_first_are_errors() -> None:
         Process(None, ident="never heard of")
     with pytest.raises(NotImplementedError):
         type("Mine", (Process,), {})
+
+
+class SendsWhenItIsPickled:
+    """As a finalizer may that the garbage collector runs in the middle of pickling."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        reader, _ = Pipe(duplex=False)
+        self.queue.put(reader)
+        return int, ()
+
+
+def test_a_message_that_is_sent_while_arguments_are_pickled_is_of_its_own() -> None:
+    queue = Queue()
+    process = Process(abs, (SendsWhenItIsPickled(queue),))
+    process.start()
+    assert process.join() == 0
+    with pytest.raises(EOFError):
+        queue.get(timeout=30).recv()

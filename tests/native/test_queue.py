@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from dragon._core import DestroyedError
+from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.native.machine import System
 from dragon.native.process import Process
 from dragon.native.queue import Queue, QueueError
 
@@ -160,3 +162,18 @@ def _consume(work: Queue, results: Queue) -> None:
     while (item := work.get()) is not None:
         got.append(item)
     results.put(got)
+
+
+def test_a_queue_is_where_its_policy_says() -> None:
+    hosts = System().nodes
+    for index, host in enumerate(hosts):
+        queue = Queue(5, joinable=True, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host))
+        assert queue.node == index
+        queue.put("here")
+        assert (queue.get(timeout=30), queue.size()) == ("here", 0)
+        queue.task_done()
+        queue.join(timeout=30)
+        queue.destroy()
+    assert Queue().node == 0
+    with pytest.raises(PolicyError, match="host id 1234"):
+        Queue(policy=Policy(placement=Policy.Placement.HOST_ID, host_id=1234))

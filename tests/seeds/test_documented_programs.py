@@ -91,3 +91,20 @@ def test_a_dictionary_over_two_nodes(site: Site) -> None:
     assert sorted(done.stdout.splitlines()[3:]) == sorted(CONTENTS + [f"key_{i} = {i}" for i in range(8, 16)]), (
         done.stderr
     )
+
+
+SHAPE = ("--nodes", "2", "--cpus", "32", "--gpus", "4")
+PLACES = sorted(f"Hello from host node-{node}, GPU ID(s): {gpu}" for node in range(2) for gpu in range(4))
+
+
+def test_a_group_over_two_nodes_with_gpus(site: Site) -> None:
+    done = site.dragon(*SHAPE, PROGRAMS / "1_dragon_process_group.py")
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("Hello")) == PLACES, done.stderr
+
+
+def test_pools_over_two_nodes_with_gpus(site: Site) -> None:
+    pytest.importorskip("numpy")
+    done = site.dragon(*SHAPE, PROGRAMS / "0_dragon_pool.py")
+    with_gpu = sorted(line for line in done.stdout.splitlines() if line.startswith("Hello") and line[-1].isdigit())
+    assert with_gpu == sorted(2 * PLACES), done.stderr
+    assert all(done.stdout.count(f"host node-{node}, GPU ID(s): No GPUs assigned") == 8 for node in range(2))

@@ -47,7 +47,7 @@ _LOOK_AGAIN = 0.02
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make_channel"}
 
     def __init__(
         self, membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None = None
@@ -226,6 +226,10 @@ class Cluster:
             raise NodeLostError(f"{self.links.host(node_of(name))} is gone: {self.lost[node_of(name)]}")
         self._note_contact(caller, node_of(name))
         return self.outboxes.open(caller, _name(name))
+
+    def make_channel(self, caller: int, descriptors: list[int], node: int, capacity: int) -> asyncio.Future[Name]:
+        """Make a channel on another node; it lives until the caller is attached."""
+        return then(self.links.call(node, "make_channel", {"node": self.index, "capacity": capacity}), _value)
 
     def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> tuple[str, str]:
         """Class and text of the error by which messages in an outbox were lost; empty if none were."""
@@ -425,6 +429,10 @@ class Cluster:
             return [(request.puid, request.record) for request in started]
         if operation == "announce":
             return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
+        if operation == "make_channel":
+            channel = Channel(arguments["capacity"])
+            self.guests.announce(arguments["node"], channel._name(), 1)
+            return channel._name()
         if operation == "flow_open":
             return self.flows.open(node, _name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")

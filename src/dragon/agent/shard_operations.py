@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record
-from dragon.runtime.shard import MISSING, Shard, Stored
+from dragon.runtime.shard import MISSING, Shard
 
 __all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_small"]
 

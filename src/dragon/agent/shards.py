@@ -19,10 +19,11 @@ from dragon.agent.shard_service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
+from dragon.runtime.entries import Settings
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
-from dragon.runtime.shard import Settings, Shard, make_words, mark_gone
+from dragon.runtime.shard import Shard, make_words, mark_gone
 from dragon.runtime.snapshot import Header, read_header, records_in, snapshot_path, snapshots_in, write_snapshot
 
 if TYPE_CHECKING:

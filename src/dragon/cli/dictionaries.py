@@ -24,11 +24,11 @@ from dragon.data.pickles import loader
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
 from dragon.runtime.agent_client import ask
+from dragon.runtime.entries import BROADCAST
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import decode_key, decode_value
 from dragon.runtime.run import join_run
-from dragon.runtime.shard import BROADCAST
 from dragon.runtime.snapshot import read_header, records_in
 
 __all__ = [

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
+from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel
+from dragon.runtime.placement import place
+from dragon.runtime.remote import node_of
+from dragon.runtime.run import this_run
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
@@ -30,12 +34,22 @@ class Queue(Channel):
     Args:
         maxsize: objects it holds at most; put() waits for room. 0 or less: as many as there is memory for.
         joinable: whether task_done() and join() count what was put.
+        policy: of a host by name or id: the node that holds it; otherwise it is this process's.
 
     put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; times are in
     seconds. After close() every use raises ValueError; after destroy() it does so in every process. `pool`,
     `block_size`, `buffered`, `num_streams`, `pickler` and the channels are taken as they are given and change nothing:
     memory is found by itself and every object is one message.
     """
+
+    def __new__(cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, **options: Any) -> Self:
+        if policy is None or policy.placement not in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID):
+            return super().__new__(cls)
+        node = place(policy).node.index
+        if node == this_run().node:
+            return super().__new__(cls)
+        name = ask("remote.make_channel", node=node, capacity=max(maxsize, 0))
+        return cls._attached((name[0], name[1], name[2]), options.get("joinable", False))
 
     def __init__(
         self,
@@ -57,6 +71,8 @@ class Queue(Channel):
             raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
         if buffered and (strm_channels is not None or num_streams > 0 or mgr_channel is not None):
             raise ValueError("a buffered queue has no stream channels and no manager channel")
+        if self._local_class is not None:
+            return  # it is on another node, and was made there
         super().__init__(max(maxsize, 0), False)
         self._joinable = joinable
 
@@ -74,7 +90,7 @@ class Queue(Channel):
     @property
     def node(self) -> int:
         """Index of the node that holds it."""
-        return 0
+        return node_of(self._name())
 
     def size(self) -> int:
         """Objects in it now."""

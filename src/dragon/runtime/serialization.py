@@ -111,8 +111,13 @@ def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
 
 
 def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """For a message. It may be put while something else is pickled for a new process, by a finalizer."""
     buffers: list[pickle.PickleBuffer] = []
-    return dumps(obj, buffers.append), buffers
+    targets, _state.attachments = getattr(_state, "attachments", None), None
+    try:
+        return dumps(obj, buffers.append), buffers
+    finally:
+        _state.attachments = targets
 
 
 _core.set_serializer(_serialize)

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
+from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record
-from dragon.runtime.shard import Stored
 
 __all__ = ["Header", "read_header", "records_in", "snapshot_path", "snapshots_in", "write_snapshot"]
 

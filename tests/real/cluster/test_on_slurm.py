@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 from pathlib import Path
+
+import pytest
 
 from conftest import Site
 from peers import await_that, dragon, hear, hear_error, needs_agent
 from peers.slurm import Slurm
 
 HELLO = Path(__file__).parent / "programs" / "hello.py"
+DOCUMENTED = Path(__file__).parents[2] / "seeds" / "programs"
 IN_SALLOC = ["salloc", "--quiet", "-N3"]
 
 pytestmark = needs_agent
@@ -28,6 +32,17 @@ def test_the_exit_code_of_the_program_is_that_of_the_job(site: Site, slurm: Slur
 def test_a_part_of_the_allocation(site: Site, slurm: Slurm) -> None:
     command = [*IN_SALLOC, *dragon("--nodes", "2", HELLO)]
     assert site.run(*command, env=slurm.environment).stdout == "head n1\nnodes n1 n2\n"
+
+
+@pytest.mark.parametrize("name", ["0_dragon_pool", "1_dragon_process_group", "3_dragon_dictionary"])
+def test_documented_programs(site: Site, slurm: Slurm, name: str) -> None:
+    pytest.importorskip("numpy")
+    done = site.run(*IN_SALLOC, *dragon(DOCUMENTED / f"{name}.py"), env=slurm.environment)
+    assert done.returncode == 0, done.stderr
+    if name == "3_dragon_dictionary":
+        assert sorted(done.stdout.splitlines()[3:]) == sorted(f"key_{i} = {i}" for i in range(24))
+    else:
+        assert {f"host n{number}," for number in (1, 2, 3)} <= set(re.findall(r"host n\d,", done.stdout))
 
 
 def test_more_nodes_than_the_allocation_has(site: Site, slurm: Slurm) -> None:
@@ -78,6 +93,8 @@ def test_the_loss_of_a_nodes_agent_is_told(site: Site, slurm: Slurm) -> None:
     site.kill("sleep")
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
+    # Slurm kills what is left of the lost task; where that includes whoever cleans up, the next run does it.
+    assert site.python("import dragon.native as n; n.Queue().put(1)").returncode == 0
 
 
 def agent_of(site: Site, name: str) -> int:

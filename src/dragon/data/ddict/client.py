@@ -19,10 +19,10 @@ from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
 from dragon.data.ddict.stats import DDictManagerStats, stats_of
 from dragon.infrastructure.ddict_errors import DDictError, DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
+from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.nodes import node_at
 from dragon.runtime.records import Record, encode_key
-from dragon.runtime.shard import Settings
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node

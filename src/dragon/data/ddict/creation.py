@@ -14,11 +14,11 @@ from dragon.infrastructure.ddict_errors import DDictError, DDictUnableToCreateEr
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.agent_client import ask
+from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.placement import place
 from dragon.runtime.run import this_run
-from dragon.runtime.shard import Settings
 
 __all__ = ["DDICT_MIN_SIZE", "Descriptor", "Options", "create", "from_text", "to_text"]
 

@@ -14,15 +14,17 @@ import msgspec
 
 from dragon.data.ddict import creation
 from dragon.data.ddict.checkpoints import Checkpoints
+from dragon.data.ddict.checks import check_numbers, check_placement, check_restoring
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
 from dragon.data.ddict.shards import AnyShard, LocalShard, Pending
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
+from dragon.runtime.entries import BROADCAST, PERSISTENT
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import Record, decode_key, encode_key, encode_value
-from dragon.runtime.shard import BROADCAST, MISSING, PERSISTENT
+from dragon.runtime.shard import MISSING
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
@@ -94,12 +96,12 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
     ) -> None:
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
-        _check(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
-        _check_placement(policy, managers_per_node, n_nodes)
+        check_numbers(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
+        check_placement(policy, managers_per_node, n_nodes)
         check_persister(persister_class, persist_freq)
         if not 1 <= replicas <= len(run_nodes()):
             raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {replicas}")
-        _check_restoring(name, restart, read_only, restore_from, policy)
+        check_restoring(name, restart, read_only, restore_from, policy)
         if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
             raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
         nodes = creation.nodes_of(managers_per_node, n_nodes, policy, managers_per_policy)
@@ -540,36 +542,3 @@ class _Present(Pending):
         if value is MISSING:
             raise self._ddict._missing(self._key, self._ddict._shard(self._ddict._key(self._key)))
         return value
-
-
-def _check(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
-    """Raises what the numbers ask for where they make no sense."""
-    if not isinstance(total_mem, int) or isinstance(total_mem, bool):
-        raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
-    if total_mem < 1:
-        raise ValueError(f"total_mem must be at least 1, not {total_mem}")
-    if working_set_size < 1:
-        raise ValueError(f"working_set_size must be at least 1, not {working_set_size}")
-    if waits and working_set_size < 2:
-        raise ValueError("wait_for_keys and wait_for_writers need a working_set_size of at least 2")
-    if persist_freq < 0 or persist_count < -1:
-        raise ValueError(f"persist_freq must be >= 0 and persist_count >= -1, not {persist_freq} and {persist_count}")
-
-
-def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
-    if isinstance(policy, (list, tuple)):
-        if managers_per_node is not None or n_nodes is not None:
-            raise AttributeError("with a list of policies managers_per_node and n_nodes must be None")
-    elif policy is not None and n_nodes is None:
-        raise AttributeError("with one policy n_nodes must be given")
-
-
-def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
-    if restore_from is not None and not name:
-        raise AttributeError("restore_from needs the name under which the dictionary was persisted")
-    if restart and policy is not None:
-        raise AttributeError("restart takes the managers as they were; leave the policy out")
-    if restart and not name:
-        raise RuntimeError("There is an exception initializing ddict: restart needs a name")
-    if read_only and (not name or restore_from is None):
-        raise AttributeError("read_only needs name and restore_from")

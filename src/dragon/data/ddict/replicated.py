@@ -13,10 +13,10 @@ from dragon.data.ddict.shards import LocalShard, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
+from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import this_run
-from dragon.runtime.shard import Settings
 
 __all__ = ["ReplicatedShard"]
 

@@ -15,12 +15,13 @@ from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask, error_named
+from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import this_process
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import node_at
 from dragon.runtime.records import Record, decode_value
 from dragon.runtime.run import this_run
-from dragon.runtime.shard import MISSING, Settings, Shard, Stored
+from dragon.runtime.shard import MISSING, Shard
 
 __all__ = ["AnyShard", "LocalShard", "Pending", "RemoteShard", "open_shard"]
 

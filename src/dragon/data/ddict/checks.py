@@ -1,0 +1,42 @@
+"""Whether the parameters of a dictionary go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["check_numbers", "check_placement", "check_restoring"]
+
+
+def check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
+    """Raises what the numbers ask for where they make no sense."""
+    if not isinstance(total_mem, int) or isinstance(total_mem, bool):
+        raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
+    if total_mem < 1:
+        raise ValueError(f"total_mem must be at least 1, not {total_mem}")
+    if working_set_size < 1:
+        raise ValueError(f"working_set_size must be at least 1, not {working_set_size}")
+    if waits and working_set_size < 2:
+        raise ValueError("wait_for_keys and wait_for_writers need a working_set_size of at least 2")
+    if persist_freq < 0 or persist_count < -1:
+        raise ValueError(f"persist_freq must be >= 0 and persist_count >= -1, not {persist_freq} and {persist_count}")
+
+
+def check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
+    """Raises AttributeError where two parameters say where the managers go, or none."""
+    if isinstance(policy, (list, tuple)):
+        if managers_per_node is not None or n_nodes is not None:
+            raise AttributeError("with a list of policies managers_per_node and n_nodes must be None")
+    elif policy is not None and n_nodes is None:
+        raise AttributeError("with one policy n_nodes must be given")
+
+
+def check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
+    """Raises AttributeError or RuntimeError where it is not said what to restore."""
+    if restore_from is not None and not name:
+        raise AttributeError("restore_from needs the name under which the dictionary was persisted")
+    if restart and policy is not None:
+        raise AttributeError("restart takes the managers as they were; leave the policy out")
+    if restart and not name:
+        raise RuntimeError("There is an exception initializing ddict: restart needs a name")
+    if read_only and (not name or restore_from is None):
+        raise AttributeError("read_only needs name and restore_from")

@@ -1,0 +1,269 @@
+"""How a shard's records lie in its LMDB environment.
+
+A key's entry is named by the key itself, or by its digest where that is longer than LMDB's names may be. With a working
+set of several checkpoints the name is the digest and the checkpoint, counted backwards, so that the first entry from a
+checkpoint's name on is the newest that it shows. Blobs are entries of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragon.infrastructure.messages import Name
+from dragon.runtime.records import Record, digest
+
+__all__ = ["BROADCAST", "NUMBER", "PERSISTENT", "WRITER", "Entries", "Settings", "Stored"]
+
+# Flags of a record.
+_LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
+
+_LONGEST_KEY = 480
+_VERSIONED, _BLOB = b"\xfe", b"\xff"
+WRITER = b"\0w"
+_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, what is like this one, copies of broadcasts
+_LAST = 2**64 - 1
+_PIECE = 2**31  # bytes of the largest entry of LMDB that is made
+
+_LENGTH = struct.Struct("<I")
+_BLOBS = struct.Struct("<QH")
+_SIZE = struct.Struct("<Q")
+NUMBER = struct.Struct(">Q")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a shard is made with. `capacity` is in bytes."""
+
+    manager: int
+    managers: int
+    capacity: int
+    folder: str = ""
+    words: Name = (0, 0, 0)
+    node: int = 0
+    name: str = ""
+    working_set: int = 1
+    wait_for_keys: bool = False
+    read_only: bool = False
+    persist_freq: int = 0
+    persist_count: int = 0
+    persist_path: str = ""
+    holders: list[int] = []  # with replicas: the nodes that keep it, the one that decides first
+
+
+class Stored(NamedTuple):
+    """A record as it lies in a shard; valid while its transaction lasts."""
+
+    flags: int
+    checkpoint: int
+    key: bytes
+    head: bytes
+    blobs: list[list[Any]]  # of each blob its pieces
+
+
+class Entries:
+    """Finds, writes and deletes entries within a transaction of LMDB. Keys are encoded ones."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._versioned = settings.working_set > 1
+
+    @property
+    def oldest(self) -> int:
+        """The oldest checkpoint that is held."""
+        raise NotImplementedError
+
+    def _find(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
+        if self._versioned:
+            return self._visible(txn, key, checkpoint)
+        data = txn.get(self._plain(key))
+        return None if data is None else self._stored(txn, key, 0, data)
+
+    def _plain(self, key: bytes) -> bytes:
+        return key if len(key) <= _LONGEST_KEY else _VERSIONED + digest(key)
+
+    @staticmethod
+    def _at(key: bytes, checkpoint: int) -> bytes:
+        return _VERSIONED + digest(key) + NUMBER.pack(_LAST - checkpoint)
+
+    def _visible(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
+        cursor = txn.cursor()
+        first = self._at(key, checkpoint)
+        if not cursor.set_range(first):
+            return None
+        found = bytes(cursor.key())
+        if found[:17] != first[:17]:
+            return None
+        stored = self._stored(txn, key, _LAST - NUMBER.unpack(found[17:])[0], cursor.value())
+        return stored if self._is_seen(stored) else None
+
+    def _is_seen(self, stored: Stored) -> bool:
+        if stored.flags & _DELETED:
+            return False
+        return not self.settings.wait_for_keys or bool(stored.flags & PERSISTENT) or stored.checkpoint >= self.oldest
+
+    def _stored(self, txn: Any, key: bytes, checkpoint: int, data: Any) -> Stored:
+        flags = data[0]
+        if flags == 0:
+            return Stored(0, checkpoint, key, bytes(data[1:]), [])
+        start = 1
+        if flags & _LONG_KEY:
+            (length,) = _LENGTH.unpack_from(data, 1)
+            key, start = bytes(data[5 : 5 + length]), 5 + length
+        blobs: list[list[Any]] = []
+        if flags & _HAS_BLOBS:
+            number, count = _BLOBS.unpack_from(data, start)
+            start += _BLOBS.size
+            for i in range(count):
+                (size,) = _SIZE.unpack_from(data, start)
+                start += _SIZE.size
+                blobs.append([txn.get(name) for name in _pieces(number, i, size)])
+        return Stored(flags, checkpoint, key, bytes(data[start:]), blobs)
+
+    def _scan(self, txn: Any, checkpoint: int) -> Iterator[Stored]:
+        cursor = txn.cursor()
+        more = cursor.set_range(b"\1")
+        last = b""
+        while more:
+            name = bytes(cursor.key())
+            if name[:1] == _BLOB:
+                return
+            if not self._versioned:
+                yield self._stored(txn, name, 0, cursor.value())
+            elif name[:17] != last and (version := _LAST - NUMBER.unpack(name[17:])[0]) <= checkpoint:
+                last = name[:17]
+                stored = self._stored(txn, b"", version, cursor.value())
+                if self._is_seen(stored):
+                    yield stored
+            more = cursor.next()
+
+    def _put(self, txn: Any, key: bytes, record: Record, checkpoint: int, flags: int) -> None:
+        name = self._at(key, checkpoint) if self._versioned else self._plain(key)
+        old = txn.get(name)
+        hidden = 0
+        if old is not None and old[0]:
+            hidden -= bool(old[0] & BROADCAST)
+            hidden -= self._drop_blobs(txn, old)
+        if flags == 0 and not record.blobs and name is key:
+            data = b"\0" + record.head
+        else:
+            data, made = self._entry(txn, key, name, record, flags)
+            hidden += made + bool(flags & BROADCAST)
+        txn.put(name, data)
+        if hidden:
+            self._hide(txn, hidden)
+        if self._versioned:
+            self._drop_older(txn, name)
+
+    def _entry(self, txn: Any, key: bytes, name: bytes, record: Record, flags: int) -> tuple[bytes, int]:
+        """A record's entry, and how many others were made for it."""
+        parts, made = [], 0
+        if name is not key:
+            flags |= _LONG_KEY
+            parts.append(_LENGTH.pack(len(key)) + key)
+        if record.blobs:
+            flags |= _HAS_BLOBS
+            number = int.from_bytes(os.urandom(8), "big")
+            blobs = [memoryview(blob).cast("B") for blob in record.blobs]
+            parts.append(_BLOBS.pack(number, len(blobs)))
+            parts += [_SIZE.pack(blob.nbytes) for blob in blobs]
+            for i, blob in enumerate(blobs):
+                for piece, entry in enumerate(_pieces(number, i, blob.nbytes)):
+                    txn.put(entry, blob[piece * _PIECE : (piece + 1) * _PIECE])
+                    made += 1
+        return b"".join([bytes([flags]), *parts, record.head]), made
+
+    def _delete(self, txn: Any, key: bytes, checkpoint: int) -> None:
+        name = self._at(key, checkpoint) if self._versioned else self._plain(key)
+        old = txn.get(name)
+        if old is not None:
+            hidden = int(bool(old[0] & BROADCAST))
+            hidden += self._drop_blobs(txn, old)
+            if hidden:
+                self._hide(txn, -hidden)
+            txn.delete(name)
+        if self._versioned:
+            data = bytes([_LONG_KEY | _DELETED]) + _LENGTH.pack(len(key)) + key
+            txn.put(name, data)
+            self._drop_older(txn, name)
+
+    def _drop_blobs(self, txn: Any, data: Any) -> int:
+        """Delete the blobs of an entry; how many entries that were."""
+        flags = data[0]
+        if not flags & _HAS_BLOBS:
+            return 0
+        start = 1 + (4 + _LENGTH.unpack_from(data, 1)[0] if flags & _LONG_KEY else 0)
+        number, count = _BLOBS.unpack_from(data, start)
+        names = [
+            name
+            for i in range(count)
+            for name in _pieces(number, i, _SIZE.unpack_from(data, start + _BLOBS.size + i * _SIZE.size)[0])
+        ]
+        for name in names:
+            txn.delete(name)
+        return len(names)
+
+    def _hidden(self, txn: Any) -> int:
+        data = txn.get(_HIDDEN)
+        return 0 if data is None else NUMBER.unpack(data)[0]
+
+    def _hide(self, txn: Any, count: int) -> None:
+        hidden = self._hidden(txn) or 1
+        txn.put(_HIDDEN, NUMBER.pack(hidden + count))
+
+    # ---- versions that nobody sees
+
+    def _drop_older(self, txn: Any, name: bytes) -> None:
+        """Of a key's versions before this one, delete those that no checkpoint of the working set shows."""
+        oldest, cursor = self.oldest, txn.cursor()
+        if not cursor.set_range(name):
+            return
+        found_base = _LAST - NUMBER.unpack(name[17:])[0] <= oldest
+        unseen = []
+        while cursor.next() and bytes(cursor.key())[:17] == name[:17]:
+            entry = bytes(cursor.key())
+            if found_base:
+                unseen.append(entry)
+            elif _LAST - NUMBER.unpack(entry[17:])[0] <= oldest:
+                found_base = True
+        for entry in unseen:
+            self._drop_entry(txn, entry)
+
+    def _drop_entry(self, txn: Any, name: bytes) -> None:
+        data = txn.get(name)
+        hidden = int(bool(data[0] & BROADCAST))
+        hidden += self._drop_blobs(txn, data)
+        if hidden:
+            self._hide(txn, -hidden)
+        txn.delete(name)
+
+    def _drop_unseen(self, txn: Any) -> None:
+        """The same for every key."""
+        oldest, cursor, unseen = self.oldest, txn.cursor(), []
+        last, found_base, more = b"", False, cursor.set_range(_VERSIONED)
+        while more:
+            name = bytes(cursor.key())
+            if name[:1] != _VERSIONED:
+                break
+            if name[:17] != last:
+                last, found_base = name[:17], False
+            version = _LAST - NUMBER.unpack(name[17:])[0]
+            data = cursor.value()
+            passing = self.settings.wait_for_keys and version < oldest and not data[0] & PERSISTENT
+            if found_base or passing:
+                unseen.append(name)
+            elif version <= oldest:
+                found_base = True
+                if data[0] & _DELETED:
+                    unseen.append(name)
+            more = cursor.next()
+        for name in unseen:
+            self._drop_entry(txn, name)
+
+
+def _pieces(number: int, blob: int, size: int) -> list[bytes]:
+    """The names of a blob's entries."""
+    return [_BLOB + struct.pack(">QHH", number, blob, piece) for piece in range(max(1, -(-size // _PIECE)))]
