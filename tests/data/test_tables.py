@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import Site
 from dragon.data.pickles import PickleRefusedError
 from dragon.data.plain_files import read_folder, write_folder
 
@@ -175,3 +176,27 @@ def test_a_damaged_index(tmp_path: Path, change: Callable[[Any], Any]) -> None:
     index.write_text(changed if isinstance(changed, str) else json.dumps(changed))
     with pytest.raises(ValueError, match=r"keys\.jsonl is damaged"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "install"),
+    [
+        ("dragon.data.zarr", "zarr", "dragon-runtime[zarr]"),
+        ("dragon.data.files", "fsspec", "dragon-runtime[arrow]"),
+        ("dragon.data.arrow", "pyarrow", "dragon-runtime[arrow]"),
+        ("dragon.ai.torch", "torch", "pip install torch"),
+    ],
+)
+def test_a_library_that_is_missing_is_named(site: Site, module: str, library: str, install: str) -> None:
+    program = f"""
+        import sys
+        from importlib import import_module
+        from pathlib import Path
+
+        sys.modules[{library!r}] = None
+        module = import_module({module!r})
+        module.read_table(Path("x.parquet"))
+    """
+    done = site.python(program)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
+    assert install in done.stderr.splitlines()[-1]

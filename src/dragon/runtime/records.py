@@ -17,6 +17,7 @@ from dragon.runtime.serialization import dumps
 
 __all__ = [
     "BLOB",
+    "FOREIGN",
     "Record",
     "bytes_in",
     "decode_key",
@@ -31,6 +32,9 @@ __all__ = [
 BLOB = 32 * 1024  # bytes from which a buffer is kept beside the head
 
 _INT, _STR, _BYTES, _PICKLE, _BUFFERS, _PLAIN_BLOB = range(6)
+FOREIGN = b"x"
+"""Begins a key that something else than this module turned into bytes."""
+
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 _SIMPLE = frozenset({float, bool, type(None)})
@@ -104,13 +108,15 @@ class _Collected(bytearray):
 
 
 def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
-    """The key that encode_key() wrote; where several are equal, the integer. `loads` reads what of it is pickled."""
+    """The key that encode_key() wrote; where several are equal, the integer. `loads` reads what of it is pickled.
+
+    A foreign key is the bytes object that it was turned into."""
     kind, body = data[:1], data[1:]
     if kind == b"s":
         return body.decode("utf-8", "surrogatepass")
     if kind == b"i":
         return int(body)
-    if kind == b"b":
+    if kind in (b"b", FOREIGN):
         return body
     if kind == b"f":
         return struct.unpack(">d", body)[0]
