@@ -216,14 +216,16 @@ def test_parts_and_sizes(ddict: DDict, size: int) -> None:
             ask("missing")
 
 
-def test_over_two_nodes(site: Site) -> None:
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_over_two_nodes(site: Site, replicas: str) -> None:
     program = site.write(
         """
+        import sys
         from dragon.data.ddict import DDict, DDictError
         from dragon.data.files import DictionaryFileSystem
 
         if __name__ == "__main__":
-            ddict = DDict(1, 2, 2**26)
+            ddict = DDict(1, 2, 2**26, replicas=int(sys.argv[1]))
             files = DictionaryFileSystem(ddict)
             for i in range(20):
                 files.pipe_file(f"folder/{i}", bytes([i]) * 10_000 * i)
@@ -243,5 +245,5 @@ def test_over_two_nodes(site: Site) -> None:
             ddict.destroy()
         """
     )
-    done = site.dragon("--nodes", "2", program)
+    done = site.dragon("--nodes", "2", program, replicas)
     assert (done.returncode, done.stdout) == (0, "20\n"), done.stderr
