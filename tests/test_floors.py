@@ -12,6 +12,7 @@ FLOORS = {
     "infrastructure": 1,
     "runtime": 2,
     "agent": 3,
+    "ai": 4,
     "data": 4,
     "globalservices": 4,
     "native": 4,

@@ -82,6 +82,49 @@ def test_tensors(ddict: DDict) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
+def test_many_small_values_go_together_into_a_small_dictionary(make: Callable[..., DDict]) -> None:
+    ddict = make(1, System().nnodes * 3 * 2**20)
+    ddict.update({number: number for number in range(10_000)})
+    assert len(ddict) == 10_000
+    with pytest.raises(DDictFullError):
+        ddict.put_many(dict.fromkeys(range(10000), b"x" * 1000))
+    assert ddict[9_999] == 9_999
+    assert sum(one.total_used_bytes for one in ddict.stats) < 2**20
+
+
+class Reversed:
+    """A pickler."""
+
+    @staticmethod
+    def dumps(value: str) -> bytes:
+        return value.encode()[::-1]
+
+    @staticmethod
+    def loads(data: bytes) -> str:
+        return data[::-1].decode()
+
+
+def test_a_pickler_is_used_everywhere(ddict: DDict) -> None:
+    with ddict.pickler(key_pickler=Reversed, value_pickler=Reversed) as other:
+        other["abc"] = "value"
+        other.update(more="values")
+        other.begin_put("third", "one").result()
+        other.pput("fourth", "kept")
+        assert (other["abc"], other.get("abc"), other.get_many(["abc", "more"])) == (
+            "value",
+            "value",
+            ["value", "values"],
+        )
+        assert other.begin_get("third").result() == "one"
+        assert dict(other.items()) == {"abc": "value", "more": "values", "third": "one", "fourth": "kept"}
+        assert set(other.local_keys()) <= set(other) == {"abc", "fourth", "more", "third"}
+        assert other.pop("abc") == "value"
+        other.wait_for("more", "values", timeout=5)
+        other.bput("everywhere", "x")
+        assert other.bget("everywhere") == "x"
+        assert sorted(ddict) == [b"driht", b"erehwyreve", b"erom", b"htruof"]  # others see what was made of the keys
+
+
 def test_equal_keys_are_one_key(ddict: DDict) -> None:
     ddict[1] = "one"
     assert ddict[1.0] == ddict[True] == "one"

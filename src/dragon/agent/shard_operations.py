@@ -91,7 +91,20 @@ OPERATIONS: dict[str, Operation] = {
     "state": _state,
     **{
         name: _plain(name)
-        for name in ("contains", "keys", "count", "add", "clear", "freeze", "usage", "note_writer", "writers")
+        for name in (
+            "contains",
+            "keys",
+            "part",
+            "size",
+            "sizes",
+            "count",
+            "add",
+            "clear",
+            "freeze",
+            "usage",
+            "note_writer",
+            "writers",
+        )
     },
 }
 

@@ -24,7 +24,7 @@ from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.shard import Shard, make_words, mark_gone
-from dragon.runtime.snapshot import Header, read_header, read_records, snapshot_path, snapshots_in, write_snapshot
+from dragon.runtime.snapshot import Header, read_header, records_in, snapshot_path, snapshots_in, write_snapshot
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
@@ -254,7 +254,8 @@ def _restore(shard: Shard, checkpoint: int) -> None:
             f"{path} was written by one of {header.managers} managers; this dictionary has {settings.managers}"
         )
     shard.begin_anew(checkpoint)
-    read_records(path, lambda key, flags, record: shard.put(key, record, checkpoint, shard.own_flags(flags)))
+    for key, flags, record in records_in(path):
+        shard.put(key, record, checkpoint, shard.own_flags(flags))
     if not settings.read_only:
         for newer in snapshots_in(settings.persist_path, settings.name, settings.manager):
             if newer > checkpoint:

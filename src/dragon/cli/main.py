@@ -32,6 +32,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon ps [RUN]                   list your runs on this machine, or the processes of one
   dragon doctor [RUN]               what a run waits for: its agent and every process, with stacks
   dragon kill RUN                   end a run, and all that belongs to it
+  dragon ddict ls|stat|dump|load    your runs' distributed dictionaries, and files of what is in them
   dragon plan [--json] PROG ...     run it, and print which process ran where
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"]):
+    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"]):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan

@@ -17,7 +17,9 @@ from dragon.runtime.serialization import dumps
 
 __all__ = [
     "BLOB",
+    "FOREIGN",
     "Record",
+    "bytes_in",
     "decode_key",
     "decode_value",
     "digest",
@@ -30,6 +32,9 @@ __all__ = [
 BLOB = 32 * 1024  # bytes from which a buffer is kept beside the head
 
 _INT, _STR, _BYTES, _PICKLE, _BUFFERS, _PLAIN_BLOB = range(6)
+FOREIGN = b"x"
+"""Begins a key that something else than this module turned into bytes."""
+
 _COUNT = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 _SIMPLE = frozenset({float, bool, type(None)})
@@ -102,14 +107,16 @@ class _Collected(bytearray):
         return len(data)
 
 
-def decode_key(data: bytes) -> Any:
-    """The key that encode_key() wrote; where several are equal, the integer."""
+def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
+    """The key that encode_key() wrote; where several are equal, the integer. `loads` reads what of it is pickled.
+
+    A foreign key is the bytes object that it was turned into."""
     kind, body = data[:1], data[1:]
     if kind == b"s":
         return body.decode("utf-8", "surrogatepass")
     if kind == b"i":
         return int(body)
-    if kind == b"b":
+    if kind in (b"b", FOREIGN):
         return body
     if kind == b"f":
         return struct.unpack(">d", body)[0]
@@ -117,10 +124,10 @@ def decode_key(data: bytes) -> Any:
         parts, start = [], 0
         while start < len(body):
             (size,) = _COUNT.unpack_from(body, start)
-            parts.append(decode_key(body[start + 4 : start + 4 + size]))
+            parts.append(decode_key(body[start + 4 : start + 4 + size], loads))
             start += 4 + size
         return tuple(parts) if kind == b"t" else frozenset(parts)
-    return pickle.loads(body)
+    return loads(body)
 
 
 def digest(key: bytes) -> bytes:
@@ -167,8 +174,9 @@ def _encode_object_value(value: Any) -> Record:
     return Record(b"".join([bytes([_BUFFERS]), _COUNT.pack(len(sizes)), table, *following, data]), list(blobs))
 
 
-def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
-    """The value of a record. `blob` gives a blob by its place: as bytes if asked to, else as memory for the value."""
+def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any] = pickle.loads) -> Any:
+    """The value of a record. `blob` gives a blob by its place: as bytes if asked to, else as memory for the value.
+    `loads` reads what of it is pickled."""
     kind = head[0]
     if kind == _INT:
         return int.from_bytes(head[1:], "little", signed=True)
@@ -177,7 +185,7 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
     if kind == _BYTES:
         return head[1:]
     if kind == _PICKLE:
-        return pickle.loads(memoryview(head)[1:])
+        return loads(memoryview(head)[1:])
     if kind == _PLAIN_BLOB:
         return blob(0, True)
     if kind != _BUFFERS:
@@ -192,7 +200,14 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any]) -> Any:
         else:
             buffers.append(bytearray(head[start : start + size]))
             start += size
-    return pickle.loads(memoryview(head)[start:], buffers=buffers)
+    return loads(memoryview(head)[start:], buffers=buffers)
+
+
+def bytes_in(head: bytes, blobs: int) -> int:
+    """The length of the bytes object that a record holds, -1 where it holds something else. `blobs`: their bytes."""
+    if head[0] == _BYTES:
+        return len(head) - 1
+    return blobs if head[0] == _PLAIN_BLOB else -1
 
 
 def of_int(value: int) -> bytes:

@@ -27,7 +27,7 @@ from dragon.infrastructure.ddict_errors import (
 from dragon.infrastructure.errors import DestroyedError
 from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Entries, Settings, Stored
 from dragon.runtime.handle import Words
-from dragon.runtime.records import Record, int_of, of_int
+from dragon.runtime.records import Record, bytes_in, int_of, of_int
 
 __all__ = ["MISSING", "Shard", "make_words", "mark_gone"]
 
@@ -134,6 +134,35 @@ class Shard(Entries):
         """All keys, but for copies of broadcasts."""
         return [bytes(stored.key) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST]
 
+    def part(self, key: bytes, checkpoint: int, start: int | None, stop: int | None) -> bytes | None:
+        """value[start:stop] of a bytes value, None where there is no such key. Raises DDictError for another value."""
+
+        def take(stored: Stored) -> bytes:
+            size = _size_of(stored)
+            if size < 0:
+                raise DDictError(f"the value is no bytes object, in {self.where}", "INVALID_ARGUMENT")
+            pieces = stored.blobs[0] if stored.blobs else [stored.head[1:]]
+            first, last, _ = slice(start, stop).indices(size)
+            parts = []
+            for piece in pieces:
+                parts.append(bytes(piece[max(0, first) : max(0, last)]))
+                first, last = first - len(piece), last - len(piece)
+            return b"".join(parts)
+
+        found = self.read(key, checkpoint, take)
+        return None if found is MISSING else bytes(found)
+
+    def size(self, key: bytes, checkpoint: int) -> int | None:
+        """The length of a key's value where that is a bytes object, -1 where it is not, None where there is no key."""
+        found = self.read(key, checkpoint, _size_of)
+        return None if found is MISSING else int(found)
+
+    def sizes(self, checkpoint: int) -> list[tuple[bytes, int]]:
+        """The same of all keys, but for copies of broadcasts."""
+        return [
+            (bytes(stored.key), _size_of(stored)) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST
+        ]
+
     def count(self, checkpoint: int) -> int:
         """How many keys."""
         if self._versioned:
@@ -146,7 +175,7 @@ class Shard(Entries):
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record. Raises DDictFullError where it does not fit; then nothing has changed."""
-        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags), key)
+        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags))
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
@@ -155,7 +184,7 @@ class Shard(Entries):
             for key, record in records:
                 self._put(txn, key, record, checkpoint, flags)
 
-        self._write(sum(record.size + _CLAIM for _, record in records), checkpoint, put_all)
+        self._write(sum(record.size for _, record in records), checkpoint, put_all, len(records))
 
     def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
         """Delete a key: what `take` makes of its record (True without it), or MISSING."""
@@ -229,7 +258,7 @@ class Shard(Entries):
             for name, entry in zip(names, data, strict=True):
                 txn.put(name, entry)
 
-        self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all)
+        self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all, len(names))
 
     def hold(self, checkpoint: int) -> Generator[Stored]:
         """scan() of the state as it is now, whatever is written until it is read; close() lets it go."""
@@ -312,8 +341,8 @@ class Shard(Entries):
 
     # ---- a write transaction
 
-    def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], key: bytes = b"") -> Any:
-        words = self.words
+    def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], entries: int = 1) -> Any:
+        words, claim = self.words, size + entries * _CLAIM
         for again in (True, False):
             try:
                 with self._env.begin(write=True, buffers=True) as txn:
@@ -322,8 +351,8 @@ class Shard(Entries):
                         raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
                     if words[NEWEST] != checkpoint:
                         self._move_to(checkpoint)
-                    if words.add(_WRITTEN, size + _CLAIM) + size + _CLAIM > words[_ROOM]:
-                        self._make_room(txn, size)
+                    if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
+                        self._make_room(txn, size, claim)
                     result = change(txn)
                 words.add(CHANGES, 1)
                 return result
@@ -348,19 +377,20 @@ class Shard(Entries):
                 "retired",
             )
 
-    def _make_room(self, txn: Any, size: int) -> None:
-        """See that a write fits, and that the file has memory for it before: a mapping of a full file system would end
-        the process. What was found lasts for as many bytes as the words then say."""
+    def _make_room(self, txn: Any, size: int, claim: int) -> None:
+        """See that a write of `size` bytes fits, and that the file has memory for the `claim` by which it may grow: a
+        mapping of a full file system would end the process. What was found lasts for as many bytes as the words then
+        say."""
         words, most = self.words, _map_size(self.settings.capacity)
         end = (self._env.info()["last_pgno"] + 1) * _PAGE
         left = self.settings.capacity - _used(txn.stat())
         if size > max(left, 0):
             raise _NoRoomError("make it with a larger total_mem")
-        wanted = min(most, end + size + _CLAIM)
+        wanted = min(most, end + claim)
         if wanted > words[_ALLOCATED]:
             self._allocate(min(most, -(-wanted // _STEP) * _STEP))
         room = left if words[_ALLOCATED] == most else min(left, words[_ALLOCATED] - end)
-        words[_ROOM], words[_WRITTEN] = max(room, 0), size + _CLAIM
+        words[_ROOM], words[_WRITTEN] = max(room, 0), claim
 
     def _allocate(self, size: int) -> None:
         fd = os.open(Path(self.settings.folder) / "data.mdb", os.O_RDWR)
@@ -399,3 +429,7 @@ class _NoRoomError(Exception):
 
 def _used(stat: Any) -> int:
     return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * _PAGE
+
+
+def _size_of(stored: Stored) -> int:
+    return bytes_in(stored.head, sum(len(piece) for blob in stored.blobs for piece in blob))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +18,7 @@ from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record
 
-__all__ = ["Header", "read_header", "read_records", "snapshot_path", "snapshots_in", "write_snapshot"]
+__all__ = ["Header", "read_header", "records_in", "snapshot_path", "snapshots_in", "write_snapshot"]
 
 _MAGIC = b"DRGNDICT"
 _VERSION = 1
@@ -135,8 +135,8 @@ def _header(path: Path, file: BinaryIO) -> Header:
         raise DDictPersistCheckpointError(f"{path} is damaged: {error}") from error
 
 
-def read_records(path: Path, take: Callable[[bytes, int, Record], None]) -> None:
-    """Have `take` called with key, flags and record of each that a file holds, which was checked before."""
+def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
+    """Key, flags and record of each that a file holds, which was checked before."""
     with path.open("rb") as file:
         _header(path, file)
         while True:
@@ -145,4 +145,4 @@ def read_records(path: Path, take: Callable[[bytes, int, Record], None]) -> None
                 return
             sizes = [_SIZE.unpack(file.read(_SIZE.size))[0] for _ in range(count)]
             key, head = file.read(key_size), file.read(head_size)
-            take(key, flags, Record(head, [file.read(size) for size in sizes]))
+            yield key, flags, Record(head, [file.read(size) for size in sizes])

@@ -22,7 +22,8 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.nodes import node_at
-from dragon.runtime.records import Record, encode_key
+from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value
+from dragon.runtime.shard import MISSING
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node
@@ -104,6 +105,11 @@ class Client:
             found._timeout = timeout
         return found
 
+    @property
+    def name(self) -> str:
+        """The name by which the dictionary is persisted, and listed by `dragon ddict ls`."""
+        return self._options.name
+
     def detach(self) -> None:
         """Drop this handle; others go on."""
         self._attached = self._life = self._one = None
@@ -150,7 +156,18 @@ class Client:
     # ---- shards
 
     def _key(self, key: Any) -> bytes:
-        return encode_key(key) if self._picklers[0] is None else b"x" + bytes(self._picklers[0](key))
+        return encode_key(key) if self._picklers[0] is None else FOREIGN + bytes(self._picklers[0].dumps(key))
+
+    def _decoded(self, key: bytes) -> Any:
+        foreign = self._picklers[0] is not None and key.startswith(FOREIGN)
+        return self._picklers[0].loads(key[len(FOREIGN) :]) if foreign else decode_key(key)
+
+    def _record(self, value: Any) -> Record:
+        return encode_value(value if self._picklers[1] is None else self._picklers[1].dumps(value))
+
+    def _loaded(self, value: Any) -> Any:
+        """What was read, which may be MISSING."""
+        return value if self._picklers[1] is None or value is MISSING else self._picklers[1].loads(value)
 
     def _shard(self, encoded: bytes) -> AnyShard:
         one = self._one
@@ -214,7 +231,7 @@ class Client:
     def pickler(self, key_pickler: Any = None, value_pickler: Any = None) -> Iterator[Self]:
         """A handle that turns keys and values into bytes and back with `dumps` and `loads` of these instead."""
         changed = self._again()
-        changed._picklers = (key_pickler.dumps if key_pickler is not None else None, value_pickler)
+        changed._picklers = (key_pickler, value_pickler)
         yield changed
 
     def which_manager(self, key: Any) -> int:

@@ -23,7 +23,7 @@ from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesVi
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.entries import BROADCAST, PERSISTENT
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.records import Record, decode_key, encode_key, encode_value
+from dragon.runtime.records import Record, encode_key, encode_value
 from dragon.runtime.shard import MISSING
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         value = shard.value(encoded, self._checkpoint, self._exact)
         if value is MISSING:
             if self._exact:
-                return self._await(shard, encoded, key)
+                return self._loaded(self._await(shard, encoded, key))
             raise self._missing(key, shard)
         return value if self._picklers[1] is None else self._picklers[1].loads(value)
 
@@ -170,7 +170,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
             raise DDictError(
                 "this batch is not one of persistent puts: start_batch_put(persist=True)", "INVALID_OPERATION"
             )
-        encoded, record = self._key(key), encode_value(value)
+        encoded, record = self._key(key), self._record(value)
         if self._batch is not None:
             self._add_to_batch(encoded, record)
             return
@@ -187,7 +187,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         """Remove a key; its value, or `default`. Raises DDictKeyError where there is neither (None is no default)."""
         encoded = self._key(key)
         shard = self._shard(encoded)
-        value = self._write(shard, lambda: shard.take(encoded, self._checkpoint))
+        value = self._loaded(self._write(shard, lambda: shard.take(encoded, self._checkpoint)))
         if value is MISSING:
             if default is _UNSET or default is None:
                 raise self._missing(key, shard)
@@ -197,7 +197,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`."""
         encoded = self._key(key)
-        value = self._shard(encoded).value(encoded, self._checkpoint, self._exact)
+        value = self._loaded(self._shard(encoded).value(encoded, self._checkpoint, self._exact))
         return default if value is MISSING else value
 
     def __contains__(self, key: Any) -> bool:
@@ -216,7 +216,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         shard = self._shard(encoded)
         self._until(
             shard,
-            lambda: shard.value(encoded, self._checkpoint),
+            lambda: self._loaded(shard.value(encoded, self._checkpoint)),
             lambda found: found is not MISSING and bool(found == value),
             self._timeout if timeout is None else timeout,
             f"key {key!r} to be {value!r}",
@@ -238,7 +238,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         batches = self._empty_batches()
         size = 0
         for key, value in items.items() if isinstance(items, Mapping) else items:
-            encoded, record = self._key(key), encode_value(value)
+            encoded, record = self._key(key), self._record(value)
             batches[self._place(encoded)].append((encoded, record))
             size += record.size
             if size > _AT_ONCE:
@@ -263,7 +263,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         shard = self._shard(encoded)
         if self._guarded:
             self._may_write(shard)
-        return shard.begin_put(encoded, encode_value(value), self._checkpoint)
+        return shard.begin_put(encoded, self._record(value), self._checkpoint)
 
     def update(self, *others: Any, **more: Any) -> None:
         """Put what dict.update() would."""
@@ -309,7 +309,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         if self._batch is not None:
             raise DDictError("a broadcast is no part of a batch", "INVALID_OPERATION")
         self._no_future()
-        encoded, record = self._key(key), encode_value(value)
+        encoded, record = self._key(key), self._record(value)
         own = self._place(encoded)
         pending = [
             shard.begin_put(encoded, record, self._checkpoint, 0 if i == own else BROADCAST)
@@ -321,7 +321,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
     def bget(self, key: Any) -> Any:
         """The value of a broadcast put, from this process's main manager."""
         shard = self._open_shards()[self.main_manager]
-        value = shard.value(self._key(key), self._checkpoint)
+        value = self._loaded(shard.value(self._key(key), self._checkpoint))
         if value is MISSING:
             raise self._missing(key, shard)
         return value
@@ -344,7 +344,7 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
 
     def __iter__(self) -> Iterator[Any]:
         for keys in self._on_all("keys", self._checkpoint):
-            yield from map(decode_key, keys)
+            yield from map(self._decoded, keys)
 
     def keys(self) -> DDictKeysView:  # type: ignore[override]
         """All keys, as they are when they are looked at."""
@@ -368,9 +368,38 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         while together := list(islice(wanted, _TOGETHER)):
             pending = [self._begin_get(key) for key in together]
             for key, one in zip(together, pending, strict=True):
-                value = one.result(self._timeout)
+                value = self._loaded(one.result(self._timeout))
                 if value is not MISSING:
                     yield key, value
+
+    def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
+        """self[key][start:stop] of a bytes value, of which only that part is fetched.
+
+        Raises DDictKeyError, and DDictError where the value is no bytes object.
+        """
+        part = self._begin_part(key, start, stop).result(self._timeout)
+        if part is None:
+            raise self._missing(key, self._shard(self._key(key)))
+        return bytes(part)
+
+    def _begin_part(self, key: Any, start: int | None, stop: int | None) -> Pending:
+        encoded = self._key(key)
+        return self._shard(encoded).begin("part", encoded, self._checkpoint, start, stop)
+
+    def bytes_size(self, key: Any) -> int:
+        """The length of a bytes value, which is not fetched for that; -1 for any other. Raises DDictKeyError."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        found = shard.begin("size", encoded, self._checkpoint).result(self._timeout)
+        if found is None:
+            raise self._missing(key, shard)
+        return int(found)
+
+    def bytes_sizes(self) -> Iterator[tuple[Any, int]]:
+        """All keys with the lengths of their bytes values, -1 for any other value."""
+        for sizes in self._on_all("sizes", self._checkpoint):
+            for key, size in sizes:
+                yield self._decoded(key), size
 
     def popitem(self) -> tuple[Any, Any]:
         """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
@@ -512,4 +541,4 @@ class _Present(Pending):
         value = self._pending.result(timeout)
         if value is MISSING:
             raise self._ddict._missing(self._key, self._ddict._shard(self._ddict._key(self._key)))
-        return value
+        return self._ddict._loaded(value)

@@ -22,6 +22,8 @@ __all__ = ["ReplicatedShard"]
 
 _PATIENCE = 30.0  # seconds until a new holder is found
 _LOOK_AGAIN = 0.05
+# What the copy of this node can tell.
+_READS = frozenset({"part", "size"})
 # Done twice, they would do more than once.
 _ONCE_ONLY = frozenset({"add", "pop"})
 
@@ -61,6 +63,13 @@ class ReplicatedShard(RemoteShard):
     def begin_value(self, key: bytes, checkpoint: int) -> Pending:
         """Begin value()."""
         pending: Pending = self._read("begin_value", key, checkpoint)
+        return pending
+
+    def begin(self, method: str, *arguments: Any) -> Pending:
+        """Begin any operation with plain arguments."""
+        if method not in _READS:
+            return super().begin(method, *arguments)
+        pending: Pending = self._read("begin", method, *arguments)
         return pending
 
     def contains(self, key: bytes, checkpoint: int) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dragon.runtime.records import decode_key
-
 if TYPE_CHECKING:
     from dragon.data.ddict.ddict import DDict
 
@@ -81,7 +79,7 @@ class _View:
     def _keys(self) -> Iterator[Any]:
         if self._managers is None:
             return iter(self._ddict)
-        return (decode_key(key) for keys in self._ddict._keys_of(self._managers) for key in keys)
+        return (self._ddict._decoded(key) for keys in self._ddict._keys_of(self._managers) for key in keys)
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         # A key that is gone by the time it is read is left out.

@@ -1,0 +1,292 @@
+"""`dragon ddict`: the dictionaries of your runs, and files of what is in them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragon.cli import dictionaries, runs
+from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
+from dragon.data import arrow, plain_files
+from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.runtime.snapshot import read_header, records_in
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  dragon ddict ls                                 the dictionaries of your runs on this machine
+  dragon ddict ls 3fa9c1                          those of one run (`dragon ps` lists runs)
+  dragon ddict stat weights                       keys and memory of each of its managers
+  dragon ddict dump weights weights.parquet       all keys and values as a table; .arrow and .feather too
+  dragon ddict dump weights weights/              as a folder with a file for each key
+  dragon ddict load weights weights.parquet       put what a table or a folder holds into a live dictionary
+  dragon ddict ls --persisted /scratch/ckpt       the checkpoints that were written to a folder
+  dragon ddict dump weights w.arrow --persisted /scratch/ckpt --checkpoint 3
+
+NAME is what the program gave as DDict(name=...), or the beginning of it. A program goes on while this looks, dumps or
+loads. Values that are not all numbers, text, bytes objects or one-dimensional arrays of one kind are pickled, and so
+are most values of persisted files; pickles of a file are only read with --allow-pickle, because they can run any
+program.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what the words say; the exit code."""
+    arguments = _parser().parse_args(words)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except (DragonError, OSError, ValueError, ModuleNotFoundError) as error:
+        print(f"dragon ddict: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dragon ddict",
+        description="Look at distributed dictionaries, and write them to files or read them from files.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    ls = commands.add_parser("ls", help="list dictionaries", description="List dictionaries.")
+    ls.add_argument("run", nargs="?", metavar="RUN", help="the run whose dictionaries to list")
+    ls.set_defaults(command=_ls)
+    stat = commands.add_parser("stat", help="keys and memory of each manager", description="Describe a dictionary.")
+    stat.set_defaults(command=_stat)
+    dump = commands.add_parser("dump", help="write a dictionary to a file", description="Write keys and values.")
+    dump.set_defaults(command=_dump)
+    load = commands.add_parser("load", help="put what a file holds into a dictionary", description="Put from a file.")
+    load.set_defaults(command=_load)
+    for command in (stat, dump, load):
+        command.add_argument("name", metavar="NAME", help="the dictionary")
+        if command is not stat:
+            command.add_argument("file", metavar="FILE", help=f"{', '.join(arrow.SUFFIXES)}, or a folder")
+        command.add_argument("--run", metavar="RUN", help="of which run, where several have that name")
+    for command in (ls, stat, dump):
+        command.add_argument("--persisted", type=Path, metavar="FOLDER", help="look at the checkpoints in a folder")
+    for command in (stat, dump, load):
+        command.add_argument("--checkpoint", type=int, metavar="N", help="which checkpoint (default: the newest)")
+    for command in (dump, load):
+        command.add_argument("--allow-pickle", action="store_true", help="read pickles of files that you trust")
+    for command in (ls, stat):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+# ---- ls, stat
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    if arguments.persisted is not None:
+        persisted = dictionaries.persisted_in(arguments.persisted)
+        if arguments.json:
+            print(json.dumps([_plain_persisted(one) for one in persisted], indent=2))
+        elif not persisted:
+            print(f"there are no checkpoints of dictionaries in {arguments.persisted}")
+        else:
+            rows = [["NAME", "CHECKPOINT", "MANAGERS", "BYTES"]]
+            rows += [[one.name, str(one.checkpoint), str(len(one.files)), _size(one.size)] for one in persisted]
+            print(runs.table(rows))
+        return 0
+    found, troubles = _live(arguments.run)
+    if arguments.json:
+        print(json.dumps([_plain(one) for one in found], indent=2))
+    elif not found:
+        print("there are no dictionaries in your runs on this machine")
+    else:
+        rows = [["RUN", "NAME", "MANAGERS", "NODES", "KEYS", "USED", "TOTAL"]]
+        for one in found:
+            nodes = str(len(set(one.nodes)))
+            rows.append(
+                [one.run, one.name, str(len(one.managers)), nodes, str(one.keys), _size(one.used), _size(one.total)]
+            )
+        print(runs.table(rows))
+    for trouble in troubles:
+        print(f"dragon ddict: {trouble}", file=sys.stderr)
+    return 1 if troubles else 0
+
+
+def _stat(arguments: argparse.Namespace) -> int:
+    if arguments.persisted is not None:
+        return _stat_persisted(_chosen_persisted(arguments), arguments.json)
+    one = _chosen(arguments)
+    if arguments.json:
+        print(json.dumps(_plain(one), indent=2))
+        return 0
+    oldest, newest = one.checkpoints
+    held = f"checkpoint {newest}" if oldest == newest else f"checkpoints {oldest} to {newest}"
+    notes = [held, f"{one.keys} keys", f"{_size(one.used)} of {_size(one.total)} used"]
+    notes += [f"{one.replicas} replicas"] * (one.replicas > 1) + ["frozen"] * one.frozen
+    print(f"{one.name} of run {one.run}: {', '.join(notes)}")
+    rows = [["MANAGER", "NODE", "HOST", "KEYS", "USED", "TOTAL", "FULL"]]
+    for node, manager in zip(one.nodes, one.managers, strict=True):
+        full = f"{manager.pool_utilization:.0f}%"
+        used, total = _size(manager.total_used_bytes), _size(manager.total_bytes)
+        rows.append([str(manager.manager_id), str(node), manager.hostname, str(manager.num_keys), used, total, full])
+    print(runs.table(rows))
+    return 0
+
+
+def _stat_persisted(one: Persisted, as_json: bool) -> int:
+    rows = []
+    for manager, path in sorted(one.files.items()):
+        header = read_header(path)  # compares the checksum
+        rows.append([f"{manager} of {header.managers}", str(sum(1 for _ in records_in(path))), path])
+    if as_json:
+        files = [{"manager": row[0], "keys": int(str(row[1])), "file": str(row[2])} for row in rows]
+        print(json.dumps({**_plain_persisted(one), "files": files}, indent=2))
+        return 0
+    print(f"{one.name}, checkpoint {one.checkpoint}: {_size(one.size)}, all files are whole")
+    lines = [[str(row[0]), str(row[1]), _size(Path(str(row[2])).stat().st_size), str(row[2])] for row in rows]
+    print(runs.table([["MANAGER", "KEYS", "BYTES", "FILE"], *lines]))
+    return 0
+
+
+def _plain(one: Live) -> dict[str, Any]:
+    managers = [
+        {
+            "manager": manager.manager_id,
+            "node": node,
+            "host": manager.hostname,
+            "keys": manager.num_keys,
+            "used": manager.total_used_bytes,
+            "total": manager.total_bytes,
+        }
+        for node, manager in zip(one.nodes, one.managers, strict=True)
+    ]
+    sums = {"keys": one.keys, "used": one.used, "total": one.total}
+    names = ("run", "name", "replicas", "checkpoints", "frozen")
+    return {**{name: getattr(one, name) for name in names}, **sums, "managers": managers}
+
+
+def _plain_persisted(one: Persisted) -> dict[str, Any]:
+    return {"name": one.name, "checkpoint": one.checkpoint, "managers": len(one.files), "bytes": one.size}
+
+
+def _size(count: int) -> str:
+    number, unit = float(count), "B"
+    for larger in ("K", "M", "G", "T"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{count}B" if unit == "B" else f"{number:.1f}{unit}"
+
+
+# ---- dump, load
+
+
+def _dump(arguments: argparse.Namespace) -> int:
+    path = _checked(arguments.file)
+    pairs: Callable[[], Iterable[tuple[Any, Any]]]
+    if arguments.persisted is not None:
+        one = _chosen_persisted(arguments)
+        count = dictionaries.pairs_in(one, arguments.allow_pickle)[0]
+
+        def pairs() -> Iterable[tuple[Any, Any]]:
+            return dictionaries.pairs_in(one, arguments.allow_pickle)[1]
+    else:
+        ddict = _opened(arguments)
+        count = len(ddict)
+
+        def pairs() -> Iterable[tuple[Any, Any]]:
+            return dictionaries.pairs_of(ddict)
+
+    if path.suffix in arrow.SUFFIXES:
+        written = arrow.write_table(path, lambda: _shown(pairs(), count))
+    else:
+        written = plain_files.write_folder(path, _shown(pairs(), count))
+    print(f"{written} keys are in {path}")
+    return 0
+
+
+def _load(arguments: argparse.Namespace) -> int:
+    path = _checked(arguments.file)
+    read = arrow.read_table if path.suffix in arrow.SUFFIXES else plain_files.read_folder
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}")
+    count, pairs = read(path, arguments.allow_pickle)
+    ddict = _opened(arguments)
+    try:
+        put = dictionaries.put_all(ddict, _shown(pairs, count))
+    finally:
+        ddict.detach()
+    print(f"put {put} keys into {ddict.name}")
+    return 0
+
+
+def _checked(file: str) -> Path:
+    """The file or folder to write or read. Raises ValueError for a suffix that is not known."""
+    path = Path(file)
+    known = path.suffix in arrow.SUFFIXES
+    if path.is_dir() or file.endswith("/") or known or not path.suffix:
+        return path
+    raise ValueError(f"{file}: the name of a table ends in {', '.join(arrow.SUFFIXES)}, that of a folder in /")
+
+
+def _shown(pairs: Iterable[tuple[Any, Any]], count: int) -> Iterable[tuple[Any, Any]]:
+    """The same, with a bar on a terminal where it takes longer than a second."""
+    pairs = dictionaries.readable(pairs)
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return pairs  # it is not needed otherwise
+    shown: Iterable[tuple[Any, Any]] = tqdm(pairs, total=count, unit=" keys", delay=1, disable=None)
+    return shown
+
+
+# ---- which one is meant
+
+
+def _live(word: str | None) -> tuple[list[Live], list[str]]:
+    """The dictionaries of one run or all, and what could not be looked at."""
+    found = runs.find()
+    chosen = found if word is None else [runs.choose(word, found)]
+    live: list[Live] = []
+    troubles: list[str] = []
+    for run in chosen:
+        try:
+            live += dictionaries.in_run(run, dictionaries.look)
+        except RunEndedError:
+            continue  # since it was found
+        except DragonError as error:
+            troubles.append(f"run {run.name}: {error}")
+    return live, troubles
+
+
+def _chosen(arguments: argparse.Namespace) -> Live:
+    found, troubles = _live(arguments.run)
+    try:
+        return dictionaries.choose(arguments.name, found)
+    except NoSuchDictionaryError as error:
+        raise NoSuchDictionaryError("; ".join([str(error), *troubles])) from None
+
+
+def _opened(arguments: argparse.Namespace) -> Any:
+    """A handle of the dictionary that is meant; this process belongs to its run from now on."""
+    one = _chosen(arguments)
+    dictionaries.join(runs.choose(one.run, runs.find()))
+    return dictionaries.open_live(one, arguments.checkpoint)
+
+
+def _chosen_persisted(arguments: argparse.Namespace) -> Persisted:
+    found = dictionaries.persisted_in(arguments.persisted)
+    named = [one for one in found if one.name == arguments.name]
+    if not named:
+        there = ", ".join(sorted({one.name for one in found})) or "none"
+        raise NoSuchDictionaryError(
+            f"there is no dictionary {arguments.name!r} in {arguments.persisted}; there is {there}"
+        )
+    if arguments.checkpoint is None:
+        return named[-1]
+    for one in named:
+        if one.checkpoint == arguments.checkpoint:
+            return one
+    there = ", ".join(str(one.checkpoint) for one in named)
+    raise NoSuchDictionaryError(f"{arguments.name!r} has no checkpoint {arguments.checkpoint} there, but {there}")

@@ -1,0 +1,295 @@
+"""The dictionaries of the runs on this machine, and those that were persisted in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragon import _core
+from dragon.cli.processes import PATIENCE
+from dragon.cli.runs import Run
+from dragon.data.ddict import DDict, DDictKeyError, DDictManagerStats
+from dragon.data.ddict.creation import from_text
+from dragon.data.pickles import loader
+from dragon.infrastructure import parameters
+from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
+from dragon.runtime.agent_client import ask
+from dragon.runtime.entries import BROADCAST
+from dragon.runtime.inspection import ask_agent
+from dragon.runtime.nodes import run_nodes
+from dragon.runtime.records import decode_key, decode_value
+from dragon.runtime.run import join_run
+from dragon.runtime.snapshot import read_header, records_in
+
+__all__ = [
+    "Live",
+    "NoSuchDictionaryError",
+    "Persisted",
+    "choose",
+    "in_run",
+    "join",
+    "look",
+    "open_live",
+    "pairs_in",
+    "pairs_of",
+    "persisted_in",
+    "put_all",
+    "readable",
+]
+
+_LONGER = 20.0  # seconds for a run to tell of all its dictionaries
+_UNDER_WAY = 32  # values that are asked for, or sent, at a time
+
+
+class NoSuchDictionaryError(DragonError):
+    """A name means no dictionary, or several; the message says which there are."""
+
+
+class Live(msgspec.Struct):
+    """A dictionary of a run. Memory is in bytes; `text` is what one attaches with."""
+
+    run: str
+    name: str
+    text: str
+    replicas: int
+    checkpoints: tuple[int, int]
+    frozen: bool
+    managers: list[DDictManagerStats]
+    nodes: list[int]
+
+    @property
+    def keys(self) -> int:
+        """Of all managers."""
+        return sum(one.num_keys for one in self.managers)
+
+    @property
+    def used(self) -> int:
+        """Bytes, over all managers."""
+        return sum(one.total_used_bytes for one in self.managers)
+
+    @property
+    def total(self) -> int:
+        """Bytes, over all managers."""
+        return sum(one.total_bytes for one in self.managers)
+
+
+class Persisted(msgspec.Struct):
+    """A checkpoint of a dictionary on disk, and the file of each manager."""
+
+    name: str
+    checkpoint: int
+    files: dict[int, Path]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+# ---- of runs
+
+
+def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a process that belongs to a run. A process belongs to one run, so it is a new one.
+
+    Raises DragonError where the run does not answer, and what the function raises.
+    """
+    try:
+        ask_agent(run.nodes[0].folder, "shards.list", PATIENCE)
+    except TimeoutError:
+        raise _silent(run) from None
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(theirs, run, function, arguments))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_LONGER):
+            process.kill()
+            raise _silent(run)
+        value, error = ours.recv()
+    except EOFError:
+        raise RunEndedError(f"run {run.name} ended meanwhile") from None
+    finally:
+        process.join()
+        ours.close()
+    if error is not None:
+        raise error
+    return value
+
+
+def _silent(run: Run) -> DragonError:
+    return DragonError(f"run {run.name} does not answer; `dragon doctor {run.name}` tells more")
+
+
+def _answer(connection: Connection, run: Run, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    result: tuple[Any, DragonError | None]
+    try:
+        join(run)
+        try:
+            result = function(run, *arguments), None
+        finally:
+            _core.leave_arena()
+    except Exception as error:
+        result = None, error if isinstance(error, DragonError) else DragonError(f"{type(error).__name__}: {error}")
+    connection.send(result)
+
+
+def join(run: Run) -> None:
+    """Make this process a member of a run. Raises RunEndedError."""
+    # What this process may have inherited is of the run that it was started in.
+    for name in (parameters.RUN, parameters.PROCESS):
+        os.environ.pop(name, None)
+    join_run(run.nodes[0].folder)
+
+
+def look(run: Run) -> list[Live]:
+    """The dictionaries of the run that this process belongs to, by name."""
+    found = []
+    for node in run_nodes():
+        for text in ask("shards.list", node=node.index):
+            with contextlib.suppress(DestroyedError):  # it went away since
+                found.append(_described(run, text))
+    return sorted(found, key=lambda one: one.name)
+
+
+def _described(run: Run, text: str) -> Live:
+    descriptor = from_text(text)
+    ddict = DDict.attach(text, timeout=_LONGER)
+    ddict.sync_to_newest_checkpoint()
+    states = ddict._on_all("state")
+    described = Live(
+        run.name,
+        ddict.name,
+        text,
+        descriptor.options.replicas,
+        (min(state[0] for state in states), max(state[1] for state in states)),
+        ddict.is_frozen,
+        ddict.stats,
+        [settings.node for settings in descriptor.shards],
+    )
+    ddict.detach()
+    return described
+
+
+def choose(name: str, found: list[Live]) -> Live:
+    """The dictionary that a name, or the beginning of one, means. Raises NoSuchDictionaryError."""
+    exact = [one for one in found if one.name == name]
+    chosen = exact or [one for one in found if one.name.startswith(name)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        where = ", ".join(f"{one.name} of run {one.run}" for one in chosen)
+        raise NoSuchDictionaryError(f"{name!r} may be any of these: {where}; --run names a run")
+    there = ", ".join(f"{one.name} of run {one.run}" for one in found)
+    raise NoSuchDictionaryError(f"there is no dictionary {name!r}; there is " + (there or "none"))
+
+
+def open_live(one: Live, checkpoint: int | None) -> DDict:
+    """A handle, in a process that belongs to the run. Raises DestroyedError, DDictError."""
+    ddict = DDict.attach(one.text)
+    if checkpoint is None:
+        ddict.sync_to_newest_checkpoint()
+    elif one.checkpoints[0] <= checkpoint <= one.checkpoints[1]:
+        ddict.checkpoint_id = checkpoint
+    else:
+        held = " to ".join(map(str, sorted(set(one.checkpoints))))
+        raise NoSuchDictionaryError(f"{one.name!r} holds checkpoint {held}, not {checkpoint}")
+    return ddict
+
+
+def pairs_of(ddict: DDict) -> Iterator[tuple[Any, Any]]:
+    """All keys with their values; a key that is gone by the time it is read is left out."""
+    under_way: deque[tuple[Any, Any]] = deque()
+    for key in ddict:
+        under_way.append((key, ddict.begin_get(key)))
+        if len(under_way) == _UNDER_WAY:
+            yield from _arrived(*under_way.popleft())
+    while under_way:
+        yield from _arrived(*under_way.popleft())
+
+
+def _arrived(key: Any, pending: Any) -> Iterator[tuple[Any, Any]]:
+    with contextlib.suppress(DDictKeyError):
+        yield key, pending.result()
+
+
+def readable(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """The same. Raises DragonError for something that cannot be unpickled in this process."""
+    try:
+        yield from pairs
+    except (AttributeError, ImportError) as error:
+        raise DragonError(
+            f"something in it is of a class that is not known here: {error}; "
+            "PYTHONPATH=FOLDER names the folder of the program's modules"
+        ) from error
+
+
+def put_all(ddict: DDict, pairs: Iterable[tuple[Any, Any]]) -> int:
+    """Put keys and values; how many."""
+    under_way: deque[Any] = deque()
+    count = 0
+    for key, value in pairs:
+        under_way.append(ddict.begin_put(key, value))
+        count += 1
+        if len(under_way) == _UNDER_WAY:
+            under_way.popleft().result()
+    while under_way:
+        under_way.popleft().result()
+    return count
+
+
+# ---- on disk
+
+
+def persisted_in(folder: Path) -> list[Persisted]:
+    """The checkpoints in a folder, by name and number. Raises OSError where there is no such folder."""
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+    files = []
+    for path in folder.glob("*.ddict"):
+        name, _, numbers = path.stem.rpartition("_")
+        name, _, manager = name.rpartition("_")
+        if name and manager.isdigit() and numbers.isdigit():
+            files.append((name, int(numbers), int(manager), path))
+    return [
+        Persisted(name, checkpoint, {manager: path for _, _, manager, path in group})
+        for (name, checkpoint), group in groupby(sorted(files), key=lambda file: file[:2])
+    ]
+
+
+def pairs_in(one: Persisted, allow_pickle: bool) -> tuple[int, Iterator[tuple[Any, Any]]]:
+    """How many keys a checkpoint has, and they with their values.
+
+    Raises DDictPersistCheckpointError where a file is damaged, NoSuchDictionaryError where one is missing; and
+    PickleRefusedError at the first value that would have to be unpickled, unless that is allowed.
+    """
+    managers = {read_header(path).managers for path in one.files.values()}
+    missing = sorted(set(range(max(managers))) - one.files.keys())
+    if missing:
+        raise NoSuchDictionaryError(
+            f"checkpoint {one.checkpoint} of {one.name!r} lacks the files of manager {', '.join(map(str, missing))}"
+        )
+    count = sum(not flags & BROADCAST for path in one.files.values() for _, flags, _ in records_in(path))
+    return count, (pair for path in one.files.values() for pair in _records(path, allow_pickle))
+
+
+def _records(path: Path, allow_pickle: bool) -> Iterator[tuple[Any, Any]]:
+    loads = loader(allow_pickle, path)
+    for key, flags, record in records_in(path):
+        if not flags & BROADCAST:
+            yield decode_key(key, loads), decode_value(record.head, partial(_blob, record.blobs), loads)
+
+
+def _blob(blobs: list[Any], place: int, as_bytes: bool) -> Any:
+    return blobs[place] if as_bytes else bytearray(blobs[place])

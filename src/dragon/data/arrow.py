@@ -1,0 +1,202 @@
+"""Keys and values as a table in a file of Arrow's or Parquet's.
+
+The columns are `key` and `value`, with a type of Arrow's where all of a column are numbers, text, bytes objects or
+one-dimensional arrays of one dtype (a list for each). Otherwise the column has pickles, and is called `pickled_key` or
+`pickled_value`. What it was is noted in the schema's metadata under `dragon`, so that reading gives the same again;
+tables from elsewhere with columns `key` and `value` are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragon.data.pickles import loader
+from dragon.runtime.serialization import dumps
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["SUFFIXES", "read_table", "write_table"]
+
+SUFFIXES = (".parquet", ".arrow", ".feather")
+
+_ROWS = 1000  # of a batch at most
+_BYTES = 64 * 2**20  # of arrays and bytes objects of a batch, about
+_COLUMNS = ("key", "value")
+_PICKLED = "pickled"
+
+
+class _OtherKindError(Exception):
+    """A column has something that is not what its first rows were."""
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("tables need pyarrow: pip install 'dragon-runtime[arrow]'") from error
+    return pyarrow
+
+
+# ---- writing
+
+
+def write_table(path: Path, pairs: Callable[[], Iterable[tuple[Any, Any]]]) -> int:
+    """Write keys and values to a file, which is there when it is whole; how many.
+
+    `pairs` is called again where a column turns out not to be of one type. Raises OSError, ModuleNotFoundError.
+    """
+    pa = _pyarrow()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    kinds = ["", ""]
+    try:
+        while True:
+            try:
+                count = _write(pa, temporary, path.suffix, pairs(), kinds)
+            except _OtherKindError:
+                continue
+            temporary.rename(path)
+            return count
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(pa: Any, path: Path, suffix: str, pairs: Iterable[tuple[Any, Any]], kinds: list[str]) -> int:
+    """Write a table with columns of these kinds, which are found out where they are empty."""
+    count = 0
+    batches = _batches(pairs)
+    first = next(batches, [])
+    for column in (0, 1):
+        kinds[column] = kinds[column] or _kind_of(pair[column] for pair in first)
+    names = [name if kind != _PICKLED else f"pickled_{name}" for name, kind in zip(_COLUMNS, kinds, strict=True)]
+    fields = [pa.field(name, _type(pa, kind)) for name, kind in zip(names, kinds, strict=True)]
+    note = json.dumps(dict(zip(_COLUMNS, kinds, strict=True)))
+    schema = pa.schema(fields, metadata={"dragon": note})
+    with path.open("wb") as file:
+        writer = pa.parquet.ParquetWriter(file, schema) if suffix == ".parquet" else pa.ipc.new_file(file, schema)
+        with writer:
+            batch = first
+            while batch:
+                columns = [_column(pa, kinds, place, [pair[place] for pair in batch]) for place in (0, 1)]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                count += len(batch)
+                batch = next(batches, [])
+    return count
+
+
+def _batches(pairs: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    batch: list[tuple[Any, Any]] = []
+    size = 0
+    for pair in pairs:
+        batch.append(pair)
+        size += getattr(pair[1], "nbytes", 0) or (len(pair[1]) if isinstance(pair[1], (bytes, str)) else 0)
+        if len(batch) == _ROWS or size >= _BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _kind_of(values: Iterable[Any]) -> str:
+    """What all of some values are."""
+    kinds = {_kind(value) for value in values}
+    return kinds.pop() if len(kinds) == 1 else (_PICKLED if kinds else "str")
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    if kind is int:
+        return "int" if -(2**63) <= value < 2**63 else _PICKLED
+    if kind is str:
+        return "str" if value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value) else _PICKLED
+    if kind in (bool, float, bytes):
+        return kind.__name__
+    # Not looked up by name: numpy is not needed where no value is an array.
+    if kind.__name__ == "ndarray" and kind.__module__ == "numpy" and value.ndim == 1:
+        return f"array:{value.dtype.name}" if value.dtype.kind in "iufb" and value.dtype.isnative else _PICKLED
+    return _PICKLED
+
+
+def _type(pa: Any, kind: str) -> Any:
+    if kind.startswith("array:"):
+        import numpy as np
+
+        return pa.large_list(pa.from_numpy_dtype(np.dtype(kind.removeprefix("array:"))))
+    types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": pa.large_string()}
+    return types.get(kind, pa.large_binary())
+
+
+def _column(pa: Any, kinds: list[str], place: int, values: list[Any]) -> pyarrow.Array:
+    kind = kinds[place]
+    if kind == _PICKLED:
+        return pa.array([dumps(value) for value in values], _type(pa, kind))
+    if _kind_of(values) != kind:
+        kinds[place] = _PICKLED
+        raise _OtherKindError
+    if not kind.startswith("array:"):
+        return pa.array(values, _type(pa, kind))
+    import numpy as np
+
+    ends = np.cumsum([0, *map(len, values)])
+    return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pa.array(np.concatenate(values)))
+
+
+# ---- reading
+
+
+def read_table(path: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tuple[Any, Any]]]:
+    """How many keys a file holds, and they with their values.
+
+    Raises OSError, ValueError where it is no such table, PickleRefusedError, ModuleNotFoundError.
+    """
+    pa = _pyarrow()
+    try:
+        schema, count, batches = _opened(pa, path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} is no table that can be read: {error}") from error
+    names = []
+    for name in _COLUMNS:
+        found = [column for column in (name, f"pickled_{name}") if column in schema.names]
+        if not found:
+            raise ValueError(f"{path} has no column {name!r}; its columns are {', '.join(schema.names)}")
+        names.append(found[0])
+    if any(name.startswith("pickled_") for name in names) and not allow_pickle:
+        loader(False, path)(b"")
+    return count, _pairs(batches, names)
+
+
+def _opened(pa: Any, path: Path) -> tuple[Any, int, Iterable[Any]]:
+    if path.suffix == ".parquet":
+        file = pa.parquet.ParquetFile(path)
+        return file.schema_arrow, file.metadata.num_rows, file.iter_batches(_ROWS)
+    # Mapped, so that only what is looked at is read.
+    opened = pa.ipc.open_file(pa.memory_map(str(path)))
+    batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
+    return opened.schema, sum(opened.get_batch(i).num_rows for i in range(opened.num_record_batches)), batches
+
+
+def _pairs(batches: Iterable[Any], names: list[str]) -> Iterator[tuple[Any, Any]]:
+    for batch in batches:
+        for first in range(0, batch.num_rows, _ROWS):
+            rows = batch.slice(first, _ROWS)
+            columns = [_values(rows.column(name), name.startswith("pickled_")) for name in names]
+            yield from zip(*columns, strict=True)
+
+
+def _values(column: Any, pickled: bool) -> Iterator[Any]:
+    import pyarrow as pa
+
+    kind = column.type
+    if pickled:
+        loads = loader(True, "")
+        return (loads(one.as_buffer()) for one in column)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return islice(column.to_pylist(), None)
+    plain = pa.types.is_primitive(kind.value_type)
+    return (one.values.to_numpy(zero_copy_only=False) if plain and one.is_valid else one.as_py() for one in column)

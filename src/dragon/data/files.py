@@ -1,0 +1,238 @@
+"""A distributed dictionary as a file system, `ddict://` of fsspec.
+
+A file is a key that is text, with its bytes object; the path `ddict://data/one.parquet` means the key
+`data/one.parquet`. There are no folders but those that paths imply, so making one does nothing. Other values are
+listed, with the type "other", and are not read. Paths have no slash at their beginning or end; keys that have one, and
+keys that are no text, are not seen.
+
+A file is in the reader's or writer's memory as a whole while it is open; a new one is in the dictionary once it is
+closed, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from dragon.data.ddict import DDict, DDictKeyError
+
+try:
+    from fsspec import AbstractFileSystem
+    from fsspec.utils import tokenize
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("ddict:// needs fsspec: pip install 'dragon-runtime[arrow]'") from error
+
+__all__ = ["DictionaryFileSystem"]
+
+
+class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The files of one dictionary.
+
+    Args:
+        dictionary: the dictionary, or the text of its serialize().
+        options: those of every file system of fsspec.
+
+    (It is not called `ddict`, because fsspec.open() takes an option of the protocol's name for all of its options.)
+    """
+
+    protocol = "ddict"
+    cachable = False  # a dictionary's name does not say which one it is
+
+    def __init__(self, dictionary: DDict | str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if dictionary is None:
+            raise TypeError("ddict:// needs the option dictionary=, a DDict or the text of its serialize()")
+        self.ddict = DDict.attach(dictionary) if isinstance(dictionary, str) else dictionary
+
+    @property
+    def _fs_token(self) -> str:
+        return str(tokenize(type(self), self.ddict.serialize()))
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return str(path).removeprefix("ddict://").strip("/")
+
+    # ---- what there is
+
+    def _sizes(self, below: str) -> Iterator[tuple[str, int]]:
+        """The keys below a folder, and the sizes of their values."""
+        start = f"{below}/" if below else ""
+        for key, size in self.ddict.bytes_sizes():
+            if isinstance(key, str) and key.startswith(start) and key and key == key.strip("/"):
+                yield key, size
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        """What is in a folder, or the one file. Raises FileNotFoundError."""
+        path = self._strip_protocol(path)
+        found: dict[str, dict[str, Any]] = {}
+        for key, size in self._sizes(path):
+            name, _, rest = key[len(path) + 1 if path else 0 :].partition("/")
+            name = f"{path}/{name}" if path else name
+            if not rest:
+                found[name] = _described(name, size)
+            elif name not in found:
+                found[name] = _folder(name)
+        if not found and path:
+            found[path] = self.info(path)
+        return [found[name] if detail else name for name in sorted(found)]
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
+    ) -> Any:
+        """All files below a folder, and with `withdirs` the folders."""
+        path = self._strip_protocol(path)
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        found: dict[str, dict[str, Any]] = {}
+        for key, size in self._sizes(path):
+            parts = key[len(path) + 1 if path else 0 :].split("/")
+            if withdirs:
+                for depth in range(1, min(len(parts), (maxdepth or len(parts)) + 1)):
+                    name = "/".join([*([path] if path else []), *parts[:depth]])
+                    found.setdefault(name, _folder(name))
+            if size >= 0 and (maxdepth is None or len(parts) <= maxdepth):
+                found[key] = _described(key, size)
+        if path and withdirs and found:
+            found.setdefault(path, _folder(path))
+        elif path and not found and self.isfile(path):
+            found[path] = self.info(path)
+        names = sorted(found)
+        return {name: found[name] for name in names} if detail else names
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """Name, size in bytes and type of one path. Raises FileNotFoundError."""
+        path = self._strip_protocol(path)
+        size = self._size(path) if path else None
+        if size is not None:
+            return _described(path, size)
+        if path and next(self._sizes(path), None) is None:
+            raise FileNotFoundError(path)
+        return _folder(path)
+
+    def _size(self, path: str) -> int | None:
+        try:
+            return self.ddict.bytes_size(path)
+        except DDictKeyError:
+            return None
+
+    def isfile(self, path: str) -> bool:
+        """Whether a path is a file."""
+        size = self._size(self._strip_protocol(path))
+        return size is not None and size >= 0
+
+    # ---- reading and writing
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        """The bytes of a file, or a part of them, of which no more is fetched."""
+        path = self._strip_protocol(path)
+        try:
+            if start is not None or end is not None:
+                return self.ddict.get_part(path, start, end)
+            value = self.ddict[path]
+        except DDictKeyError:
+            raise FileNotFoundError(path) from None
+        if not isinstance(value, bytes):
+            raise TypeError(f"{path!r} is no file: its value is of type {type(value).__name__}")
+        return value
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
+        """Write a file at once. Raises FileExistsError with the mode "create"."""
+        path = self._strip_protocol(path)
+        if mode == "create" and path in self.ddict:
+            raise FileExistsError(path)
+        self.ddict[path] = bytes(value)
+
+    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+        """Copy a file."""
+        if self.isdir(path1):
+            return  # it comes to be with its files
+        self.pipe_file(path2, self.cat_file(path1))
+
+    def rm_file(self, path: str) -> None:
+        """Remove a file."""
+        path = self._strip_protocol(path)
+        try:
+            del self.ddict[path]
+        except DDictKeyError:
+            raise FileNotFoundError(path) from None
+
+    def _rm(self, path: str) -> None:
+        self.rm_file(path)
+
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove files, and with `recursive` what is below folders. Raises FileNotFoundError."""
+        # A folder goes with its last file, so only files are removed.
+        paths = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        folders = [one for one in paths if self.isdir(one)]
+        if folders and not recursive:
+            raise IsADirectoryError(f"{folders[0]} is a folder; remove it with recursive=True")
+        for one in paths:
+            if one not in folders:
+                self.rm_file(one)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **options: Any,
+    ) -> io.BytesIO:
+        if mode == "rb":
+            return io.BytesIO(self.cat_file(path))
+        if mode not in ("wb", "xb", "ab"):
+            raise ValueError(f"files of a dictionary are opened to be read, written or appended to, not with {mode!r}")
+        there = path in self.ddict
+        if mode == "xb" and there:
+            raise FileExistsError(path)
+        return _NewFile(self.ddict, path, self.cat_file(path) if mode == "ab" and there else b"", autocommit)
+
+
+class _NewFile(io.BytesIO):
+    """A file that is put into the dictionary when it is closed, unless its `with` block raises."""
+
+    def __init__(self, ddict: DDict, path: str, data: bytes, autocommit: bool) -> None:
+        super().__init__(data)
+        self.seek(0, io.SEEK_END)
+        self._ddict = ddict
+        self.path = path
+        self._autocommit = autocommit
+        self._data: bytes | None = None
+
+    def close(self) -> None:
+        """Put it, unless a transaction does that later."""
+        if self.closed:
+            return
+        self._data = self.getvalue()
+        super().close()
+        if self._autocommit:
+            self.commit()
+
+    def commit(self) -> None:
+        """Put what was written."""
+        if self._data is not None:
+            self._ddict[self.path] = self._data
+            self._data = None
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        super().close()
+        self._data = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close() if kind is None else self.discard()
+
+
+def _described(name: str, size: int) -> dict[str, Any]:
+    return {"name": name, "size": max(size, 0), "type": "file" if size >= 0 else "other"}
+
+
+def _folder(name: str) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory"}

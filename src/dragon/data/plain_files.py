@@ -1,0 +1,135 @@
+"""Keys and values as the files of a folder.
+
+Text and bytes objects are written as they are, arrays as `.npy`, everything else as `.pickle`. A file's name is made of
+its key as far as names may be; `keys.jsonl` tells what is in which file. A folder without it is read as well: the keys
+are then the paths of its files, and the values bytes objects, or arrays where the name ends in `.npy`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from dragon.data.pickles import loader
+from dragon.runtime.records import decode_key, encode_key
+from dragon.runtime.serialization import dumps
+
+__all__ = ["read_folder", "write_folder"]
+
+_INDEX = "keys.jsonl"
+_LONGEST = 120  # characters of a name; a file system takes 255 bytes
+_SAFE = " !#$&'()+,;=@[]{}"
+
+
+# ---- writing
+
+
+def write_folder(folder: Path, pairs: Iterable[tuple[Any, Any]]) -> int:
+    """Write a file for each key; how many. Raises OSError, FileExistsError where the folder has something in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; name another folder, which is made")
+    count = 0
+    used = {_INDEX}
+    with (folder / _INDEX).open("x", encoding="utf-8") as index:
+        for key, value in pairs:
+            kind, data = _contents(value)
+            suffix = f".{kind}" if kind in ("npy", "pickle") else ""
+            encoded = encode_key(key)
+            name = _name(key, encoded, suffix, used)
+            if kind == "npy":
+                import numpy as np
+
+                np.save(folder / name, value, allow_pickle=False)
+            else:
+                (folder / name).write_bytes(data)
+            line = {"file": name, "kind": kind, "key": key if isinstance(key, (str, int)) else _text(encoded)}
+            index.write(json.dumps({**line, "encoded": not isinstance(key, (str, int))}) + "\n")
+            count += 1
+    return count
+
+
+def _contents(value: Any) -> tuple[str, bytes]:
+    """How a value is written; the bytes, but of arrays."""
+    if type(value) is bytes:
+        return "bytes", value
+    if type(value) is str:
+        return "str", value.encode("utf-8", "surrogatepass")
+    # Not looked up by name: numpy is not needed where no value is an array.
+    kind = type(value)
+    if kind.__name__ == "ndarray" and kind.__module__ == "numpy" and not value.dtype.hasobject:
+        return "npy", b""
+    return "pickle", dumps(value)
+
+
+def _name(key: Any, encoded: bytes, suffix: str, used: set[str]) -> str:
+    """A file name that was not used, as like the key as it may be."""
+    text = key if isinstance(key, str) else repr(key)
+    plain = quote(text.encode("utf-8", "surrogatepass"), safe=_SAFE)
+    if plain.startswith("."):
+        plain = "%2E" + plain[1:]
+    name = plain + suffix
+    # Without regard to case, as some file systems look at names.
+    if len(plain) > _LONGEST or not plain or name.lower() in used:
+        name = f"{plain[:_LONGEST]}-{blake2b(encoded, digest_size=8).hexdigest()}{suffix}"
+    used.add(name.lower())
+    return name
+
+
+def _text(encoded: bytes) -> str:
+    return base64.b64encode(encoded).decode()
+
+
+# ---- reading
+
+
+def read_folder(folder: Path, allow_pickle: bool = False) -> tuple[int, Iterator[tuple[Any, Any]]]:
+    """How many keys a folder holds, and they with their values.
+
+    Raises OSError, ValueError where `keys.jsonl` is damaged, PickleRefusedError.
+    """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+    if not (folder / _INDEX).exists():
+        files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        return len(files), (
+            (file.relative_to(folder).as_posix(), _value(file, "npy" if file.suffix == ".npy" else "bytes", False))
+            for file in files
+        )
+    entries = [_entry(folder, line) for line in (folder / _INDEX).read_text("utf-8").splitlines()]
+    if not allow_pickle:
+        for file, kind, key in entries:
+            if kind == "pickle":
+                loader(False, file)(b"")
+            decode_key(key, loader(False, f"{folder / _INDEX}"))
+    loads = loader(allow_pickle, folder / _INDEX)
+    return len(entries), ((decode_key(key, loads), _value(file, kind, allow_pickle)) for file, kind, key in entries)
+
+
+def _entry(folder: Path, line: str) -> tuple[Path, str, bytes]:
+    """The file, the kind of its value, and the encoded key."""
+    try:
+        entry = json.loads(line)
+        name, kind, key = entry["file"], entry["kind"], entry["key"]
+        encoded = base64.b64decode(key, validate=True) if entry["encoded"] else encode_key(key)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / _INDEX} is damaged: {line[:80]!r}: {error}") from error
+    if Path(name).name != name or kind not in ("bytes", "str", "npy", "pickle"):
+        raise ValueError(f"{folder / _INDEX} is damaged: {line[:80]!r}")
+    return folder / name, kind, encoded
+
+
+def _value(file: Path, kind: str, allow_pickle: bool) -> Any:
+    if kind == "npy":
+        import numpy as np
+
+        return np.load(file, allow_pickle=False)
+    data = file.read_bytes()
+    if kind == "str":
+        return data.decode("utf-8", "surrogatepass")
+    return loader(allow_pickle, file)(data) if kind == "pickle" else data

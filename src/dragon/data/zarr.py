@@ -1,0 +1,220 @@
+"""A zarr store in a distributed dictionary: arrays that all processes of a run read and write at the same time.
+
+Keys are zarr's own, values are bytes objects. Other keys of the dictionary (numbers, tuples) are neither seen nor
+touched. A handle of the store can be sent to any process of the run, and arrays and groups with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from dragon.data.ddict import DDict, DDictKeyError
+from dragon.data.loading import Loading, files_below, memory_for
+from dragon.runtime.shard import MISSING
+
+try:
+    from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+    from zarr.abc.store import Store as ZarrStore
+    from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("dragon.data.zarr needs zarr 3: pip install 'dragon-runtime[zarr]'") from error
+
+__all__ = ["Store"]
+
+
+class Store(ZarrStore):  # type: ignore[misc]
+    """A store over a dictionary.
+
+    Args:
+        args, ddict_kwargs: what DDict takes, for a dictionary of the store's own; or one DDict that exists.
+        ddict: such a one, by name.
+        path: a folder that holds a zarr store, whose files are put into the dictionary by `nloaders` processes of this
+            node, while this one goes on. A dictionary made for it is large enough unless `total_mem` is given.
+        read_only: whether this handle refuses to write. Others may.
+
+    Raises OSError where `path` is no folder, RuntimeError where `nloaders` is less than 1, and what DDict raises. The
+    dictionary lives until destroy(), or while any process has a handle; close() leaves it alone.
+
+    Reads that are awaited together (`asyncio.gather`, as zarr does it for chunks) are asked for together. set() is
+    atomic, set_if_not_exists() is not.
+    """
+
+    supports_writes = True
+    supports_deletes = True
+    supports_listing = True
+
+    def __init__(
+        self,
+        *args: Any,
+        ddict: DDict | None = None,
+        path: str | Path | None = None,
+        nloaders: int = 2,
+        read_only: bool = False,
+        **ddict_kwargs: Any,
+    ) -> None:
+        super().__init__(read_only=read_only)
+        if args and isinstance(args[0], DDict):
+            ddict, args = args[0], args[1:]
+        if ddict is not None and (args or ddict_kwargs):
+            raise TypeError("a dictionary that exists takes no arguments for making one")
+        files = [] if path is None else files_below(Path(path))
+        if nloaders < 1:
+            raise RuntimeError(f"nloaders must be at least 1, not {nloaders}")
+        if ddict is None:
+            if path is not None and len(args) < 3:
+                ddict_kwargs.setdefault("total_mem", memory_for(files, *args, **ddict_kwargs))
+            ddict = DDict(*args, **ddict_kwargs)
+        self._ddict = ddict
+        self._loading = None if path is None else Loading(ddict, Path(path), files, nloaders)
+
+    @property
+    def ddict(self) -> DDict:
+        """The dictionary."""
+        return self._ddict
+
+    def destroy(self) -> None:
+        """Remove the dictionary, for all processes."""
+        self._ddict.destroy()
+
+    def with_read_only(self, read_only: bool = False) -> Self:
+        """Another handle, which may write or not."""
+        return type(self)(self._ddict, read_only=read_only)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loading": None}  # only this process waits for its loaders
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Store) and (self._ddict, self.read_only) == (other._ddict, other.read_only)
+
+    def __hash__(self) -> int:
+        return hash((self._ddict, self.read_only))
+
+    def __str__(self) -> str:
+        return f"ddict://{self._ddict.name}"
+
+    def __repr__(self) -> str:
+        return f"Store('{self}')"
+
+    # ---- loading a folder
+
+    def wait_on_load(self, timeout: float | None = None) -> int:
+        """Wait until the folder is loaded; its bytes.
+
+        Raises TimeoutError after `timeout` seconds, RuntimeError where there was no folder to load, and what a loader
+        raised: OSError for a file that cannot be read, DDictFullError where memory does not suffice.
+        """
+        if self._loading is None:
+            raise RuntimeError("no data has been loaded: the store was made without a path")
+        return self._loading.wait(timeout)
+
+    def load_cmplt(self) -> bool:
+        """Whether loading is over. Raises what a loader raised."""
+        return self._loading is not None and self._loading.is_over()
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes that have been loaded so far."""
+        return 0 if self._loading is None else self._loading.bytes_so_far()
+
+    # ---- zarr's operations
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """The value of a key or a part of it, None where it is missing."""
+        await self._ensure_open()
+        buffer = (prototype or default_buffer_prototype()).buffer
+        if byte_range is None:
+            pending = self._ddict._begin_get(key)
+        else:
+            pending = self._ddict._begin_part(key, *_part(byte_range))
+        try:
+            await asyncio.sleep(0)  # others that are awaited with this one ask first, and then all wait
+        finally:
+            value = pending.result(self._ddict._timeout)
+        if value is MISSING or value is None:
+            return None
+        if not isinstance(value, bytes):
+            raise TypeError(f"the value of {key!r} is no bytes object but of type {type(value).__name__}")
+        return buffer.from_bytes(value)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Several values or parts, asked for together."""
+        return list(await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        """Whether a key is there."""
+        return key in self._ddict
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Put a value."""
+        self._check_writable()
+        await self._ensure_open()
+        if not isinstance(value, Buffer):
+            raise TypeError(f"a value must be a Buffer, not of type {type(value).__name__}")
+        pending = self._ddict.begin_put(key, value.to_bytes())
+        try:
+            await asyncio.sleep(0)
+        finally:
+            pending.result(self._ddict._timeout)
+
+    async def delete(self, key: str) -> None:
+        """Remove a key, if it is there."""
+        self._check_writable()
+        try:
+            del self._ddict[key]
+        except DDictKeyError:
+            return
+
+    async def getsize(self, key: str) -> int:
+        """Bytes of a value. Raises FileNotFoundError."""
+        try:
+            return max(0, self._ddict.bytes_size(key))
+        except DDictKeyError:
+            raise FileNotFoundError(key) from None
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        """Bytes of all values below a folder."""
+        start = _folder(prefix)
+        sizes = self._ddict.bytes_sizes()
+        return sum(max(0, size) for key, size in sizes if isinstance(key, str) and key.startswith(start))
+
+    async def list(self) -> AsyncIterator[str]:
+        """All keys."""
+        for key in self._keys(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """The keys that begin so."""
+        for key in self._keys(prefix):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """The names in a folder, of keys and of folders."""
+        start = _folder(prefix)
+        for name in {key[len(start) :].partition("/")[0] for key in self._keys(start)}:
+            yield name
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        return (key for key in self._ddict if isinstance(key, str) and key.startswith(prefix))
+
+
+def _folder(prefix: str) -> str:
+    name = prefix.rstrip("/")
+    return f"{name}/" if name else ""
+
+
+def _part(request: ByteRequest) -> tuple[int, int | None]:
+    """What a request means, as the parts of a slice."""
+    if isinstance(request, RangeByteRequest):
+        return request.start, request.end
+    if isinstance(request, OffsetByteRequest):
+        return request.offset, None
+    if isinstance(request, SuffixByteRequest):
+        return (-request.suffix, None) if request.suffix else (0, 0)
+    raise ValueError(f"Unexpected byte_range, got {request}.")

@@ -1,0 +1,233 @@
+"""A zarr store in a dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+zarr = pytest.importorskip("zarr", minversion="3")
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest  # noqa: E402
+from zarr.core.buffer import Buffer, cpu, default_buffer_prototype  # noqa: E402
+from zarr.testing.store import StoreTests  # noqa: E402
+
+from conftest import Site  # noqa: E402
+from dragon.data.ddict import DDict, DDictFullError  # noqa: E402
+from dragon.data.zarr import Store  # noqa: E402
+from dragon.native.process import Process  # noqa: E402
+
+Make = Callable[..., DDict]
+
+
+def _in_a_loop(test: Any) -> Any:
+    """A test that is a coroutine as a function, so that no plugin is needed."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+class TestContract(StoreTests[Store, cpu.Buffer]):
+    """zarr's own tests of a store."""
+
+    store_cls = Store
+    buffer_cls = cpu.Buffer
+
+    for _name, _test in inspect.getmembers(StoreTests, inspect.iscoroutinefunction):
+        if _name.startswith("test_"):
+            locals()[_name] = _in_a_loop(_test)
+
+    async def get(self, store: Store, key: str) -> Buffer:
+        return self.buffer_cls.from_bytes(store.ddict[key])
+
+    async def set(self, store: Store, key: str, value: Buffer) -> None:
+        store.ddict[key] = value.to_bytes()
+
+    @pytest.fixture
+    def store_kwargs(self, ddict: DDict) -> dict[str, Any]:
+        return {"ddict": ddict}
+
+    @pytest.fixture
+    def store(self, open_kwargs: dict[str, Any]) -> Store:
+        return asyncio.run(Store.open(**open_kwargs))
+
+    @pytest.fixture
+    def store_not_open(self, store_kwargs: dict[str, Any]) -> Store:
+        return Store(**store_kwargs)
+
+    def test_store_repr(self, store: Store) -> None:
+        assert repr(store) == f"Store('ddict://{store.ddict.name}')"
+
+    def test_store_supports_writes(self, store: Store) -> None:
+        assert store.supports_writes
+
+    def test_store_supports_listing(self, store: Store) -> None:
+        assert store.supports_listing
+
+
+def write_rows(array: Any, first: int, count: int) -> None:
+    array[first : first + count] = np.arange(first, first + count)[:, None]
+
+
+def test_processes_write_one_array(ddict: DDict) -> None:
+    array = zarr.create_array(Store(ddict), name="rows", shape=(40, 3000), chunks=(10, 3000), dtype="i8")
+    processes = [Process(write_rows, (array, first, 10)) for first in range(0, 40, 10)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.returncode == 0
+    found = zarr.open_array(Store(ddict), path="rows", mode="r")
+    assert np.array_equal(found[:], np.broadcast_to(np.arange(40)[:, None], (40, 3000)))
+
+
+def test_a_group_with_attributes_and_shards(ddict: DDict) -> None:
+    root = zarr.open_group(Store(ddict), mode="w")
+    data = np.random.default_rng(1).integers(0, 100, (64, 64))
+    array = root.create_array("a/b", shape=data.shape, chunks=(8, 8), shards=(32, 32), dtype=data.dtype)
+    array[:] = data
+    root.attrs["title"] = "temperatures"
+    again = zarr.open_group(Store(ddict), mode="r")
+    assert dict(again.attrs) == {"title": "temperatures"}
+    assert np.array_equal(again["a/b"][5:20, 30:], data[5:20, 30:])  # parts of the shards
+    assert [name for name, _ in again.groups()] == ["a"]
+
+
+def test_format_2(ddict: DDict) -> None:
+    array = zarr.create_array(Store(ddict), shape=(4,), chunks=(2,), dtype="f4", zarr_format=2)
+    array[:] = 1.5
+    assert ".zarray" in ddict
+    assert zarr.open_array(Store(ddict), mode="r")[:].tolist() == [1.5] * 4
+
+
+def test_other_keys_are_left_alone(ddict: DDict) -> None:
+    ddict.update({1: "number", (2, "a"): "pair"})
+    zarr.open_group(Store(ddict), mode="w").create_group("inner")
+    assert sorted(asyncio.run(_listed(Store(ddict)))) == ["inner/zarr.json", "zarr.json"]
+    asyncio.run(Store(ddict).clear())
+    assert sorted(map(str, ddict)) == ["(2, 'a')", "1"]
+    ddict["text"] = "no bytes"
+    with pytest.raises(TypeError, match="'text' is no bytes object but of type str"):
+        asyncio.run(Store(ddict).get("text"))
+
+
+async def _listed(store: Store) -> list[str]:
+    return [key async for key in store.list()]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_parts_of_values(ddict: DDict, size: int) -> None:
+    data = np.random.default_rng(1).bytes(size)
+    ddict["key"] = data
+    store = Store(ddict)
+
+    def part(request: Any) -> bytes:
+        found = asyncio.run(store.get("key", default_buffer_prototype(), request))
+        assert found is not None
+        return found.to_bytes()
+
+    assert part(RangeByteRequest(2, 7)) == data[2:7]
+    assert part(RangeByteRequest(5, size + 5)) == data[5:]
+    assert part(OffsetByteRequest(4)) == data[4:]
+    assert part(SuffixByteRequest(3)) == data[-3:]
+    assert part(SuffixByteRequest(size + 3)) == data
+
+
+def test_a_store_of_its_own(make: Make) -> None:
+    store = Store(1, 1, 2**22, read_only=False)
+    ddict = make()
+    assert store != Store(ddict)
+    assert store != store.with_read_only(True)
+    assert pickle.loads(pickle.dumps(store)) == store
+    with pytest.raises(RuntimeError, match="no data has been loaded"):
+        store.wait_on_load()
+    assert (store.load_cmplt(), store.loaded_bytes) == (False, 0)
+    with pytest.raises(TypeError, match="takes no arguments"):
+        Store(ddict, total_mem=2**20)
+    store.destroy()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = zarr.open_group(tmp_path / "data.zarr", mode="w")
+    for name in ("x", "y"):
+        root.create_array(name, shape=(100, 1000), chunks=(10, 1000), dtype="f8")[:] = np.random.random((100, 1000))
+    return tmp_path / "data.zarr"
+
+
+@pytest.mark.parametrize("managers", [1, 3])
+def test_a_folder_is_loaded(folder: Path, managers: int) -> None:
+    store = Store(managers, path=folder, nloaders=2)
+    expected = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    assert store.wait_on_load(60) == expected
+    assert store.load_cmplt()
+    assert store.loaded_bytes == expected
+    found, root = zarr.open_group(store, mode="r"), zarr.open_group(folder, mode="r")
+    assert all(np.array_equal(found[name][:], root[name][:]) for name in ("x", "y"))
+    store.destroy()
+
+
+def test_folders_that_cannot_be_loaded(folder: Path) -> None:
+    with pytest.raises(OSError, match="is not a folder"):
+        Store(path=folder / "missing")
+    with pytest.raises(RuntimeError, match="nloaders"):
+        Store(path=folder, nloaders=0)
+    store = Store(path=folder, total_mem=2**20)
+    with pytest.raises(TimeoutError):
+        store.wait_on_load(0)
+    store.destroy()
+
+
+def test_a_loader_that_fails(folder: Path) -> None:
+    (folder / "large").write_bytes(b"x" * 2**25)
+    store = Store(path=folder, total_mem=2**20)
+    with pytest.raises(DDictFullError):
+        store.wait_on_load(60)
+    store.destroy()
+
+
+def test_over_two_nodes(site: Site) -> None:
+    program = site.write(
+        """
+        import numpy as np, zarr
+        from dragon.data.ddict import DDict
+        from dragon.data.zarr import Store
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+
+        def fill(array, first):
+            array[first : first + 50] = first + 1
+            assert array.shape == (100, 2000)
+
+        if __name__ == "__main__":
+            store = Store(2, 2, 2**26)
+            array = zarr.create_array(store, shape=(100, 2000), chunks=(10, 2000), shards=(50, 2000), dtype="i4",
+                                      compressors=None)
+            processes = [
+                Process(fill, (array, 50 * i), policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host))
+                for i, host in enumerate(System().nodes)
+            ]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+                assert process.returncode == 0
+            assert sorted(np.unique(array[:], return_counts=True)[1]) == [100_000, 100_000]
+            assert array[60:70, 5].tolist() == [51] * 10
+            print(sorted(store.ddict)[-1], len(store.ddict))
+            store.destroy()
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    assert (done.returncode, done.stdout) == (0, "zarr.json 3\n"), done.stderr
