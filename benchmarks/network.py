@@ -172,9 +172,8 @@ def main():
     print(f"streams: TCP {plain / 1e9:.2f} GB/s, TLS {encrypted / 1e9:.2f} GB/s")
     for size, count in ((MIB, 600), (8 * MIB, 80)):
         rate = bulk(size, count)
-        print(
-            f"messages of {size // MIB} MiB: {rate / 1e9:.2f} GB/s, {rate / encrypted:.0%} of TLS, {rate / plain:.0%} of TCP"
-        )
+        shares = f"{rate / encrypted:.0%} of TLS, {rate / plain:.0%} of TCP"
+        print(f"messages of {size // MIB} MiB: {rate / 1e9:.2f} GB/s, {shares}")
     print(f"messages of 10 B, two producers: {median(small):,.0f} a second")
     print(f"group of 200 functions over both nodes: {median(start_group):.0f} a second")
 

@@ -118,3 +118,26 @@ def test_a_live_run_of_the_same_user_is_not_touched(site: Site) -> None:
     assert process.poll() is None
     process.terminate()
     process.communicate(timeout=60)
+
+
+def test_a_live_run_in_another_container_is_not_touched(site: Site) -> None:
+    """Containers may share /tmp and /dev/shm, and each has processes that the other cannot see."""
+    inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if site.run(*inside, "true").returncode != 0:
+        pytest.skip("this machine does not let its users make PID namespaces")
+    program = site.write(
+        """
+        from dragon.data import DDict
+        with DDict() as ddict:
+            ddict["key"] = 1
+            print("ready", flush=True)
+            input()
+            print(ddict["key"], flush=True)
+        """
+    )
+    live = site.start(sys.executable, program, stdin=subprocess.PIPE)
+    assert live.stdout is not None
+    assert live.stdout.readline() == "ready\n"
+    other = site.write("from dragon.native import Queue; Queue().put(1); print('other')", "other.py")
+    assert site.run(*inside, sys.executable, other).stdout == "other\n"
+    assert live.communicate("\n", timeout=60)[0] == "1\n"

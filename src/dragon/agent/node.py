@@ -37,12 +37,14 @@ def serve(token: Token) -> int:
     folder = run_folder.make_folder()
     _take_host_name(token, folder)
     try:
-        node = describe_this_node(token.claims)
         listener, addresses = _listen(token)
+        node = describe_this_node(token.claims)
     except (OSError, ValueError) as error:
         run_folder.remove_folder(folder)
         print(f"dragon: {socket.gethostname()} cannot be a node of the run: {error}", file=sys.stderr)
         return 1
+    # What the name of a host resolves to on the host itself is often of use there only.
+    node = msgspec.structs.replace(node, ip_addrs=addresses)
     _core.create_arena(parameters.arena_limit())
     _core.set_keeper()
     me = run_folder.this_process()

@@ -127,7 +127,7 @@ def make_folder() -> Path:
     """A new private folder, named after its owner."""
     owner = this_process()
     while True:
-        folder = base_folder() / f"{owner.pid}-{owner.start_time}-{os.urandom(3).hex()}"
+        folder = base_folder() / f"{owner.pid}-{owner.start_time}-{_processes()}-{os.urandom(3).hex()}"
         try:
             folder.mkdir(mode=0o700)
         except FileNotFoundError:  # somebody's sweep took the empty base between the two steps
@@ -183,7 +183,7 @@ def sweep() -> list[Path]:
         if not any(is_alive(owner) for owner in owners):
             remove_folder(folder)
             removed.append(folder)
-    known = {folder.name for folder in find_runs()}
+    known = {folder.name for folder in find_runs()}  # of which some may have begun just now
     for place in {place.parent for place in _data_places(Path("x"))}:
         for data in place.glob(f"dragon-{os.getuid()}.*"):
             name = data.name.partition(".")[2]
@@ -194,7 +194,13 @@ def sweep() -> list[Path]:
 
 
 def _owner_of(name: str) -> Owner | None:
-    """The process after which a folder is named."""
-    pid, _, rest = name.partition("-")
-    start_time = rest.partition("-")[0]
-    return Owner(int(pid), int(start_time)) if pid.isdigit() and start_time.isdigit() else None
+    """The process after which a folder is named, None where it is not of those that this one can see."""
+    parts = name.split("-")
+    if len(parts) != 4 or parts[2] != _processes() or not (parts[0].isdigit() and parts[1].isdigit()):
+        return None
+    return Owner(int(parts[0]), int(parts[1]))
+
+
+def _processes() -> str:
+    """What tells the processes that this one can see from those of other containers, which may share its folders."""
+    return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
