@@ -38,6 +38,7 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 _PAGE = 4096
 _CLAIM = 8 * _PAGE  # what a small write may add to the file
+_ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
 _STEP = 8 * 2**20
 _READERS = 4096
 
@@ -352,7 +353,7 @@ class Shard(Entries):
                     if words[NEWEST] != checkpoint:
                         self._move_to(checkpoint)
                     if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
-                        self._make_room(txn, size, claim)
+                        self._make_room(txn, size, entries)
                     result = change(txn)
                 words.add(CHANGES, 1)
                 return result
@@ -377,13 +378,15 @@ class Shard(Entries):
                 "retired",
             )
 
-    def _make_room(self, txn: Any, size: int, claim: int) -> None:
-        """See that a write of `size` bytes fits, and that the file has memory for the `claim` by which it may grow: a
-        mapping of a full file system would end the process. What was found lasts for as many bytes as the words then
-        say."""
+    def _make_room(self, txn: Any, size: int, entries: int) -> None:
+        """See that a write of `size` bytes fits, and that the file has memory for what it may grow by: a mapping of a
+        full file system would end the process. What was found lasts for as many bytes as the words then say."""
         words, most = self.words, _map_size(self.settings.capacity)
         end = (self._env.info()["last_pgno"] + 1) * _PAGE
-        left = self.settings.capacity - _used(txn.stat())
+        used = _used(txn.stat())
+        left = self.settings.capacity - used
+        # Each entry may change some pages; all together not more than there are, and those that they fill.
+        claim = min(size + entries * _CLAIM, 2 * (size + entries * _ENTRY) + used + _CLAIM)
         if size > max(left, 0):
             raise _NoRoomError("make it with a larger total_mem")
         wanted = min(most, end + claim)

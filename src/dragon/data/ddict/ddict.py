@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 _UNSET: Any = object()
 _AT_ONCE = 64 * 2**20  # bytes of a batch that are sent together
-_TOGETHER = 256  # keys that are asked for together
+_TOGETHER = 64  # keys that are asked for together
 
 
 class DDict(Checkpoints, MutableMapping[Any, Any]):
@@ -366,11 +366,15 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         """Keys with their values, asked for together; those that are gone are left out."""
         wanted = iter(keys)
         while together := list(islice(wanted, _TOGETHER)):
-            pending = [self._begin_get(key) for key in together]
+            pending = [self._begin_far_get(key) for key in together]
             for key, one in zip(together, pending, strict=True):
-                value = self._loaded(one.result(self._timeout))
+                value = self._loaded((one or self._begin_get(key)).result(self._timeout))
                 if value is not MISSING:
                     yield key, value
+
+    def _begin_far_get(self, key: Any) -> Pending | None:
+        """Ask another node for a value; None for one of this node, which is best read when it is wanted."""
+        return None if isinstance(self._shard(self._key(key)), LocalShard) else self._begin_get(key)
 
     def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
         """self[key][start:stop] of a bytes value, of which only that part is fetched.
