@@ -19,6 +19,7 @@ from dragon.data.ddict import (
     DDictTimeoutError,
     PosixCheckpointPersister,
 )
+from dragon.data.ddict.shards import LocalShard
 from dragon.native.machine import System
 from dragon.native.process import Process
 
@@ -292,3 +293,40 @@ def test_without_a_persister_nothing_is_written(make: Make, tmp_path: Path) -> N
     ddict["key"] = 1
     ddict.persist()
     assert list(tmp_path.iterdir()) == []
+
+
+def count_on_two_managers(ddict: DDict) -> None:
+    first, second = ddict.manager(0), ddict.manager(len(ddict.manager_nodes) - 1)
+    first["first"], second["second"], number = 0, 0, 0
+    second["started"] = True
+    while True:
+        number += 1
+        first["first"] = number
+        second["second"] = number
+
+
+def test_all_managers_write_what_they_held_at_one_moment(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent()
+    process = Process(count_on_two_managers, (ddict,))
+    process.start()
+    ddict.manager(len(ddict.manager_nodes) - 1).wait_for("started", True, timeout=30)
+    for _ in range(10):
+        ddict.persist()
+        saved = persistent(restore_from=0, read_only=True, persist_count=0)
+        first = saved.manager(0)["first"]
+        second = saved.manager(len(saved.manager_nodes) - 1)["second"]
+        assert first - second in (0, 1)
+        saved.destroy()
+    assert process.is_alive
+    process.kill()
+    process.join()
+
+
+def test_writers_go_on_where_who_paused_them_is_gone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ddict = make(1).manager(0)
+    shard = ddict._shards[0]
+    assert isinstance(shard, LocalShard)
+    shard.pause(True)
+    monkeypatch.setattr("dragon.runtime.shard._LONGEST_PAUSE", 0.1)
+    ddict["key"] = 1
+    assert ddict["key"] == 1

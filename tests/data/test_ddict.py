@@ -469,3 +469,32 @@ def test_a_function_whose_results_are_kept(ddict: DDict) -> None:
     assert [square(3), square(3), square(3, offset=1), square(4), square(4)] == [9, 9, 10, 16, 16]
     assert calls == [3, 3, 4]
     assert square.__name__ == "square"
+
+
+def write_all_the_time(ddict: DDict, queue: Queue) -> None:
+    queue.put("begun")
+    for number in range(60_000):
+        ddict["key"] = number
+    queue.put("done")
+
+
+def test_a_writer_waits_for_a_reader_that_keeps_old_pages(make: Callable[..., DDict]) -> None:
+    ddict, queue = make(1, total_mem=2**21 * System().nnodes), Queue()
+    mine = ddict.manager(ddict.local_manager or 0)
+    mine["view"] = bytes(50_000)
+    with mine.view("view"):
+        process = Process(write_all_the_time, (mine, queue))
+        process.start()
+        assert queue.get(timeout=30) == "begun"
+        time.sleep(1)
+    assert queue.get(timeout=60) == "done"
+    process.join()
+
+
+def test_a_view_that_is_held_too_long_is_named(make: Callable[..., DDict]) -> None:
+    ddict = make(1, total_mem=2**21 * System().nnodes)
+    mine = ddict.manager(ddict.local_manager or 0)
+    mine["view"] = bytes(50_000)
+    with mine.view("view"), pytest.raises(DDictFullError, match="or a view keeps it"):
+        deque((mine.__setitem__("key", number) for number in range(100_000)), 0)
+    mine["key"] = 1

@@ -7,7 +7,7 @@ import asyncio
 import builtins
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +19,7 @@ from dragon.agent.shard_service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
-from dragon.runtime.entries import Settings
+from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
@@ -35,6 +35,7 @@ __all__ = ["Shards"]
 log = runtime_log("shards")
 
 _LOOK_EVERY = 1.0  # seconds
+_HELD = 60.0  # seconds until what is held for somebody who does not come back is let go
 
 
 class _Dictionary:
@@ -57,9 +58,11 @@ class Shards:
         "create",
         "describe",
         "destroy",
+        "hold",
         "holders",
         "is_alive",
         "list",
+        "pause",
         "persist",
         "persisted",
         "restore",
@@ -74,6 +77,9 @@ class Shards:
         self._lock = threading.Lock()
         self._service: ShardService | None = None
         self._files = ThreadPoolExecutor(1, "snapshots")
+        self._holds = ThreadPoolExecutor(1, "holds")
+        self._held: dict[int, Generator[Stored]] = {}
+        self._last_held = 0
 
     # ---- lifetime
 
@@ -195,23 +201,52 @@ class Shards:
 
     # ---- files
 
+    def pause(self, number: str, manager: int, on: bool, node: int = 0) -> None:
+        """Have writers wait, or go on."""
+        self._shard(number, manager).pause(on)
+
+    def hold(self, number: str, manager: int, checkpoint: int, node: int = 0) -> asyncio.Future[int]:
+        """Keep a checkpoint as it is once the writer that is at it is done; a number for persist()."""
+        shard = self._shard(number, manager)
+
+        def hold() -> int:
+            shard.settle()
+            self._last_held += 1
+            self._held[self._last_held] = shard.hold(checkpoint)
+            return self._last_held
+
+        def let_go_later(done: asyncio.Future[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._loop.call_later(_HELD, self._let_go, done.result())
+
+        held = asyncio.wrap_future(self._holds.submit(hold))
+        held.add_done_callback(let_go_later)
+        return held
+
+    def _let_go(self, held: int) -> None:
+        records = self._held.pop(held, None)
+        if records is not None:
+            records.close()
+
     def persist(
-        self, number: str, manager: int, checkpoint: int, wait: bool = True, node: int = 0
+        self, number: str, manager: int, checkpoint: int, held: int = 0, node: int = 0
     ) -> asyncio.Future[int] | None:
-        """Write a checkpoint as it is now; the number of its records, unless nobody waits."""
-        written = self._write(self._shard(number, manager), checkpoint)
-        if wait:
-            return asyncio.wrap_future(written)
-        written.add_done_callback(_log_failure)
-        return None
+        """Write a checkpoint: one that is held, and the number of its records; or else as it is now, and nobody waits
+        for that."""
+        shard = self._shard(number, manager)
+        if not held:
+            self._retire(shard, [checkpoint])
+            return None
+        if held not in self._held:
+            raise DDictPersistCheckpointError(f"checkpoint {checkpoint} of {shard.where} is held no more")
+        return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held)))
 
     def _retire(self, shard: Shard, checkpoints: builtins.list[int]) -> None:
         for checkpoint in checkpoints:
-            self._write(shard, checkpoint).add_done_callback(_log_failure)
+            self._write(shard, checkpoint, shard.hold(checkpoint)).add_done_callback(_log_failure)
 
-    def _write(self, shard: Shard, checkpoint: int) -> Future[int]:
+    def _write(self, shard: Shard, checkpoint: int, records: Generator[Stored]) -> Future[int]:
         settings = shard.settings
-        records = shard.hold(checkpoint)
         path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
         header = Header(settings.name, settings.manager, settings.managers, checkpoint)
 

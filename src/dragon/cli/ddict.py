@@ -12,6 +12,7 @@ from typing import Any
 from dragon.cli import dictionaries, runs
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
 from dragon.data import arrow, plain_files
+from dragon.data.progress import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.snapshot import read_header, records_in
 
@@ -199,9 +200,9 @@ def _dump(arguments: argparse.Namespace) -> int:
             return dictionaries.pairs_of(ddict)
 
     if path.suffix in arrow.SUFFIXES:
-        written = arrow.write_table(path, lambda: _shown(pairs(), count))
+        written = arrow.write_table(path, lambda: progress(dictionaries.readable(pairs()), "keys", count))
     else:
-        written = plain_files.write_folder(path, _shown(pairs(), count))
+        written = plain_files.write_folder(path, progress(dictionaries.readable(pairs()), "keys", count))
     print(f"{written} keys are in {path}")
     return 0
 
@@ -214,7 +215,7 @@ def _load(arguments: argparse.Namespace) -> int:
     count, pairs = read(path, arguments.allow_pickle)
     ddict = _opened(arguments)
     try:
-        put = dictionaries.put_all(ddict, _shown(pairs, count))
+        put = dictionaries.put_all(ddict, progress(dictionaries.readable(pairs), "keys", count))
     finally:
         ddict.detach()
     print(f"put {put} keys into {ddict.name}")
@@ -228,17 +229,6 @@ def _checked(file: str) -> Path:
     if path.is_dir() or file.endswith("/") or known or not path.suffix:
         return path
     raise ValueError(f"{file}: the name of a table ends in {', '.join(arrow.SUFFIXES)}, that of a folder in /")
-
-
-def _shown(pairs: Iterable[tuple[Any, Any]], count: int) -> Iterable[tuple[Any, Any]]:
-    """The same, with a bar on a terminal where it takes longer than a second."""
-    pairs = dictionaries.readable(pairs)
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        return pairs  # it is not needed otherwise
-    shown: Iterable[tuple[Any, Any]] = tqdm(pairs, total=count, unit=" keys", delay=1, disable=None)
-    return shown
 
 
 # ---- which one is meant

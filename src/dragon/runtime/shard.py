@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ __all__ = ["MISSING", "Shard", "make_words", "mark_gone"]
 
 # Words beside a shard, and what the state may be.
 CHANGES, STATE, NEWEST, _WRITTEN, _ROOM, _ALLOCATED, _COUNT_OF_WORDS = range(7)
-_USABLE, _FROZEN, _GONE = range(3)
+_USABLE, _FROZEN, _GONE, _PAUSED = range(4)
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 _PAGE = 4096
@@ -41,6 +42,9 @@ _CLAIM = 8 * _PAGE  # what a small write may add to the file
 _ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
 _STEP = 8 * 2**20
 _READERS = 4096
+_PATIENCE = 2.0  # seconds that a write waits for readers
+_LOOK_AGAIN = 0.002
+_LONGEST_PAUSE = 10.0  # seconds; whoever paused it is dead by then, or forgot
 
 
 def make_words() -> Words:
@@ -261,6 +265,14 @@ class Shard(Entries):
 
         self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all, len(names))
 
+    def pause(self, on: bool) -> None:
+        """Have writers wait from now on, but for one that is at it; or no longer. A frozen shard has none."""
+        self.words.swap_if(STATE, *((_USABLE, _PAUSED) if on else (_PAUSED, _USABLE)))
+
+    def settle(self) -> None:
+        """Wait for the writer that is at it."""
+        self._env.begin(write=True).abort()
+
     def hold(self, checkpoint: int) -> Generator[Stored]:
         """scan() of the state as it is now, whatever is written until it is read; close() lets it go."""
         records = self._held(checkpoint)
@@ -344,12 +356,12 @@ class Shard(Entries):
 
     def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], entries: int = 1) -> Any:
         words, claim = self.words, size + entries * _CLAIM
-        for again in (True, False):
+        failed_at = None
+        while True:
             try:
                 with self._env.begin(write=True, buffers=True) as txn:
                     if words[STATE] != _USABLE:
-                        self._check()
-                        raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
+                        self._refuse()
                     if words[NEWEST] != checkpoint:
                         self._move_to(checkpoint)
                     if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
@@ -358,10 +370,21 @@ class Shard(Entries):
                 words.add(CHANGES, 1)
                 return result
             except (lmdb.MapFullError, _NoRoomError) as error:
-                if not again:
+                now = time.monotonic()
+                failed_at = failed_at or now
+                waited = isinstance(error, _NoRoomError) or now > failed_at + _PATIENCE or not self._is_read()
+                if now > failed_at and waited:
                     raise self._full(size, error) from None
                 self._collect()
-        raise AssertionError("unreachable")
+            except _PausedError:
+                if not words.wait(STATE, _PAUSED, _LONGEST_PAUSE):
+                    self.pause(False)
+
+    def _refuse(self) -> None:
+        self._check()
+        if self.words[STATE] == _PAUSED:
+            raise _PausedError
+        raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
 
     def _move_to(self, checkpoint: int) -> None:
         newest = self.words[NEWEST]
@@ -409,7 +432,7 @@ class Shard(Entries):
 
     def _full(self, size: int, error: Exception) -> DDictFullError:
         usage = self.usage()
-        why = str(error) if isinstance(error, _NoRoomError) else "there is room, but in pieces"
+        why = str(error) if isinstance(error, _NoRoomError) else "there is room, but in pieces, or a view keeps it"
         return DDictFullError(
             f"{size} bytes do not fit into {self.where}: {usage['used']} of its {usage['total']} bytes are used; {why}"
         )
@@ -417,13 +440,25 @@ class Shard(Entries):
     def _collect(self) -> None:
         """Free what nobody can see any more."""
         self._env.reader_check()
-        with self._env.begin(write=True, buffers=True) as txn:
-            if self._versioned:
-                self._drop_unseen(txn)
-            self._hide(txn, 0)
-        # What a transaction freed can be used by the one after the next.
-        with self._env.begin(write=True) as txn:
-            self._hide(txn, 0)
+        try:
+            with self._env.begin(write=True, buffers=True) as txn:
+                if self._versioned:
+                    self._drop_unseen(txn)
+                self._hide(txn, 0)
+            # What a transaction freed can be used by the one after the next.
+            with self._env.begin(write=True) as txn:
+                self._hide(txn, 0)
+        except lmdb.MapFullError:
+            time.sleep(_LOOK_AGAIN)  # readers keep what they look at, until they are done
+
+    def _is_read(self) -> bool:
+        """Whether somebody looks at a state of the shard, of which nothing can be written over."""
+        readers = self._env.readers().splitlines()[1:]
+        return any(len(words := reader.split()) == 3 and words[2] != "-" for reader in readers)
+
+
+class _PausedError(Exception):
+    """Writers are to wait."""
 
 
 class _NoRoomError(Exception):

@@ -9,6 +9,7 @@ from typing import Any
 
 from dragon.data.ddict.client import Client
 from dragon.data.ddict.shards import AnyShard, client_number
+from dragon.data.progress import progress
 from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictFutureCheckpointError,
@@ -118,14 +119,26 @@ class Checkpoints(Client):
     # ---- files
 
     def persist(self) -> None:
-        """Write the current checkpoint to disk now. Without a persister nothing happens."""
+        """Write the current checkpoint to disk now. Without a persister nothing happens.
+
+        All managers write what they held at one moment, for which writers wait some milliseconds; they go on while the
+        files are written.
+        """
         if self._options.persister == "NULL":
             return
-        self._ask_all("persist", checkpoint=self._checkpoint)
+        nodes = [shard.home() for shard in self._open_shards()]
+        try:
+            self._ask_at(nodes, "pause", on=True)
+            held = self._ask_at(nodes, "hold", checkpoint=self._checkpoint)
+        finally:
+            self._ask_at(nodes, "pause", on=False)
+        for manager in progress(range(len(nodes)), "managers"):
+            self._ask("persist", manager, nodes[manager], checkpoint=self._checkpoint, held=held[manager])
 
     def persisted_ids(self) -> list[int]:
         """The checkpoints that all managers have files of, in order."""
-        found = [set(ids) for ids in self._ask_all("persisted")]
+        nodes = [shard.home() for shard in self._open_shards()]
+        found = [set(ids) for ids in self._ask_at(nodes, "persisted")]
         return sorted(set.intersection(*found))
 
     def restore(self, chkpt: int) -> None:
@@ -138,7 +151,9 @@ class Checkpoints(Client):
                 f"checkpoint {chkpt} of {self._options.name!r} is not in {self._options.persist_path}, where there is "
                 f"{available or 'none'}"
             )
-        self._ask_all("restore", checkpoint=chkpt)
+        for shard in progress(self._open_shards(), "managers"):
+            for node in shard.settings.holders or [shard.settings.node]:
+                self._ask("restore", shard.settings.manager, node, checkpoint=chkpt)
         self._checkpoint = chkpt
 
     def advance(self) -> None:
@@ -152,19 +167,11 @@ class Checkpoints(Client):
             raise DDictPersistCheckpointError(f"there is no checkpoint after {self._checkpoint} on disk")
         self.restore(later[0])
 
-    def _ask_all(self, operation: str, **arguments: Any) -> list[Any]:
-        return [
-            ask(
-                f"shards.{operation}",
-                number=self._descriptor.number,
-                manager=shard.settings.manager,
-                node=node,
-                **arguments,
-            )
-            for shard in self._open_shards()
-            # Every copy is filled; one of them is written.
-            for node in (shard.settings.holders if operation == "restore" else [])[1:] + [shard.settings.node]
-        ]
+    def _ask_at(self, nodes: list[int], operation: str, **arguments: Any) -> list[Any]:
+        return [self._ask(operation, manager, node, **arguments) for manager, node in enumerate(nodes)]
+
+    def _ask(self, operation: str, manager: int, node: int, **arguments: Any) -> Any:
+        return ask(f"shards.{operation}", number=self._descriptor.number, manager=manager, node=node, **arguments)
 
 
 def _me() -> bytes:

@@ -84,6 +84,11 @@ class ReplicatedShard(RemoteShard):
                 self._local = None  # the copy of this node counts no more; whether there are others is seen below
         return getattr(super(), method)(*arguments)
 
+    def home(self) -> int:
+        """The node that decides about it."""
+        self.look_for_holders(time.monotonic() + _PATIENCE)
+        return self._holders[0]
+
     def changed_since(self) -> int:
         """A number that differs after a change."""
         return self._local.changed_since() if self._local is not None else 0

@@ -89,6 +89,10 @@ class LocalShard(Shard):
         """Begin any operation with plain arguments."""
         return _Done(getattr(self, method)(*arguments))
 
+    def home(self) -> int:
+        """The node that decides about it."""
+        return self.settings.node
+
     def state(self) -> tuple[int, int, bool]:
         """The oldest and the newest checkpoint, and whether it is frozen."""
         self._check()
@@ -101,7 +105,6 @@ class LocalShard(Shard):
                 number=self.number,
                 manager=self.settings.manager,
                 checkpoint=checkpoint,
-                wait=False,
                 node=self.settings.node,
             )
 
@@ -313,6 +316,10 @@ class RemoteShard:
         """The oldest and the newest checkpoint, and whether it is frozen."""
         oldest, newest, frozen = self._begin("state").result()
         return oldest, newest, frozen
+
+    def home(self) -> int:
+        """The node that decides about it."""
+        return self.settings.node
 
     def changed_since(self) -> int:
         """A number that differs after a change."""

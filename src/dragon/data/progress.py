@@ -1,0 +1,21 @@
+"""Progress of what takes long, where somebody looks."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["progress"]
+
+T = TypeVar("T")
+
+
+def progress(things: Iterable[T], unit: str, total: int | None = None) -> Iterator[T]:
+    """The same things; with a bar on a terminal if they take longer than a second and tqdm is installed."""
+    if importlib.util.find_spec("tqdm") is None:
+        return iter(things)
+    from tqdm import tqdm
+
+    shown: Iterable[T] = tqdm(things, total=total, unit=f" {unit}", delay=1, disable=None)
+    return iter(shown)
