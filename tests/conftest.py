@@ -31,6 +31,7 @@ class Site:
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shared: set[str] = field(default_factory=set)  # what others have in shared memory
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -97,7 +98,8 @@ class Site:
     def leftovers(self) -> list[str]:
         """Processes and files that are left."""
         files = [str(p) for p in (self.folder / "r").rglob("*")] if (self.folder / "r").exists() else []
-        return [f"process {pid}: {command}" for pid, command in self.processes()] + files
+        data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _belongs_to_a_live_run(name)]
+        return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
     def kill(self, command: str = "") -> None:
         """End, the hard way, every process whose command line begins so."""
@@ -123,14 +125,9 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A place to run programs in, which must be left as it was found."""
     place = Site(tmp_path_factory.mktemp("s"))
-    shared = set(os.listdir("/dev/shm"))
+    place.shared = set(os.listdir("/dev/shm"))
     yield place
-    try:
-        place.assert_nothing_left()
-    finally:
-        place.end()
-    new = set(os.listdir("/dev/shm")) - shared
-    assert {name for name in new if not _belongs_to_a_live_run(name)} == set()
+    place.assert_nothing_left()
 
 
 def _belongs_to_a_live_run(name: str) -> bool:

@@ -153,9 +153,9 @@ def _data_places(folder: Path) -> list[Path]:
 
 def remove_folder(folder: Path) -> None:
     """Remove a run's folder and its data, and the base if it was the last."""
-    shutil.rmtree(folder, ignore_errors=True)
     for place in _data_places(folder):
         shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.parent.rmdir()
     except OSError:
