@@ -67,6 +67,10 @@ class ShardService:
         """What that node held is taken care of, after what was asked before."""
         self._work.put(((node,), []))
 
+    def afterwards(self, do: Callable[[], object]) -> None:
+        """Do something after what was asked before."""
+        self._work.put((do, []))
+
     def _on_requests(self) -> None:
         for _ in range(_AT_ONCE):
             try:
@@ -107,6 +111,9 @@ class ShardService:
             del buffers
 
     def _take(self, request: Any, buffers: list[Any]) -> None:
+        if callable(request):
+            request()
+            return
         if len(request) == 1:
             self._replication.node_lost(request[0])
             return

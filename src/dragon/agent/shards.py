@@ -128,6 +128,15 @@ class Shards:
             mark_gone(words)
             words._close()
             shutil.rmtree(Path(settings.folder), ignore_errors=True)
+        for shard in known.open.values():
+            self._close_later(shard)
+
+    def _close_later(self, shard: Shard) -> None:
+        """Give its memory back once whoever may be at it is done: the service, and then what is written to files."""
+        if self._service is not None:
+            self._service.afterwards(lambda: self._files.submit(shard.close))
+        else:
+            self._files.submit(shard.close)
 
     def list(self, node: int = 0) -> builtins.list[str]:
         """The descriptors of the dictionaries that were made on this node."""
