@@ -11,6 +11,8 @@ from dragon.runtime.shard import MISSING, Shard
 
 __all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_small"]
 
+_SMALL = 256 * 1024  # bytes of the largest value that is sent without a thread of its own
+
 # Called once, with a value and buffers.
 Answer = Callable[[Any, list[Any]], None]
 Operation = Callable[[Shard, list[Any], list[Any], Answer], None]
@@ -28,12 +30,21 @@ def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer
         answer((None, seen), [])
 
 
-def read_small(shard: Shard, arguments: list[Any]) -> Any:
-    """What _read() answers where the value has no blobs, None where it has."""
+def read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
+    """What _read() does, unless the value is large; whether it was done."""
     key, checkpoint, exact, newer = arguments
     seen = shard.changed_since() if newer else 0
-    found = shard.read(key, checkpoint, lambda stored: None if stored.blobs else _described(stored), exact)
-    return None if found is None else (None if found is MISSING else found, seen)
+
+    def take(stored: Stored) -> bool:
+        if sum(len(piece) for blob in stored.blobs for piece in blob) > _SMALL:
+            return False
+        answer((_described(stored), seen), _blobs(stored))
+        return True
+
+    found = shard.read(key, checkpoint, take, exact)
+    if found is MISSING:
+        answer((None, seen), [])
+    return found is not False
 
 
 def _described(stored: Stored) -> Any:

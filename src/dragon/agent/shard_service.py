@@ -92,14 +92,14 @@ class ShardService:
         way = self._ways.get((inbox[0], inbox[1], inbox[2]))
         if way is None:
             return False
+
+        def answer(value: Any, buffers: list[Any]) -> None:
+            way._put_frames(_encode((number, value, None)), buffers, 0)
+
         try:
-            answered = read_small(self._shard(dictionary, manager), arguments)
-            if answered is None:
-                return False
-            way._put_frames(_encode((number, answered, None)), [], 0)
+            return read_small(self._shard(dictionary, manager), arguments, answer)
         except (DDictError, DestroyedError, Full):
             return False  # the thread tells why, or waits for room
-        return True
 
     def _serve(self) -> None:
         while True:
