@@ -34,6 +34,7 @@ class _Remote:
     _kind: ClassVar[str]
     _remote_name: Name
     _remote_closed = True
+    _dropped: ClassVar[deque[Name]] = _released  # at the interpreter's end the module's own names are gone
 
     def _open(self, name: Name) -> None:
         self._remote_name = name
@@ -91,7 +92,7 @@ class _Remote:
 
     def __del__(self) -> None:
         if not self._remote_closed:
-            _released.append(self._remote_name)
+            self._dropped.append(self._remote_name)
 
 
 def _limit(block: bool, timeout: float | None) -> float | None:
