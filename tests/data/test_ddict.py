@@ -498,3 +498,14 @@ def test_a_view_that_is_held_too_long_is_named(make: Callable[..., DDict]) -> No
     with mine.view("view"), pytest.raises(DDictFullError, match="or a view keeps it"):
         deque((mine.__setitem__("key", number) for number in range(100_000)), 0)
     mine["key"] = 1
+
+
+def test_with_replicas_what_is_local_is_what_this_node_keeps(make: Callable[..., DDict]) -> None:
+    if System().nnodes < 2:
+        pytest.skip("needs two nodes; tests/cluster runs it over two")
+    ddict = make(1, replicas=2)
+    ddict.update({i: bytes(50_000) for i in range(20)})
+    assert ddict.local_managers == list(range(System().nnodes))
+    assert ddict.local_len() == len(list(ddict.local_keys())) == 20
+    with ddict.view(3) as memory:
+        assert memory.nbytes == 50_000

@@ -66,7 +66,7 @@ class TestContract(StoreTests[Store, cpu.Buffer]):
         return Store(**store_kwargs)
 
     def test_store_repr(self, store: Store) -> None:
-        assert repr(store) == f"Store('ddict://{store.ddict.name}')"
+        assert repr(store) == f"Store('ddict://{store.ddict.get_name()}')"
 
     def test_store_supports_writes(self, store: Store) -> None:
         assert store.supports_writes

@@ -273,19 +273,16 @@ class Cluster:
             return None
         if node == self.index or not 0 <= node < len(self.members):
             return None
-        return self._ask(node, operation, arguments)
+        return self.ask(node, operation, arguments)
 
-    def _ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+        """What another node's registry, groups or shards answer."""
         request = {"operation": operation, "arguments": arguments}
         return then(self.links.call(node, "operation", request), _value)
 
     def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
         """Have another node do something, if it is still there."""
-        self._ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
-
-    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
-        """What another node answers."""
-        return self._ask(node, operation, arguments)
+        self.ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def active(self) -> list[int]:
         """The nodes that programs may use: all that are there, but for as many as are to stay idle."""
@@ -296,7 +293,7 @@ class Cluster:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
     async def _all_processes(self) -> list[Any]:
-        asked = [self._ask(node, "registry.processes", {}) for node in self._others()]
+        asked = [self.ask(node, "registry.processes", {}) for node in self._others()]
         here = self._agent.handle_here("registry", "processes", {}, [])
         return sum(await asyncio.gather(*asked), list(here))
 
@@ -306,7 +303,7 @@ class Cluster:
         try:
             return self._agent.handle_here(part, method, arguments, [])
         except LookupError as nowhere:
-            asked = [self._ask(node, operation, arguments) for node in self._others()]
+            asked = [self.ask(node, operation, arguments) for node in self._others()]
             for answer in await asyncio.gather(*asked, return_exceptions=True):
                 if not isinstance(answer, BaseException):
                     return answer
@@ -322,7 +319,7 @@ class Cluster:
             for fd in mine:
                 os.close(fd)
 
-        self._ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)
+        self.ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)
 
     def kill(self, puid: int, number: int) -> None:
         """Send a signal to a process of another node."""

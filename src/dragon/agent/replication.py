@@ -205,5 +205,5 @@ class Replication:
                 self._to(node, number, settings.manager, "_load", (names,), entries, _Pending({node}, (number, -1)))
             holders = [*holders, node]
         self._copies.set_holders(number, settings.manager, holders)
-        _, newest, frozen = shard.oldest, shard.newest, shard.is_frozen
-        self._to_others(number, settings.manager, "_holders", (holders, newest, frozen), [], lambda: None)
+        state = (holders, shard.newest, shard.is_frozen)
+        self._to_others(number, settings.manager, "_holders", state, [], lambda: None)

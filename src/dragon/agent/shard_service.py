@@ -2,8 +2,7 @@
 
 Small reads, which wait for nobody, are done where they arrive. All else a thread does, one after another, so that a
 shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
-of the asking thread's, both by way of the outboxes. A request has seven parts, an answer three; one of a single number
-says that a node is lost.
+of the asking thread's, both by way of the outboxes. A request has seven parts, an answer three.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class ShardService:
         self._ways: dict[Name, Channel] = {}
         self._inboxes: dict[tuple[int, int], set[Name]] = {}
         self._replication = Replication(cluster, copies, self.name, self._send, self._answer)
-        self._work: SimpleQueue[tuple[Any, list[Any]]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
@@ -65,11 +64,11 @@ class ShardService:
 
     def node_lost(self, node: int) -> None:
         """What that node held is taken care of, after what was asked before."""
-        self._work.put(((node,), []))
+        self.afterwards(partial(self._replication.node_lost, node))
 
     def afterwards(self, do: Callable[[], object]) -> None:
         """Do something after what was asked before."""
-        self._work.put((do, []))
+        self._work.put(do)
 
     def _on_requests(self) -> None:
         for _ in range(_AT_ONCE):
@@ -83,7 +82,7 @@ class ShardService:
                 log.exception("a request to a shard makes no sense")
                 continue
             if len(request) < 7 or request[5] != "read" or not self._read_here(request):
-                self._work.put((request, buffers))
+                self._work.put(partial(self._take, request, buffers))
         self._loop.call_soon(self._on_requests)
 
     def _read_here(self, request: Any) -> bool:
@@ -103,20 +102,14 @@ class ShardService:
 
     def _serve(self) -> None:
         while True:
-            request, buffers = self._work.get()
+            work = self._work.get()
             try:
-                self._take(request, buffers)
+                work()
             except Exception:
-                log.exception("a request to a shard makes no sense")
-            del buffers
+                log.exception("something that a shard was to do failed")
+            del work  # and the memory that came with a request
 
     def _take(self, request: Any, buffers: list[Any]) -> None:
-        if callable(request):
-            request()
-            return
-        if len(request) == 1:
-            self._replication.node_lost(request[0])
-            return
         if len(request) == 3:
             self._replication.acknowledged(*request)
             return

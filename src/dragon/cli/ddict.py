@@ -218,7 +218,7 @@ def _load(arguments: argparse.Namespace) -> int:
         put = dictionaries.put_all(ddict, progress(dictionaries.readable(pairs), "keys", count))
     finally:
         ddict.detach()
-    print(f"put {put} keys into {ddict.name}")
+    print(f"put {put} keys into {ddict.get_name()}")
     return 0
 
 

@@ -170,7 +170,7 @@ def _described(run: Run, text: str) -> Live:
     states = ddict._on_all("state")
     described = Live(
         run.name,
-        ddict.name,
+        ddict.get_name(),
         text,
         descriptor.options.replicas,
         (min(state[0] for state in states), max(state[1] for state in states)),

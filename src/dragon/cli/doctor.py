@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import linecache
 import sys
@@ -45,15 +44,8 @@ _STARTING_MODULES = {("multiprocessing", "process.py")}
 
 def main(words: Sequence[str]) -> int:
     """Print what there is to know; the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="dragon doctor",
-        description="Say what a run waits for: its agent and every process, with stacks.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args(words)
+    description = "Say what a run waits for: its agent and every process, with stacks."
+    arguments = runs.parser("doctor", description, _EPILOG, "the run to look at").parse_args(words)
     found = runs.find()
     if arguments.run is None:
         print(json.dumps(_overview(found), indent=2) if arguments.json else _overview_table(found))

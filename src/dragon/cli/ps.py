@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -27,15 +26,8 @@ Of a run over several machines this shows what is on this one. `dragon doctor RU
 
 def main(words: Sequence[str]) -> int:
     """Print a table; the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="dragon ps",
-        description="List your runs on this machine, or the processes of one.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run whose processes to list")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args(words)
+    description = "List your runs on this machine, or the processes of one."
+    arguments = runs.parser("ps", description, _EPILOG, "the run whose processes to list").parse_args(words)
     found = runs.find()
     if arguments.run is None:
         print(json.dumps(_runs(found), indent=2) if arguments.json else _runs_table(found))

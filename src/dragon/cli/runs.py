@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime import folder as run_folder
 from dragon.runtime.folder import Owner, RunInfo, is_alive
 
-__all__ = ["NoSuchRunError", "Node", "Run", "choose", "find", "since", "table"]
+__all__ = ["NoSuchRunError", "Node", "Run", "choose", "find", "parser", "since", "table"]
 
 _SHORT = 60
 
@@ -109,6 +110,19 @@ def choose(word: str, runs: list[Run]) -> Run:
 
 def _folder_names(run: Run) -> list[str]:
     return [node.folder.name for node in run.nodes]
+
+
+def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
+    """That of a command which looks at all runs, or at one; `what` says which."""
+    made = argparse.ArgumentParser(
+        prog=f"dragon {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("run", nargs="?", metavar="RUN", help=what)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
 
 
 def since(run: Run) -> float:

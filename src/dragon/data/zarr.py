@@ -93,7 +93,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         return hash((self._ddict, self.read_only))
 
     def __str__(self) -> str:
-        return f"ddict://{self._ddict.name}"
+        return f"ddict://{self._ddict.get_name()}"
 
     def __repr__(self) -> str:
         return f"Store('{self}')"

@@ -105,11 +105,6 @@ class Client:
             found._timeout = timeout
         return found
 
-    @property
-    def name(self) -> str:
-        """The name by which the dictionary is persisted, and listed by `dragon ddict ls`."""
-        return self._options.name
-
     def detach(self) -> None:
         """Drop this handle; others go on."""
         self._attached = self._life = self._one = None
@@ -135,7 +130,7 @@ class Client:
         return f"<DDict {self._options.name!r}: {self._count} manager{'s' * (self._count > 1)}>"
 
     def get_name(self) -> str:
-        """By which it is persisted and restored."""
+        """By which it is persisted, and listed by `dragon ddict ls`."""
         return self._options.name
 
     @property
@@ -203,7 +198,7 @@ class Client:
             shard.wait_for_change(seen, remaining)
 
     def _local(self) -> list[LocalShard]:
-        return [shard for shard in self._open_shards() if isinstance(shard, LocalShard)]
+        return [shard.local for shard in self._open_shards() if shard.local is not None]
 
     def _local_managers(self) -> list[int]:
         return [shard.settings.manager for shard in self._local()]

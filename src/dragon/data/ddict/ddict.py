@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
 from dragon.data.ddict import creation
-from dragon.data.ddict.checkpoints import Checkpoints
+from dragon.data.ddict.batches import Batches
 from dragon.data.ddict.checks import check_numbers, check_placement, check_restoring
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
-from dragon.data.ddict.shards import AnyShard, LocalShard, Pending
+from dragon.data.ddict.shards import AnyShard, Pending
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
-from dragon.runtime.entries import BROADCAST, PERSISTENT
+from dragon.runtime.entries import PERSISTENT
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.records import Record, encode_key, encode_value
+from dragon.runtime.records import encode_key, encode_value
 from dragon.runtime.shard import MISSING
 
 if TYPE_CHECKING:
@@ -35,11 +34,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _UNSET: Any = object()
-_AT_ONCE = 64 * 2**20  # bytes of a batch that are sent together
-_TOGETHER = 64  # keys that are asked for together
 
 
-class DDict(Checkpoints, MutableMapping[Any, Any]):
+class DDict(Batches, MutableMapping[Any, Any]):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -142,9 +139,6 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
             raise self._missing(key, shard)
         return value if self._picklers[1] is None else self._picklers[1].loads(value)
 
-    def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
-        return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")
-
     def _await(self, shard: AnyShard, encoded: bytes, key: Any) -> Any:
         """The value of a key once it is written in this checkpoint."""
 
@@ -222,109 +216,13 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
             f"key {key!r} to be {value!r}",
         )
 
-    # ---- several keys
-
-    def get_many(self, keys: Iterable[Any]) -> list[Any]:
-        """The values of several keys, asked for together. Raises DDictKeyError for the first that is missing."""
-        wanted = list(keys)
-        found = dict(self._present(wanted))
-        for key in wanted:
-            if key not in found:
-                raise self._missing(key, self._shard(self._key(key)))
-        return [found[key] for key in wanted]
-
-    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none."""
-        batches = self._empty_batches()
-        size = 0
-        for key, value in items.items() if isinstance(items, Mapping) else items:
-            encoded, record = self._key(key), self._record(value)
-            batches[self._place(encoded)].append((encoded, record))
-            size += record.size
-            if size > _AT_ONCE:
-                self._send(batches, 0)
-                batches, size = self._empty_batches(), 0
-        self._send(batches, 0)
-
-    def _empty_batches(self) -> list[list[tuple[bytes, Record]]]:
-        return [[] for _ in self._open_shards()]
-
-    def begin_get(self, key: Any) -> Pending:
-        """Ask for a value, which result() of what this returns gives to the same thread."""
-        return _Present(self, key, self._begin_get(key))
-
-    def _begin_get(self, key: Any) -> Pending:
-        encoded = self._key(key)
-        return self._shard(encoded).begin_value(encoded, self._checkpoint)
-
-    def begin_put(self, key: Any, value: Any) -> Pending:
-        """Send a value; result() of what this returns waits until it is stored."""
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        if self._guarded:
-            self._may_write(shard)
-        return shard.begin_put(encoded, self._record(value), self._checkpoint)
+    # ---- all keys
 
     def update(self, *others: Any, **more: Any) -> None:
         """Put what dict.update() would."""
         for other in others:
             self.put_many(other)
         self.put_many(more)
-
-    def _send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
-        pending = []
-        for shard, records in zip(self._open_shards(), batches, strict=True):
-            if records:
-                if self._guarded:
-                    self._may_write(shard)
-                pending.append(shard.begin_put_many(records, self._checkpoint, flags))
-        for one in pending:
-            one.result(self._timeout)
-
-    def start_batch_put(self, persist: bool = False) -> None:
-        """Collect puts from here to end_batch_put(), and send many at a time."""
-        if self._batch is not None:
-            raise DDictError("a batch has been started already", "INVALID_OPERATION")
-        self._no_future()
-        self._batch = self._empty_batches()
-        self._batch_flags = PERSISTENT if persist else 0
-
-    def end_batch_put(self) -> None:
-        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch."""
-        if self._batch is None:
-            raise DDictError("no batch was started", "INVALID_OPERATION")
-        batch, self._batch, self._batch_size = self._batch, None, 0
-        self._send(batch, self._batch_flags)
-
-    def _add_to_batch(self, encoded: bytes, record: Record) -> None:
-        assert self._batch is not None
-        self._batch[self._place(encoded)].append((encoded, record))
-        self._batch_size += record.size
-        if self._batch_size > _AT_ONCE:
-            batch, self._batch, self._batch_size = self._batch, self._empty_batches(), 0
-            self._send(batch, self._batch_flags)
-
-    def bput(self, key: Any, value: Any) -> None:
-        """Put a value into every manager, so that bget() finds it on the reader's own node."""
-        if self._batch is not None:
-            raise DDictError("a broadcast is no part of a batch", "INVALID_OPERATION")
-        self._no_future()
-        encoded, record = self._key(key), self._record(value)
-        own = self._place(encoded)
-        pending = [
-            shard.begin_put(encoded, record, self._checkpoint, 0 if i == own else BROADCAST)
-            for i, shard in enumerate(self._open_shards())
-        ]
-        for one in pending:
-            one.result(self._timeout)
-
-    def bget(self, key: Any) -> Any:
-        """The value of a broadcast put, from this process's main manager."""
-        shard = self._open_shards()[self.main_manager]
-        value = self._loaded(shard.value(self._key(key), self._checkpoint))
-        if value is MISSING:
-            raise self._missing(key, shard)
-        return value
 
     def clear(self) -> None:
         """Remove all keys of this checkpoint."""
@@ -361,20 +259,6 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
     def _keys_of(self, managers: list[int]) -> list[list[bytes]]:
         pending = [self._shards[manager].begin("keys", self._checkpoint) for manager in managers]
         return [one.result(self._timeout) for one in pending]
-
-    def _present(self, keys: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Keys with their values, asked for together; those that are gone are left out."""
-        wanted = iter(keys)
-        while together := list(islice(wanted, _TOGETHER)):
-            pending = [self._begin_far_get(key) for key in together]
-            for key, one in zip(together, pending, strict=True):
-                value = self._loaded((one or self._begin_get(key)).result(self._timeout))
-                if value is not MISSING:
-                    yield key, value
-
-    def _begin_far_get(self, key: Any) -> Pending | None:
-        """Ask another node for a value; None for one of this node, which is best read when it is wanted."""
-        return None if isinstance(self._shard(self._key(key)), LocalShard) else self._begin_get(key)
 
     def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
         """self[key][start:stop] of a bytes value, of which only that part is fetched.
@@ -514,12 +398,12 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
         """
         encoded = self._key(key)
         shard = self._shard(encoded)
-        if not isinstance(shard, LocalShard):
+        if shard.local is None:
             raise DDictError(
                 f"key {key!r} lies with {shard.where}; a view is of this node's memory", "INVALID_OPERATION"
             )
         try:
-            transaction, stored = shard.view(encoded, self._checkpoint)
+            transaction, stored = shard.local.view(encoded, self._checkpoint)
         except DDictKeyError:
             raise self._missing(key, shard) from None
         try:
@@ -533,16 +417,3 @@ class DDict(Checkpoints, MutableMapping[Any, Any]):
             memory.release()
         finally:
             transaction.abort()
-
-
-class _Present(Pending):
-    """A value that was asked for."""
-
-    def __init__(self, ddict: DDict, key: Any, pending: Pending) -> None:
-        self._ddict, self._key, self._pending = ddict, key, pending
-
-    def result(self, timeout: float | None = None) -> Any:
-        value = self._pending.result(timeout)
-        if value is MISSING:
-            raise self._ddict._missing(self._key, self._ddict._shard(self._ddict._key(self._key)))
-        return self._ddict._loaded(value)

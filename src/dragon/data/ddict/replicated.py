@@ -84,6 +84,11 @@ class ReplicatedShard(RemoteShard):
                 self._local = None  # the copy of this node counts no more; whether there are others is seen below
         return getattr(super(), method)(*arguments)
 
+    @property
+    def local(self) -> LocalShard | None:
+        """This node's copy."""
+        return self._local
+
     def home(self) -> int:
         """The node that decides about it."""
         self.look_for_holders(time.monotonic() + _PATIENCE)

@@ -89,6 +89,11 @@ class LocalShard(Shard):
         """Begin any operation with plain arguments."""
         return _Done(getattr(self, method)(*arguments))
 
+    @property
+    def local(self) -> LocalShard | None:
+        """What of it is on this node."""
+        return self
+
     def home(self) -> int:
         """The node that decides about it."""
         return self.settings.node
@@ -316,6 +321,11 @@ class RemoteShard:
         """The oldest and the newest checkpoint, and whether it is frozen."""
         oldest, newest, frozen = self._begin("state").result()
         return oldest, newest, frozen
+
+    @property
+    def local(self) -> LocalShard | None:
+        """What of it is on this node."""
+        return None
 
     def home(self) -> int:
         """The node that decides about it."""

@@ -1,0 +1,149 @@
+"""Many keys at a time: asked for, or put, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from dragon.data.ddict.checkpoints import Checkpoints
+from dragon.data.ddict.shards import AnyShard, Pending
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.runtime.entries import BROADCAST, PERSISTENT
+from dragon.runtime.records import Record
+from dragon.runtime.shard import MISSING
+
+__all__ = ["Batches"]
+
+_AT_ONCE = 64 * 2**20  # bytes of a batch that are sent together
+_TOGETHER = 64  # keys that are asked for together
+
+
+class Batches(Checkpoints):
+    """What of a handle concerns several keys, or several managers, at a time."""
+
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """The values of several keys, asked for together. Raises DDictKeyError for the first that is missing."""
+        wanted = list(keys)
+        found = dict(self._present(wanted))
+        for key in wanted:
+            if key not in found:
+                raise self._missing(key, self._shard(self._key(key)))
+        return [found[key] for key in wanted]
+
+    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none."""
+        batches = self._empty_batches()
+        size = 0
+        for key, value in items.items() if isinstance(items, Mapping) else items:
+            encoded, record = self._key(key), self._record(value)
+            batches[self._place(encoded)].append((encoded, record))
+            size += record.size
+            if size > _AT_ONCE:
+                self._send(batches, 0)
+                batches, size = self._empty_batches(), 0
+        self._send(batches, 0)
+
+    def _empty_batches(self) -> list[list[tuple[bytes, Record]]]:
+        return [[] for _ in self._open_shards()]
+
+    def begin_get(self, key: Any) -> Pending:
+        """Ask for a value, which result() of what this returns gives to the same thread."""
+        return _Present(self, key, self._begin_get(key))
+
+    def _begin_get(self, key: Any) -> Pending:
+        encoded = self._key(key)
+        return self._shard(encoded).begin_value(encoded, self._checkpoint)
+
+    def begin_put(self, key: Any, value: Any) -> Pending:
+        """Send a value; result() of what this returns waits until it is stored."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        if self._guarded:
+            self._may_write(shard)
+        return shard.begin_put(encoded, self._record(value), self._checkpoint)
+
+    def _send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
+        pending = []
+        for shard, records in zip(self._open_shards(), batches, strict=True):
+            if records:
+                if self._guarded:
+                    self._may_write(shard)
+                pending.append(shard.begin_put_many(records, self._checkpoint, flags))
+        for one in pending:
+            one.result(self._timeout)
+
+    def start_batch_put(self, persist: bool = False) -> None:
+        """Collect puts from here to end_batch_put(), and send many at a time."""
+        if self._batch is not None:
+            raise DDictError("a batch has been started already", "INVALID_OPERATION")
+        self._no_future()
+        self._batch = self._empty_batches()
+        self._batch_flags = PERSISTENT if persist else 0
+
+    def end_batch_put(self) -> None:
+        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch."""
+        if self._batch is None:
+            raise DDictError("no batch was started", "INVALID_OPERATION")
+        batch, self._batch, self._batch_size = self._batch, None, 0
+        self._send(batch, self._batch_flags)
+
+    def _add_to_batch(self, encoded: bytes, record: Record) -> None:
+        assert self._batch is not None
+        self._batch[self._place(encoded)].append((encoded, record))
+        self._batch_size += record.size
+        if self._batch_size > _AT_ONCE:
+            batch, self._batch, self._batch_size = self._batch, self._empty_batches(), 0
+            self._send(batch, self._batch_flags)
+
+    def bput(self, key: Any, value: Any) -> None:
+        """Put a value into every manager, so that bget() finds it on the reader's own node."""
+        if self._batch is not None:
+            raise DDictError("a broadcast is no part of a batch", "INVALID_OPERATION")
+        self._no_future()
+        encoded, record = self._key(key), self._record(value)
+        own = self._place(encoded)
+        pending = [
+            shard.begin_put(encoded, record, self._checkpoint, 0 if i == own else BROADCAST)
+            for i, shard in enumerate(self._open_shards())
+        ]
+        for one in pending:
+            one.result(self._timeout)
+
+    def bget(self, key: Any) -> Any:
+        """The value of a broadcast put, from this process's main manager."""
+        shard = self._open_shards()[self.main_manager]
+        value = self._loaded(shard.value(self._key(key), self._checkpoint))
+        if value is MISSING:
+            raise self._missing(key, shard)
+        return value
+
+    def _present(self, keys: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Keys with their values, asked for together; those that are gone are left out."""
+        wanted = iter(keys)
+        while together := list(islice(wanted, _TOGETHER)):
+            pending = [self._begin_far_get(key) for key in together]
+            for key, one in zip(together, pending, strict=True):
+                value = self._loaded((one or self._begin_get(key)).result(self._timeout))
+                if value is not MISSING:
+                    yield key, value
+
+    def _begin_far_get(self, key: Any) -> Pending | None:
+        """Ask another node for a value; None for one of this node, which is best read when it is wanted."""
+        return None if self._shard(self._key(key)).local is not None else self._begin_get(key)
+
+    def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
+        return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")
+
+
+class _Present(Pending):
+    """A value that was asked for."""
+
+    def __init__(self, ddict: Batches, key: Any, pending: Pending) -> None:
+        self._ddict, self._key, self._pending = ddict, key, pending
+
+    def result(self, timeout: float | None = None) -> Any:
+        value = self._pending.result(timeout)
+        if value is MISSING:
+            raise self._ddict._missing(self._key, self._ddict._shard(self._ddict._key(self._key)))
+        return self._ddict._loaded(value)
