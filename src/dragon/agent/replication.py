@@ -83,9 +83,12 @@ class Replication:
     ) -> None:
         """Do a write here and on every other holder, then answer."""
         manager = shard.settings.manager
-        holders = self._copies.holders(number, manager)
-        if holders[:1] != [self._cluster.index]:
-            raise DDictMovedError(f"{shard.where} is decided about on node {holders[0] if holders else 'none'}")
+        try:
+            first = self._copies.holders(number, manager)[0]
+        except LookupError as error:
+            raise DDictMovedError(f"{shard.where} counts no more: {error}") from error
+        if first != self._cluster.index:
+            raise DDictMovedError(f"{shard.where} is decided about on node {first}")
         answer: list[Any] = []
         OPERATIONS[operation](shard, arguments, buffers, lambda value, found: answer.extend((value, found)))
         which, pid, name = asked
@@ -120,7 +123,8 @@ class Replication:
         try:
             name = self._service_of(node)
         except (DDictError, ConnectionError, TimeoutError) as error:
-            log.debug("node %d cannot be told: %s", node, error)
+            log.warning("node %d cannot be told of a change (%s); its copy of a shard is given up", node, error)
+            self._drop(number, manager, node)
             pending.waits_for.discard(node)
             return
         self._pending[self._last], self._sent_to[self._last] = pending, node
@@ -202,7 +206,8 @@ class Replication:
             made = {**msgspec.to_builtins(settings), "folder": "", "holders": settings.holders}
             self._ask(node, "shards.create", {"number": number, "settings": made, "node": node})
             for names, entries in shard.export(_TOGETHER):
-                self._to(node, number, settings.manager, "_load", (names,), entries, _Pending({node}, (number, -1)))
+                loading = _Pending({node}, (number, settings.manager))
+                self._to(node, number, settings.manager, "_load", (names,), entries, loading)
             holders = [*holders, node]
         self._copies.set_holders(number, settings.manager, holders)
         state = (holders, shard.newest, shard.is_frozen)
