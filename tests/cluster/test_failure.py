@@ -221,3 +221,15 @@ def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: S
     out, err = process.communicate(timeout=60)
     assert out == "1 again\n", out + err
     assert process.returncode == 0, err
+
+
+def test_nodes_that_had_not_met_the_one_that_is_lost_go_on(site: Site) -> None:
+    # Its program kills it as early as a program can; the others are about to ask it who belongs to the run.
+    source = """
+        agent=$(awk '/^PPid/ { print $2 }' /proc/$PPID/status)
+        if [ -z "$DRAGON_RESILIENT_RESTART" ]; then kill -9 $agent; sleep 60; else hostname; fi
+    """
+    done = site.dragon("--nodes", "8", "--resilient", "--no-label", "sh", "-c", source)
+    assert (done.returncode, done.stdout) == (0, "node-1\n"), done.stderr
+    assert "node 0 (node-0) is lost" in done.stderr
+    assert done.stderr.count("is lost") == 1

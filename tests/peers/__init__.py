@@ -62,14 +62,20 @@ def front_end(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def hear(site: Site, process: subprocess.Popen[str], count: int = 1, timeout: float = 60) -> list[str]:
-    """The next lines that it writes. Where they do not come, everything is killed, and what has come is returned."""
+    """The next lines that it writes. Where they do not come, everything is killed, and the test fails."""
     assert process.stdout is not None
+    begin = time.monotonic()
     alarm = threading.Timer(timeout, site.kill)
     alarm.start()
     try:
-        return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+        lines = [process.stdout.readline() for _ in range(count)]
     finally:
         alarm.cancel()
+    if not lines[-1]:
+        site.kill()
+        _, err = process.communicate(timeout=20)
+        pytest.fail(f"of {count} lines, {lines} came in {time.monotonic() - begin:.0f} s\n{err}")
+    return [line.rstrip("\n") for line in lines]
 
 
 def hear_error(site: Site, process: subprocess.Popen[str], text: str, timeout: float = 60) -> float:

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ __all__ = ["Cluster"]
 log = runtime_log("cluster")
 
 _GOODBYE = 5.0
+_VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 
@@ -61,6 +62,7 @@ class Cluster:
         self._control = control
         self._socket = listener
         self._fabric = fabric
+        self._early: list[tuple[str, dict[str, Any]]] = []  # what the front end said before the members were known
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
         self._inboxes: dict[tuple[int, Name], Channel] = {}
         # Records of processes that another node had started, until the one there that follows them is attached.
@@ -69,8 +71,7 @@ class Cluster:
         self._gone = asyncio.Event()
 
     async def meet(self) -> None:
-        """Learn who belongs to the run. Raises NodeLostError where the node that was to tell is gone, RunEndedError
-        where the run has ended meanwhile."""
+        """Learn who belongs to the run. Raises RunEndedError where it has ended meanwhile."""
         membership = self._membership
         keys = (membership.authority, membership.certificate, membership.key)
         near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
@@ -81,22 +82,25 @@ class Cluster:
         if near:
             try:
                 told, _ = await self.links.call(parent_of(self.index), "members", {})
-            except NodeLostError as error:
-                await self._raise_why(error)
+            except NodeLostError:
+                told = await self._ask_front_end()
             self.members = msgspec.convert(told, list[Member])
         self.links.members = dict(enumerate(self.members))
         self._known.set_result(self.members)
 
-    async def _raise_why(self, error: NodeLostError) -> NoReturn:
-        """The node that was to tell is gone: because the run has ended already, or because something broke."""
-        try:
-            async with asyncio.timeout(_GOODBYE):
-                kind, _ = await self._control.receive()
-        except (TimeoutError, ConnectionError):
-            raise error from None
-        if kind in ("clear", "end"):
-            raise RunEndedError("the run ended before this node had met the others") from error
-        raise error
+    async def _ask_front_end(self) -> Any:
+        """The members of the run, where the node that was to tell is gone: lost, or because the run has ended."""
+        self._control.send("members")
+        while True:
+            try:
+                kind, values = await self._control.receive()
+            except ConnectionError as error:
+                raise RunEndedError("the front end was gone before this node had met the others") from error
+            if kind == "end":
+                raise RunEndedError("the run ended before this node had met the others")
+            if kind == "members":
+                return values["members"]
+            self._early.append((kind, values))
 
     def open(self, agent: Agent) -> None:
         """Begin to serve, and to do what the front end says."""
@@ -108,7 +112,10 @@ class Cluster:
         self.head = Head(agent, self._control.send)
         agent.streams.reach_out(self.output, self.links.call)
         self._tell_processes()
+        self.links.verdict = _VERDICT
         self._opened.set_result(None)
+        for kind, values in self._early:
+            self._on_message(kind, values)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
 
@@ -231,7 +238,7 @@ class Cluster:
         """Make a channel on another node; it lives until the caller is attached."""
         return then(self.links.call(node, "make_channel", {"node": self.index, "capacity": capacity}), _value)
 
-    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> tuple[str, str]:
+    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:
         """Class and text of the error by which messages in an outbox were lost; empty if none were."""
         return self.outboxes.why_gone(_name(outbox))
 

@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -113,6 +113,10 @@ class Links:
         self.fabric = fabric
         self._is_broken = is_broken
         self.lost: dict[int, str] = {}
+        # Seconds that a node without a connection has until the front end says that it is lost. No wait fails earlier,
+        # so whoever hears of a lost node finds it gone everywhere.
+        self.verdict = 0.0
+        self._doubts: dict[int, asyncio.Future[None]] = {}
         self._client = client
         self._links: dict[int, Link] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
@@ -151,24 +155,44 @@ class Links:
         if link is not None:
             link.abort()
         self._is_broken(node, reason)
-        for _, future, _, _ in self._waiting.pop(node, []):
-            self._fail(node, future)
+        self._settle(node)
+        self._fail(node, [future for _, future, _, _ in self._waiting.pop(node, [])])
+
+    def settled(self, node: int) -> asyncio.Future[None]:
+        """Done once it is known whether a node whose connection broke is lost."""
+        doubt = self._doubts.get(node)
+        if doubt is None:
+            doubt = self._loop.create_future()
+            doubt.set_result(None)
+        return doubt
+
+    def _doubt(self, node: int) -> asyncio.Future[None]:
+        if node not in self._doubts and node not in self.lost:
+            self._doubts[node] = self._loop.create_future()
+            self._loop.call_later(self.verdict, self._settle, node)
+        return self.settled(node)
+
+    def _settle(self, node: int) -> None:
+        doubt = self._doubts.pop(node, None)
+        if doubt is not None:
+            doubt.set_result(None)
 
     def close(self) -> None:
         """Close all connections."""
         for link in list(self._links.values()):
             link.abort()
 
-    def _fail(self, node: int, future: asyncio.Future[Answer] | None) -> None:
-        if future is not None and not future.done():
-            future.set_exception(NodeLostError(f"{self.host(node)} is gone: {self.lost.get(node, 'no connection')}"))
+    def _fail(self, node: int, futures: Iterable[asyncio.Future[Answer] | None], reason: str = "") -> None:
+        for future in futures:
+            if future is not None and not future.done():
+                future.set_exception(NodeLostError(f"{self.host(node)} is gone: {self.lost.get(node, reason)}"))
 
     def _send(self, node: int, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
         link = self._links.get(node)
         if link is not None:
             link.send(kind, future, body, payload)
         elif node in self.lost:
-            self._fail(node, future)
+            self._fail(node, [future])
         elif node not in self.members:
             if future is not None:
                 future.set_exception(ValueError(f"the run has no node {node}"))
@@ -189,6 +213,7 @@ class Links:
                     return
                 except (TimeoutError, OSError, ssl.SSLError) as error:
                     failure = f"{address} port {member.port}: {error or type(error).__name__}"
+            await self._doubt(node)
             self.forget(node, f"no connection to {failure}")
         finally:
             self._connecting.pop(node, None)
@@ -201,14 +226,12 @@ class Links:
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
         """A connection ended."""
-        reason = self.lost.get(node, reason) if node is not None else reason
-        if node is not None and self._links.get(node) is link:
-            del self._links[node]
-            self._is_broken(node, reason)
         if node is not None:
-            for future in link.pending.values():
-                if not future.done():
-                    future.set_exception(NodeLostError(f"{self.host(node)} is gone: {reason}"))
+            if self._links.get(node) is link:
+                del self._links[node]
+                self._is_broken(node, self.lost.get(node, reason))
+            pending = list(link.pending.values())
+            self._doubt(node).add_done_callback(lambda _: self._fail(node, pending, reason))
         for cancel in link.serving.values():
             if cancel is not None:
                 cancel()

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from dragon.agent.flows import PARCEL, WINDOW
-from dragon.agent.links import Answer
+from dragon.agent.links import Answer, then
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.remote import node_of
@@ -32,7 +32,7 @@ class Outboxes:
         self._links = links
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
-        self._failures: dict[Name, tuple[str, str]] = {}
+        self._failures: dict[Name, tuple[int, tuple[str, str]]] = {}  # by outbox: where it led to, and what happened
 
     def open(self, pid: int, name: Name) -> Name:
         """The outbox that leads to a channel, for that process."""
@@ -53,9 +53,10 @@ class Outboxes:
         self._by_flow[node_of(name), outbox.flow] = outbox
         outbox.send()
 
-    def why_gone(self, outbox: Name) -> tuple[str, str]:
+    def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
         """The error by which messages in an outbox were lost; empty if none were."""
-        return self._failures.get(outbox, ("", ""))
+        node, error = self._failures.get(outbox, (self._links.index, ("", "")))
+        return then(self._links.settled(node), lambda _: error)
 
     def flush(self, node: int) -> None:
         """Send what is there, before something else goes to that node."""
@@ -95,7 +96,7 @@ class Outboxes:
     def _give_up(self, name: Name, outbox: _Outbox, error: tuple[str, str]) -> None:
         if self._outboxes.get(name) is outbox:
             del self._outboxes[name]
-        self._failures[outbox.name] = error
+        self._failures[outbox.name] = node_of(name), error
         outbox.end()
 
 

@@ -193,6 +193,8 @@ class FrontEnd:
                 self._on_head_exited(index, int(values["code"]), values.get("error", ""))
             elif kind == "read":
                 self.input.want()
+            elif kind == "members":
+                self.alive[index].send("members", members=self.meeting.members)
             elif kind == "cleared":
                 self._on_cleared(index)
             elif kind == "end_run":
