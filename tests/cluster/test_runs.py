@@ -110,6 +110,36 @@ def test_the_command_ends_with_the_code_of_the_head_process(site: Site, source: 
     assert site.dragon("--nodes", "2", site.write(source)).returncode == code
 
 
+def test_the_members_of_a_group_on_all_nodes_have_pipes(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "3",
+        site.write(
+            """
+            from dragon.native.process import MSG_PIPE, Process, ProcessTemplate
+            from dragon.native.process_group import ProcessGroup
+
+            group = ProcessGroup()
+            group.add_process(3, ProcessTemplate("sh", ["-c", "hostname; seq 1 5000"], stdout=MSG_PIPE))
+            group.init()
+            group.start()
+            for puid in group.puids:
+                connection = Process(None, ident=puid).stdout_conn
+                print(connection.recv(), end="")
+                total = 0
+                try:
+                    while True:
+                        total += int(connection.recv())
+                except EOFError:
+                    print(total)
+            group.join()
+            group.close()
+            """
+        ),
+    )
+    assert done.stdout == "".join(f"node-{node}\n{5000 * 5001 // 2}\n" for node in range(3)), done.stderr
+
+
 def test_a_process_on_another_node_has_pipes_signals_and_a_sentinel(site: Site) -> None:
     done = site.dragon(
         "--nodes",

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from dragon.globalservices.process import query
+from dragon.infrastructure.connection import Connection
 from dragon.native import process_group as pg
-from dragon.native.process import ProcessTemplate
+from dragon.native.process import MSG_DEVNULL, MSG_PIPE, Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.queue import Queue
 
@@ -186,6 +187,57 @@ def test_members_run_where_their_policy_says(tmp_path: Path) -> None:
 
 def _affinity(queue: Queue) -> None:
     queue.put(sorted(os.sched_getaffinity(0)))
+
+
+def test_members_output_can_be_read_by_one_process_after_another() -> None:
+    members = group(
+        (2, ProcessTemplate("sh", ["-c", "seq 1 3; echo bad >&2"], stdout=MSG_PIPE, stderr=MSG_PIPE)),
+        (1, ProcessTemplate("true", stdout=MSG_DEVNULL)),
+    )
+    first, second, silent = (Process(None, ident=puid) for puid in members.puids)
+    assert silent.stdout_conn is None
+    answers = Queue()
+    for member in (first, second):
+        assert member.stdout_conn is not None
+        assert member.stdout_conn.recv() == "1\n"
+        reader = Process(_read, (member.stdout_conn, answers))
+        reader.start()
+        reader.join()
+        assert answers.get() == ["2\n", "3\n"]
+    members.join()
+    assert first.stderr_conn is not None
+    assert first.stderr_conn.recv() == "bad\n"
+    members.close()
+
+
+def _read(connection: Connection, answers: Queue) -> None:
+    lines = []
+    try:
+        while True:
+            lines.append(connection.recv())
+    except EOFError:
+        answers.put(lines)
+
+
+def test_a_group_ends_though_nobody_reads_its_output() -> None:
+    members = group((1, ProcessTemplate("seq", ["1", "100000"], stdout=MSG_PIPE)))
+    members.join(timeout=60)
+    ((puid, _),) = members.exit_status
+    connection = Process(None, ident=puid).stdout_conn
+    assert connection is not None
+    assert sum(int(connection.recv()) for _ in range(100_000)) == 100_000 * 100_001 // 2
+    members.close()
+
+
+def test_a_member_reads_what_is_sent_to_it() -> None:
+    members = group((1, ProcessTemplate("head", ["-n", "1"], stdin=MSG_PIPE, stdout=MSG_PIPE)))
+    member = Process(None, ident=members.puids[0])
+    assert member.stdin_conn is not None
+    assert member.stdout_conn is not None
+    member.stdin_conn.send("hello\n")
+    assert member.stdout_conn.recv() == "hello\n"
+    members.join()
+    members.close()
 
 
 def test_use_in_the_wrong_state_is_an_error_that_says_so() -> None:

@@ -18,8 +18,9 @@ from dragon.agent.processes import Instance, Processes
 from dragon.agent.registry import Registry
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
-from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.messages import Name, Output, Spawn
 from dragon.infrastructure.policy import Policy
+from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.distribution import choose
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
@@ -51,6 +52,21 @@ class Member:
         self.alive = False
         self.code: int | None = None
         self.restarts = 0
+        self.connections: dict[int, Connection] = {}  # by stream: our ends, for whoever asks
+
+    def connect(self) -> list[Output]:
+        """Its streams, where some are PIPEs of its own."""
+        self.disconnect()
+        if all(stream.kind != "pipe" for stream in self.template.streams):
+            return []
+        streams = [msgspec.structs.replace(stream) for stream in self.template.streams]
+        self.connections = connect_pipes(streams)
+        return streams
+
+    def disconnect(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections = {}
 
 
 class Group:
@@ -88,7 +104,7 @@ class Group:
 class Groups:
     """All groups that were made on this node; their members may be on others."""
 
-    OPERATIONS: ClassVar[set[str]] = {"create", "start", "signal", "stop", "stop_restart", "status", "close"}
+    OPERATIONS: ClassVar[set[str]] = {"create", "start", "signal", "stop", "stop_restart", "status", "stream", "close"}
 
     def __init__(
         self, node: int, registry: Registry, processes: Processes, host_name: str, cluster: Cluster | None
@@ -258,6 +274,15 @@ class Groups:
             "failed_codes": group.failed_codes,
         }
 
+    def stream(self, number: int, puid: int, stream: int) -> Name | None:
+        """The channel of a member's standard stream, if that is a PIPE."""
+        member = self._group(number).by_puid.get(puid)
+        connection = member.connections.get(stream) if member is not None else None
+        if connection is None:
+            return None
+        channel = connection._out() if stream == 0 else connection._in()
+        return channel._name()
+
     def close(self, number: int) -> None:
         """Forget the group; what still lives is killed."""
         group = self._groups.pop(number, None)
@@ -267,6 +292,8 @@ class Groups:
         group.ending = True
         group.restart = False
         self._signal_all(group, signal.SIGKILL)
+        for member in group.members:
+            member.disconnect()
         for fd in group.descriptors:
             os.close(fd)
         group.words._destroy()
@@ -382,6 +409,7 @@ def _templates(group: Group, members: list[Member]) -> tuple[list[Spawn], list[I
     for member in members:
         if not templates or templates[-1] is not member.template:
             templates.append(member.template)
-        instances.append(Instance(len(templates) - 1, f"{group.name}-{member.rank}", member.template.cpus))
+        name = f"{group.name}-{member.rank}"
+        instances.append(Instance(len(templates) - 1, name, member.template.cpus, streams=member.connect()))
     streams = [Output(), Output(), Output("tee")]
     return [t if t.streams else msgspec.structs.replace(t, streams=streams) for t in templates], instances

@@ -27,6 +27,7 @@ class Instance(msgspec.Struct, array_like=True):
     name: str
     cpus: list[int] = []
     environment: dict[str, str | None] = {}
+    streams: list[Output] = []  # in place of the template's
 
 
 class Processes:
@@ -60,6 +61,7 @@ class Processes:
                 record=record._name(),
                 name=instance.name or f"dragon_process_{puid}",
                 cpus=instance.cpus,
+                streams=instance.streams or template.streams,
                 environment={**template.environment, **instance.environment}
                 if instance.environment
                 else template.environment,
@@ -71,13 +73,15 @@ class Processes:
 
     def start_for(self, templates: list[dict[str, Any]], instances: list[Any]) -> list[Spawn]:
         """The same for another node, whose streams are not here: output goes to the front end."""
+        requests = [msgspec.convert(template, Spawn) for template in templates]
+        for request in requests:
+            request.streams = _forwarding(request.streams or [Output(), Output(), Output()])
+        those = [msgspec.convert(instance, Instance) for instance in instances]
+        for instance in those:
+            instance.streams = _forwarding(instance.streams)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return self.start_here(
-                [_forwarding(msgspec.convert(template, Spawn)) for template in templates],
-                [msgspec.convert(instance, Instance) for instance in instances],
-                [null] * 3,
-            )
+            return self.start_here(requests, those, [null] * 3)
         finally:
             os.close(null)
 
@@ -92,14 +96,11 @@ def _in_arena(template: Spawn) -> Words | None:
     return memory
 
 
-def _forwarding(template: Spawn) -> Spawn:
-    streams = template.streams or [Output(), Output(), Output()]
+def _forwarding(streams: list[Output]) -> list[Output]:
+    """The same streams where the creator's are on another node."""
     kinds = {"inherit": "forward", "tee": "forward"}
-    return msgspec.structs.replace(
-        template,
-        streams=[
-            msgspec.structs.replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)
-            for number, stream in enumerate(streams)
-            for kind in [kinds.get(stream.kind, stream.kind)]
-        ],
-    )
+    return [
+        msgspec.structs.replace(stream, kind="null" if number == 0 and stream.kind == "inherit" else kind)
+        for number, stream in enumerate(streams)
+        for kind in [kinds.get(stream.kind, stream.kind)]
+    ]

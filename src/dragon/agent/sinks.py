@@ -18,6 +18,8 @@ __all__ = ["Lines", "Sink", "ToChannel", "ToDescriptor", "ToDistantChannel", "To
 _TAIL = 4096
 _MOST_UNDER_WAY = 1000  # lines
 _PATIENCE = 0.05
+_MOST_UNREAD = 250_000  # lines
+_LOOK_AGAIN = 0.05  # seconds
 
 
 class Sink:
@@ -42,10 +44,24 @@ class Sink:
 
 
 class ToChannel(Sink):
-    """Lines to whoever reads the process's `stdout_conn`."""
+    """Lines to whoever reads the process's `stdout_conn`. With very many unread ones the process waits."""
 
     def __init__(self, name: Name) -> None:
         self.channel: Channel | None = Channel._attached(name)
+        self.loop = asyncio.get_running_loop()
+
+    @property
+    def is_full(self) -> bool:
+        try:
+            return self.channel is not None and self.channel.qsize() >= _MOST_UNREAD
+        except _core.DestroyedError:
+            return False  # nobody will ever read it, as the next write finds
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        if self.is_full:
+            self.loop.call_later(_LOOK_AGAIN, self.when_there_is_room, callback)
+        else:
+            callback()
 
     def write(self, data: bytes) -> None:
         if self.channel is None:

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.native.template import DEVNULL, PIPE, STDOUT, STREAMS, ProcessTemplate, StreamArgument
+from dragon.native.template import DEVNULL, PIPE, STDOUT, ProcessTemplate, StreamArgument
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
-from dragon.runtime.connection import Connection, Pipe
+from dragon.runtime.connection import Connection, connect_pipes, own_end
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import identity
@@ -24,24 +23,6 @@ from dragon.runtime.spawning import Started, start
 __all__ = ["MSG_DEVNULL", "MSG_PIPE", "MSG_STDOUT", "Popen", "Process", "ProcessTemplate", "current"]
 
 MSG_PIPE, MSG_STDOUT, MSG_DEVNULL = PIPE, STDOUT, DEVNULL
-
-
-def connect_pipes(request: Spawn) -> dict[str, Connection]:
-    """Make the connections of the streams that are to be PIPEs; the request then names their other ends."""
-    ends = {}
-    for number, output in enumerate(request.streams):
-        if output.kind != "pipe":
-            continue
-        reading, writing = Pipe(duplex=False)
-        ours, theirs = (writing, reading) if number == 0 else (reading, writing)
-        channel = theirs._reader if number == 0 else theirs._writer
-        assert channel is not None
-        # Until the agent is attached, as a message would: the end that we drop here must not look closed.
-        channel._send()
-        output.channel = channel._name()
-        theirs.close()
-        ends[STREAMS[number]] = ours
-    return ends
 
 
 class Process(ProcessTemplate):
@@ -75,7 +56,7 @@ class Process(ProcessTemplate):
         self._found: ProcessDescriptor | None = None
         self._placed: Placed | None = None
         self._creator = 0
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self._name = ident if isinstance(ident, str) else ""
         if target is None:
             if ident is None:
@@ -103,7 +84,7 @@ class Process(ProcessTemplate):
             raise ProcessError(f"process create failed: {error}") from error
         request, _record = self.request(self._name, placed)
         self._placed = placed
-        self._connections = connect_pipes(request)
+        self._connections = connect_pipes(request.streams)
         self._started = start(request)
         plan.note(placed, request.name, plan.name_of(self.target), request.puid)
         self._creator = request.parent
@@ -185,17 +166,24 @@ class Process(ProcessTemplate):
     @property
     def stdin_conn(self) -> Connection | None:
         """Where to send what it reads from stdin, if that is a PIPE."""
-        return self._connections.get("stdin")
+        return self._connection(0)
 
     @property
     def stdout_conn(self) -> Connection | None:
         """Lines that it writes to stdout, if that is a PIPE; EOFError at the end."""
-        return self._connections.get("stdout")
+        return self._connection(1)
 
     @property
     def stderr_conn(self) -> Connection | None:
         """Lines that it writes to stderr, if that is a PIPE; EOFError at the end."""
-        return self._connections.get("stderr")
+        return self._connection(2)
+
+    def _connection(self, number: int) -> Connection | None:
+        if self._found is not None and self._found.group and number not in self._connections:
+            name = ask("groups.stream", number=self._found.group, puid=self.puid, stream=number)
+            if name is not None:
+                self._connections[number] = own_end(number, (name[0], name[1], name[2]))
+        return self._connections.get(number)
 
     def children(self) -> list[Process]:
         """The processes that it started."""

@@ -141,7 +141,7 @@ class ProcessGroup:
         self._words: Words | None = None
         self._closed = False
         self._started = False
-        self._reported = False
+        self._just_started: list[int] = []
 
     def __getstate__(self) -> Any:
         if self._number is None:
@@ -151,7 +151,8 @@ class ProcessGroup:
     def __setstate__(self, state: Any) -> None:
         self._settings, self._number, self._words, self._started = state
         self._policy, self._templates, self._kept = None, [], []
-        self._closed = self._reported = False
+        self._closed = False
+        self._just_started = []
 
     def __enter__(self) -> Self:
         return self
@@ -218,8 +219,6 @@ class ProcessGroup:
 
     def _request(self, template: ProcessTemplate) -> Spawn:
         request, record = template.request(str(self._settings["name"]))
-        if any(stream.kind == "pipe" for stream in request.streams):
-            raise NotSupportedError("PIPE is for a single Process; let a group's members write to a Queue")
         self._kept.append(record)
         # stderr is copied on its way, so that a failure can be reported with the last lines.
         if request.streams[2].kind == "inherit":
@@ -230,13 +229,13 @@ class ProcessGroup:
 
     def start(self) -> None:
         """Start all members. Raises DragonProcessGroupError while they run already."""
-        self._ask("start", DragonProcessGroupStartError)
+        self._just_started = self._ask("start", DragonProcessGroupStartError)
         self._started = True
-        self._reported = False
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for all members. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if one failed."""
         self._check(DragonProcessGroupJoinError)
+        self._just_started = []
         if not self._wait(timeout):
             live = self._status()["live"]
             raise TimeoutError(f"{len(live)} members of the group still run after {timeout} s: puids {live}")
@@ -278,6 +277,7 @@ class ProcessGroup:
 
     def stop(self, patience: float = 5.0) -> None:
         """Interrupt, then terminate, then kill the members, with `patience` seconds between, and wait for their end."""
+        self._just_started = []
         if self._started:
             self._ask("stop", DragonProcessGroupSignalError, patience=patience)
             self._wait(3 * patience + 5)
@@ -304,8 +304,11 @@ class ProcessGroup:
 
     @property
     def puids(self) -> list[int]:
-        """The ids of the members that live, in order."""
-        return list(self._status()["live"]) if self._started else []
+        """The ids of the members that live, in order of their ranks; when first asked for after start(), of all."""
+        just_started, self._just_started = self._just_started, []
+        if just_started or not self._started:
+            return just_started
+        return list(self._status()["live"])
 
     @property
     def inactive_puids(self) -> list[tuple[int, int]]:

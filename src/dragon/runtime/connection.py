@@ -5,9 +5,10 @@ from __future__ import annotations
 from multiprocessing import BufferTooShort
 from typing import Any, Self
 
+from dragon.infrastructure.messages import Name, Output
 from dragon.runtime.handle import Channel
 
-__all__ = ["Connection", "Pipe"]
+__all__ = ["Connection", "Pipe", "connect_pipes", "own_end"]
 
 READER, WRITER = 1, 2
 
@@ -148,6 +149,26 @@ def _one_way() -> tuple[Channel, Channel]:
     return reader, writer
 
 
-def receiving_end(name: tuple[int, int, int]) -> Connection:
-    """The end of a stream that another process writes."""
-    return Connection(Channel._attached(name), None)
+def connect_pipes(streams: list[Output]) -> dict[int, Connection]:
+    """Make the connections of the standard streams that are to be PIPEs: our ends by the number of the stream, which
+    then names the other end."""
+    ends = {}
+    for number, output in enumerate(streams):
+        if output.kind != "pipe":
+            continue
+        reading, writing = Pipe(duplex=False)
+        ours, theirs = (writing, reading) if number == 0 else (reading, writing)
+        channel = theirs._reader if number == 0 else theirs._writer
+        assert channel is not None
+        # Until the agent is attached, as a message would: the end that we drop here must not look closed.
+        channel._send()
+        output.channel = channel._name()
+        theirs.close()
+        ends[number] = ours
+    return ends
+
+
+def own_end(number: int, name: Name) -> Connection:
+    """The end of a standard stream that is for others than the process, from the name of its channel."""
+    channel = Channel._attached(name)
+    return Connection(None, channel) if number == 0 else Connection(channel, None)
