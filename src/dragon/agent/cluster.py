@@ -19,6 +19,7 @@ from dragon.agent.guests import Guests
 from dragon.agent.head import Head
 from dragon.agent.links import Answer, Links, then
 from dragon.agent.listener import Listener
+from dragon.agent.mpi.part import Part
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
@@ -338,20 +339,26 @@ class Cluster:
             self.links.notify(home, "group", {"kind": kind, **event})
 
     def start(
-        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool = False
+        self,
+        node: int,
+        templates: list[Spawn],
+        instances: list[Instance],
+        followed: bool = False,
+        part: Part | None = None,
     ) -> asyncio.Future[list[tuple[int, Name]]]:
         """Start processes on another node; their puids and the names of their records, which the caller attaches to if
         they are `followed`. Fails with NodeLostError where it is gone."""
-        return asyncio.ensure_future(self._start(node, templates, instances, followed))
+        return asyncio.ensure_future(self._start(node, templates, instances, followed, part))
 
     async def _start(
-        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool
+        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool, part: Part | None
     ) -> list[tuple[int, Name]]:
         await self.announce_all(node, templates, instances)
         request = {
             "templates": [_for_another_node(template) for template in templates],
             "instances": instances,
             "followed": followed,
+            "part": part,
         }
         started: list[tuple[int, Name]] = (await self.links.call(node, "start", request))[0]
         return started
@@ -427,10 +434,7 @@ class Cluster:
             part, _, name = arguments["operation"].partition(".")
             return self._agent.handle_here(part, name, arguments["arguments"], [])
         if operation == "start":
-            started = self._agent.processes.start_for(arguments["templates"], arguments["instances"])
-            for request in started if arguments["followed"] else ():
-                self._records[request.record] = node, Words._attached(request.record)
-            return [(request.puid, request.record) for request in started]
+            return asyncio.ensure_future(self._start_for(node, **arguments))
         if operation == "announce":
             return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
         if operation == "make_channel":
@@ -440,6 +444,17 @@ class Cluster:
         if operation == "flow_open":
             return self.flows.open(node, _name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")
+
+    async def _start_for(
+        self, node: int, templates: list[Any], instances: list[Any], followed: bool, part: Any
+    ) -> list[tuple[int, Name]]:
+        job = msgspec.convert(part, Part | None)
+        if job is not None:
+            await self._agent.processes.prepare(job)
+        started = self._agent.processes.start_for(templates, instances, job)
+        for request in started if followed else ():
+            self._records[request.record] = node, Words._attached(request.record)
+        return [(request.puid, request.record) for request in started]
 
     def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
         if not self._opened.done():

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from dragon.agent.mpi.group_jobs import GroupJobs
+from dragon.agent.mpi.jobs import Job, Jobs
+from dragon.agent.mpi.part import Part
 from dragon.agent.processes import Instance, Processes
 from dragon.agent.registry import Registry
 from dragon.infrastructure.errors import NodeLostError
@@ -78,6 +81,8 @@ class Group:
         self.ignore_errors: bool = settings["ignore_error_on_exit"]
         self.walltime: float | None = settings["walltime"]
         self.name: str = settings["name"] or f"group-{number}"
+        self.pmi: str = settings.get("pmi", "")  # how its members find each other as ranks of an MPI job, if they do
+        self.library: str = settings.get("mpi_library", "")
         self.descriptors = [os.dup(fd) for fd in descriptors]
         self.words = Words(GROUP_WORDS)
         self.members: list[Member] = []
@@ -107,7 +112,13 @@ class Groups:
     OPERATIONS: ClassVar[set[str]] = {"create", "start", "signal", "stop", "stop_restart", "status", "stream", "close"}
 
     def __init__(
-        self, node: int, registry: Registry, processes: Processes, host_name: str, cluster: Cluster | None
+        self,
+        node: int,
+        registry: Registry,
+        processes: Processes,
+        jobs: Jobs,
+        host_name: str,
+        cluster: Cluster | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._node = node
@@ -117,6 +128,7 @@ class Groups:
         self._cluster = cluster
         self._groups: dict[int, Group] = {}
         self._last = 0
+        self._jobs = GroupJobs(node, jobs, self._job_failed, self._extend, self._start_ranks)
 
     @staticmethod
     def home_of(number: int) -> int:
@@ -173,11 +185,22 @@ class Groups:
         return asyncio.ensure_future(self._start(group))
 
     async def _start(self, group: Group) -> list[int]:
-        await asyncio.gather(*self._start_members(group, group.members))
+        job = self._jobs.open(group, group.members) if group.pmi else None
+        await asyncio.gather(*self._start_members(group, group.members, job))
         return [member.puid for member in group.members]
 
-    def _start_members(self, group: Group, members: list[Member]) -> list[asyncio.Future[Any]]:
-        """Start members here at once; futures of those on other nodes, all of a node together."""
+    async def _start_ranks(self, group: Group, members: list[Member], job: Job) -> None:
+        await asyncio.gather(*self._start_members(group, members, job))
+
+    def _extend(self, group: Group, templates: list[Spawn]) -> list[Member]:
+        """More members for a group that runs."""
+        members = [Member(len(group.members) + i, template) for i, template in enumerate(templates)]
+        group.members += members
+        group.words.add(LIVE, len(members))
+        return members
+
+    def _start_members(self, group: Group, members: list[Member], job: Job | None = None) -> list[asyncio.Future[Any]]:
+        """Start members here at once; futures of those on other nodes, all of a node together, and of ranks."""
         by_node: dict[int, list[Member]] = {}
         for member in members:
             member.code = None
@@ -186,35 +209,47 @@ class Groups:
         waits: list[asyncio.Future[Any]] = []
         for node, several in by_node.items():
             templates, instances = _templates(group, several)
-            if self._cluster is None:
+            part = None
+            if job is not None:
+                place = {id(member): rank for rank, member in enumerate(members)}
+                part = self._jobs.part(job, node, [place[id(member)] for member in several], self._host)
+            if self._cluster is None and part is None:
                 self._start_here(group, several, templates, instances)
             else:
-                start = self._start_over(self._cluster, group, node, several, templates, instances)
+                start = self._start_over(group, node, several, templates, instances, part)
                 waits.append(asyncio.ensure_future(start))
         return waits
 
     def _start_here(
-        self, group: Group, members: list[Member], templates: list[Spawn], instances: list[Instance]
+        self,
+        group: Group,
+        members: list[Member],
+        templates: list[Spawn],
+        instances: list[Instance],
+        part: Part | None = None,
     ) -> None:
-        started = self._processes.start_here(templates, instances, group.descriptors)
+        started = self._processes.start_here(templates, instances, group.descriptors, part)
         self._take(group, members, [request.puid for request in started])
 
     async def _start_over(
         self,
-        cluster: Cluster,
         group: Group,
         node: int,
         members: list[Member],
         templates: list[Spawn],
         instances: list[Instance],
+        part: Part | None,
     ) -> None:
         try:
-            if node == self._node:
-                await cluster.announce_all(node, templates, instances)
-                self._start_here(group, members, templates, instances)
-            else:
-                started = await cluster.start(node, templates, instances)
+            if self._cluster is not None and node != self._node:
+                started = await self._cluster.start(node, templates, instances, part=part)
                 self._take(group, members, [puid for puid, _ in started])
+                return
+            if self._cluster is not None:
+                await self._cluster.announce_all(node, templates, instances)
+            if part is not None:
+                await self._processes.prepare(part)
+            self._start_here(group, members, templates, instances, part)
         except NodeLostError as error:
             for member in members:
                 self._lost(group, member, str(error))
@@ -332,10 +367,20 @@ class Groups:
     def _lost(self, group: Group, member: Member, reason: str) -> None:
         self._end_member(group, member, -signal.SIGKILL, f"{self._name(member)} is lost: {reason}")
 
+    def _job_failed(self, group: Group, member: Member, what: str, code: int) -> None:
+        """An MPI job cannot go on without one of its ranks, whether or not failures are to be ignored."""
+        if group.ending:
+            return
+        if what:
+            self._note_failure(group, f"{self._name(member)} {what}", code)
+        if group.ignore_errors or len(group.members) == 1:
+            group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
+
+    def _host(self, node: int) -> str:
+        return self._cluster.host(node) if self._cluster is not None else self._host_name
+
     def _name(self, member: Member) -> str:
-        node = member.template.node
-        host = self._cluster.host(node) if self._cluster is not None else self._host_name
-        return f"rank {member.rank} (puid {member.puid}) on {host}"
+        return f"rank {member.rank} (puid {member.puid}) on {self._host(member.template.node)}"
 
     def _exited(self, group: Group, member: Member, code: int, tail: str) -> None:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -392,6 +437,19 @@ class Groups:
         group.changed()
         if not group.live:
             group.cancel_timers()
+            self._look_at_jobs(group)
+
+    def _look_at_jobs(self, group: Group) -> None:
+        for job in self._jobs.close(group):
+            if group.library and len(job.placement) > 1 and len(job.missing) == len(job.placement):
+                log.warning(
+                    "none of the %d ranks of %s asked for its place in the job, so each was rank 0 of 1: its MPI "
+                    "library (%s) does not speak %s; name another one with pmi=…",
+                    len(job.placement),
+                    group.name,
+                    group.library,
+                    group.pmi,
+                )
 
     def _walltime(self, group: Group) -> None:
         live = sum(m.alive for m in group.members)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from dragon.agent.mpi.jobs import Jobs, without_foreign_variables
+from dragon.agent.mpi.part import Part
 from dragon.agent.spawner import Spawner
 from dragon.infrastructure.messages import Name, Output, Spawn
 from dragon.runtime.handle import Words
@@ -35,9 +37,10 @@ class Processes:
 
     OPERATIONS: ClassVar[set[str]] = {"start"}
 
-    def __init__(self, node: int, spawner: Spawner, cluster: Cluster | None) -> None:
+    def __init__(self, node: int, spawner: Spawner, jobs: Jobs, cluster: Cluster | None) -> None:
         self._node = node
         self._spawner = spawner
+        self._jobs = jobs
         self._cluster = cluster
 
     def start(self, request: dict[str, Any]) -> asyncio.Future[list[tuple[int, Name]]]:
@@ -47,11 +50,20 @@ class Processes:
             raise ValueError(f"this run has no node {spawn.node}")
         return self._cluster.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
 
-    def start_here(self, templates: list[Spawn], instances: list[Instance], descriptors: list[int]) -> list[Spawn]:
-        """Start processes on this node; the requests with their puids and records, which the zygote keeps."""
+    async def prepare(self, part: Part) -> None:
+        """Be ready for ranks of that job."""
+        await self._jobs.serve(part)
+
+    def start_here(
+        self, templates: list[Spawn], instances: list[Instance], descriptors: list[int], part: Part | None = None
+    ) -> list[Spawn]:
+        """Start processes on this node; the requests with their puids and records, which the zygote keeps.
+
+        With `part`, which was prepared, they are the ranks of an MPI job.
+        """
         payloads = [_in_arena(template) for template in templates]
         requests = []
-        for instance in instances:
+        for number, instance in enumerate(instances):
             template = templates[instance.template]
             record = Words(RECORD_WORDS)
             puid = next_puid(self._node)
@@ -66,12 +78,22 @@ class Processes:
                 if instance.environment
                 else template.environment,
             )
+            inherited = self._join(request, part, part.ranks[number]) if part is not None else []
             # Until the zygote is attached, which it is before it says anything of this process.
-            self._spawner.start(request, descriptors, [record, *filter(None, payloads)])
+            self._spawner.start(request, [*descriptors, *inherited], [record, *filter(None, payloads)])
+            for fd in inherited:
+                os.close(fd)
             requests.append(request)
         return requests
 
-    def start_for(self, templates: list[dict[str, Any]], instances: list[Any]) -> list[Spawn]:
+    def _join(self, request: Spawn, part: Part, rank: int) -> list[int]:
+        """Make a process a rank of a job; the descriptors that it inherits for that."""
+        changes, request.descriptor_variable, descriptor = self._jobs.join(part, rank, request.puid)
+        foreign = without_foreign_variables(request.environment)
+        request.environment = {**request.environment, **foreign, **changes}
+        return [] if descriptor is None else [descriptor]
+
+    def start_for(self, templates: list[dict[str, Any]], instances: list[Any], part: Part | None = None) -> list[Spawn]:
         """The same for another node, whose streams are not here: output goes to the front end."""
         requests = [msgspec.convert(template, Spawn) for template in templates]
         for request in requests:
@@ -81,7 +103,7 @@ class Processes:
             instance.streams = _forwarding(instance.streams)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return self.start_here(requests, those, [null] * 3)
+            return self.start_here(requests, those, [null] * 3, part)
         finally:
             os.close(null)
 

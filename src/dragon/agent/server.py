@@ -15,6 +15,7 @@ import uvloop
 from dragon import _core
 from dragon.agent.clients import Clients
 from dragon.agent.groups import Groups
+from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.report import report
@@ -121,8 +122,9 @@ class Agent:
         host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
         self.streams = Streams(self.run.label, self.run.node, host_name)
         self.registry = Registry(self.run.node)
-        self.processes = Processes(self.run.node, self.spawner, self.cluster)
-        self.groups = Groups(self.run.node, self.registry, self.processes, host_name, self.cluster)
+        self.jobs = Jobs(self.run.node, self.cluster)
+        self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
+        self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.shards = Shards(self.run, self.cluster)
         self._sweep()
         if self.cluster is not None:
@@ -157,6 +159,8 @@ class Agent:
             return
         getattr(self.registry, kind)(**event)
         if event["group"]:
+            if kind != "started":
+                self.jobs.ended(event["puid"], event.get("code", 127))
             self._tell_group(kind, event)
 
     def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
@@ -200,7 +204,13 @@ class Agent:
 
     def handle_here(self, part: str, name: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
         """The same for what this node can answer alone."""
-        parts = {"registry": self.registry, "groups": self.groups, "processes": self.processes, "shards": self.shards}
+        parts = {
+            "registry": self.registry,
+            "groups": self.groups,
+            "jobs": self.jobs,
+            "processes": self.processes,
+            "shards": self.shards,
+        }
         served: Any = parts.get(part)
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {part}.{name}")

@@ -149,7 +149,7 @@ class Zygote:
                 _core.attach_for(slot, *name)
             streams = self._streams(request, descriptors[:3], opened)
             if request.executable:
-                pid = self._execute(request, slot, streams)
+                pid = self._execute(request, slot, [*streams, *descriptors[3:]])
             else:
                 pid = self.forker.start(request, slot, [*streams, *descriptors[3:]])
             self._publish(request, record, slot, pid)
@@ -224,6 +224,8 @@ class Zygote:
 
     def _execute(self, request: Spawn, slot: int, streams: list[int]) -> int:
         environment = self._environment(request, slot)
+        if request.descriptor_variable:
+            environment[request.descriptor_variable] = "3"
         return _core.start_executable(
             executable=request.executable,
             arguments=[request.executable, *request.arguments],

@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from dragon import _core
-from dragon.infrastructure.errors import DragonLoggingError, NotSupportedError
+from dragon.infrastructure.errors import DragonLoggingError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.policy import Policy
@@ -20,6 +20,7 @@ from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
+from dragon.runtime.mpi_library import choose_backend
 from dragon.runtime.spawning import standard_streams
 
 __all__ = [
@@ -94,7 +95,8 @@ class ProcessGroup:
     Args:
         restart: start members that end again, until stop_restart().
         ignore_error_on_exit: a member that fails does not make join() raise, and the others go on.
-        pmi: how the members find each other as ranks of an MPI job; `pmi_enabled=True` means that as well.
+        pmi: how the members, in order, find each other as ranks of an MPI job: PMIBackend.PMI1 (MPICH and its family),
+            PMIX (Open MPI) or AUTO, which finds that out. `pmi_enabled=True` means AUTO.
         walltime: seconds after which the members are killed, which the log says.
         policy: placement of the members; a template's own policy lies above it. Members of which no policy names the
             node go round robin over the nodes, or fill one after the other with Policy.Distribution.BLOCK.
@@ -122,8 +124,9 @@ class ProcessGroup:
                 pmi = PMIBackend(pmi)
             except ValueError:
                 raise RuntimeError(f"Unsupported PMI backend requested: {pmi!r}") from None
-        if pmi is not None or pmi_enabled:
-            raise NotSupportedError("MPI jobs (pmi=…) are not part of this release; start the job with mpiexec")
+        self._pmi = pmi or (PMIBackend.AUTO if pmi_enabled else None)
+        if self._pmi is not None and restart:
+            raise ValueError("restart=True is not for MPI jobs: a rank that was started again would find no others")
         if walltime is not None and walltime <= 0:
             raise ValueError("walltime must be a positive number of seconds")
         if policy is not None and not isinstance(policy, Policy):
@@ -180,6 +183,10 @@ class ProcessGroup:
             raise DragonProcessGroupStartError("the group has no templates: add_process() first")
         placed = self._placed()
         templates = [self._request(template) for _, template in self._templates]
+        if self._pmi is not None:
+            programs = [request.executable or None for request in templates]
+            backend, library = choose_backend(self._pmi, programs)
+            self._settings |= {"pmi": backend.value, "mpi_library": library.name if library else ""}
         with open(os.devnull, "r+") as null:
             streams = standard_streams(null.fileno())
             created = ask(

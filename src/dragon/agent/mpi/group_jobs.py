@@ -1,0 +1,112 @@
+"""Groups whose members are the ranks of MPI jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragon.agent.mpi.jobs import Job, Jobs
+from dragon.agent.mpi.part import Part
+from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.policy import Policy
+from dragon.runtime.distribution import choose
+from dragon.runtime.nodes import find_node, run_nodes
+from dragon.runtime.placement import search_executable
+
+if TYPE_CHECKING:
+    from dragon.agent.groups import Group, Member
+
+__all__ = ["GroupJobs"]
+
+# Group, member (None: the group's own doing), what happened, exit code.
+Fail = Callable[["Group", "Member", str, int], None]
+Extend = Callable[["Group", list[Spawn]], "list[Member]"]
+Start = Callable[["Group", list["Member"], Job], Any]
+
+
+class GroupJobs:
+    """The jobs of the groups that a node follows: one of all members at first, one more for each MPI_Comm_spawn."""
+
+    def __init__(self, node: int, jobs: Jobs, fail: Fail, extend: Extend, start: Start) -> None:
+        self._node = node
+        self._jobs = jobs
+        self._fail = fail
+        self._extend = extend
+        self._start = start
+        self._by_group: dict[int, list[Job]] = {}
+
+    def open(self, group: Group, members: list[Member]) -> Job:
+        """A job of which these are the ranks, in order."""
+        return self._open(group, members, [0] * len(members), {}, spawned=False)
+
+    def _open(
+        self, group: Group, members: list[Member], applications: list[int], values: dict[str, str], spawned: bool
+    ) -> Job:
+        job = Job(
+            placement=[member.template.node for member in members],
+            applications=applications,
+            fail=lambda rank, what, code: self._fail(group, members[rank], what, code),
+            spawn=partial(self._spawn, group, members),
+            backend=group.pmi,
+            values=values,
+            spawned=spawned,
+        )
+        self._jobs.follow(job)
+        self._by_group.setdefault(group.number, []).append(job)
+        return job
+
+    def part(self, job: Job, node: int, ranks: Sequence[int], host: Callable[[int], str]) -> Part:
+        """What a node is told of a job of which it is to start these ranks."""
+        return job.part(self._node, node, ranks, {each: host(each) for each in set(job.placement)})
+
+    def close(self, group: Group) -> list[Job]:
+        """All members have ended; the jobs that they were."""
+        jobs = self._by_group.pop(group.number, [])
+        for job in jobs:
+            self._jobs.forget(job)
+        return jobs
+
+    async def _spawn(self, group: Group, parents: list[Member], rank: int, programs: list[Any]) -> None:
+        """MPI_Comm_spawn: more members of the group, which are a job of their own. Raises LookupError, ValueError."""
+        parent = parents[rank].template
+        templates: list[Spawn] = []
+        applications: list[int] = []
+        values: dict[str, str] = {}
+        for number, program in enumerate(programs):
+            template = self._template(parent, program)
+            host = find_node(program["host"]) if program["host"] else None
+            if program["host"] and host is None:
+                raise LookupError(f"the run has no node {program['host']!r}")
+            for _ in range(program["count"]):
+                index = len(group.members) + len(templates)
+                node = host or choose(run_nodes(), index, Policy.Distribution.DEFAULT)
+                templates.append(msgspec.structs.replace(template, node=node.index))
+                applications.append(number)
+            values.update(program["values"])
+        members = self._extend(group, templates)
+        job = self._open(group, members, applications, values, spawned=True)
+        await self._start(group, members, job)
+
+    @staticmethod
+    def _template(parent: Spawn, program: dict[str, Any]) -> Spawn:
+        folder = program["folder"] or parent.folder
+        try:
+            executable = search_executable(program["executable"], folder)
+        except AttributeError as error:
+            raise LookupError(str(error)) from error
+        return msgspec.structs.replace(
+            parent,
+            entry="",
+            payload=b"",
+            payload_in=None,
+            payload_size=0,
+            attached=[],
+            executable=executable,
+            arguments=program["arguments"],
+            folder=folder,
+            cpus=[],
+            streams=[Output("null"), Output(), Output("tee")],
+        )

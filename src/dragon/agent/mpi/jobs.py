@@ -1,0 +1,236 @@
+"""The MPI jobs of a node: its side of each, and all of those whose groups it follows.
+
+A job is followed by the node that follows its group. What its ranks exchange goes there and back, once each barrier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dragon.agent.mpi.part import Part, Serving
+from dragon.agent.mpi.pmi1 import Pmi1
+from dragon.runtime.log import runtime_log
+from dragon.runtime.nodes import run_nodes
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
+
+__all__ = ["Job", "Jobs", "without_foreign_variables"]
+
+log = runtime_log("mpi")
+
+# Of whatever started this node: a rank that found them would take itself for one of that.
+_FOREIGN = ("PMI_", "PMIX_", "PMI2_", "PALS_", "SLURM_", "OMPI_COMM_WORLD_", "HYDRA_", "HYDI_", "MPI_LOCAL", "PRTE_")
+_KEPT = ("PMIX_MCA_", "PRTE_MCA_")
+
+Spawn = Callable[[int, list[Any]], Awaitable[None]]
+
+
+@dataclass(eq=False)
+class Job:
+    """A job as the node that follows it knows it. `fail` gets a rank, what it did and an exit code."""
+
+    placement: list[int]
+    applications: list[int]
+    fail: Callable[[int, str, int], None]
+    spawn: Spawn
+    backend: str
+    values: dict[str, str]
+    spawned: bool
+    name: str = field(default_factory=lambda: f"dragon-{secrets.token_hex(8)}")
+    missing: dict[int, str] = field(default_factory=dict)
+    failed: bool = False
+    gatherings: dict[str, dict[int, tuple[Any, asyncio.Future[dict[int, Any]]]]] = field(default_factory=dict)
+
+    def part(self, home: int, node: int, ranks: Iterable[int], hosts: dict[int, str]) -> Part:
+        """What one of its nodes is told."""
+        return Part(
+            name=self.name,
+            backend=self.backend,
+            home=home,
+            node=node,
+            ranks=list(ranks),
+            placement=self.placement,
+            hosts=hosts,
+            applications=self.applications,
+            universe=max(len(self.placement), sum(each.num_cpus for each in run_nodes())),
+            spawned=self.spawned,
+            values=self.values,
+        )
+
+    def gather(self, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
+        """What all of `nodes` give under a key, once they have."""
+        gathering = self.gatherings.setdefault(key, {})
+        future: asyncio.Future[dict[int, Any]] = asyncio.get_running_loop().create_future()
+        gathering[node] = data, future
+        if gathering.keys() >= set(nodes):
+            del self.gatherings[key]
+            everything = {each: given for each, (given, _) in gathering.items()}
+            for _, waiting in gathering.values():
+                if not waiting.done():
+                    waiting.set_result(everything)
+        self._look_for_missing()
+        return future
+
+    def lacks(self, rank: int, what: str) -> None:
+        """A rank has ended that others may come to wait for."""
+        self.missing[rank] = what
+        self._look_for_missing()
+
+    def _look_for_missing(self) -> None:
+        if self.missing and self.gatherings and not self.failed:
+            rank, what = next(iter(self.missing.items()))
+            self.end(rank, f"{what}, and others wait for it", 1)
+
+    def end(self, rank: int, what: str, code: int) -> None:
+        """Have it fail, once."""
+        if not self.failed:
+            self.failed = True
+            self.fail(rank, what, code)
+
+
+class Jobs:
+    """All jobs of a node."""
+
+    OPERATIONS: ClassVar[set[str]] = {"exchange", "fail", "missing", "spawn", "publish", "unpublish", "look_up"}
+
+    def __init__(self, node: int, cluster: Cluster | None) -> None:
+        self._node = node
+        self._cluster = cluster
+        self._followed: dict[str, Job] = {}
+        self._serving: dict[str, Serving] = {}
+        self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
+        self._services: dict[str, str] = {}  # MPI_Publish_name
+
+    # ---- following
+
+    def follow(self, job: Job) -> None:
+        """Answer for a job whose group this node follows."""
+        self._followed[job.name] = job
+
+    def forget(self, job: Job) -> None:
+        """All its ranks have ended."""
+        self._followed.pop(job.name, None)
+
+    def _job(self, name: str) -> Job:
+        if name not in self._followed:
+            raise LookupError("the job has ended")
+        return self._followed[name]
+
+    # ---- what nodes ask the one that follows a job
+
+    def exchange(self, job: str, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
+        """See Job.gather()."""
+        return self._job(job).gather(key, nodes, node, data)
+
+    def fail(self, job: str, rank: int, what: str, code: int) -> None:
+        """See Job.end()."""
+        self._job(job).end(rank, what, code)
+
+    def missing(self, job: str, rank: int, what: str) -> None:
+        """See Job.lacks()."""
+        if job in self._followed:
+            self._followed[job].lacks(rank, what)
+
+    def spawn(self, job: str, rank: int, programs: list[Any]) -> asyncio.Future[None]:
+        """Start more ranks, which are a job of their own."""
+        return asyncio.ensure_future(self._job(job).spawn(rank, programs))
+
+    # ---- names of services, which the first node knows
+
+    def publish(self, job: str, service: str, port: str) -> None:
+        """MPI_Publish_name."""
+        self._services[service] = port
+
+    def unpublish(self, job: str, service: str) -> None:
+        """MPI_Unpublish_name."""
+        if self._services.pop(service, None) is None:
+            raise LookupError(f"nobody has published {service!r}")
+
+    def look_up(self, job: str, service: str) -> str:
+        """MPI_Lookup_name."""
+        if service not in self._services:
+            raise LookupError(f"nobody has published {service!r}")
+        return self._services[service]
+
+    # ---- serving
+
+    async def serve(self, part: Part) -> None:
+        """Be ready for the ranks of a job that are about to be started here."""
+        way = _Way(self, part)
+        self._serving[part.name] = Pmi1(part, way)
+
+    def join(self, part: Part, rank: int, puid: int) -> tuple[dict[str, str | None], str, int | None]:
+        """What a rank is started with: changes of its environment, and the descriptor it inherits and the variable
+        that names that."""
+        serving = self._serving[part.name]
+        environment, descriptor = serving.join(rank)
+        self._ranks[puid] = part.name, rank
+        return dict(environment), serving.descriptor_variable, descriptor
+
+    def ended(self, puid: int, code: int) -> None:
+        """A process of this node has ended, which may have been a rank."""
+        name, rank = self._ranks.pop(puid, ("", 0))
+        if not name:
+            return
+        self._serving[name].ended(rank, code)
+        if all(other != name for other, _ in self._ranks.values()):
+            self._serving.pop(name).close()
+
+    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """What that node's Jobs answer."""
+        if node != self._node and self._cluster is not None:
+            return self._cluster.ask(node, f"jobs.{operation}", arguments)
+        future = asyncio.get_running_loop().create_future()
+        try:
+            answer = getattr(self, operation)(**arguments)
+        except LookupError as error:
+            future.set_exception(error)
+            return future
+        if isinstance(answer, asyncio.Future):
+            return answer
+        future.set_result(answer)
+        return future
+
+    def tell(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+        """The same without an answer."""
+        if node != self._node and self._cluster is not None:
+            self._cluster.forward(node, f"jobs.{operation}", arguments)
+        elif arguments["job"] in self._followed:
+            getattr(self, operation)(**arguments)
+
+
+class _Way:
+    """From one node of a job to the node that follows it."""
+
+    def __init__(self, jobs: Jobs, part: Part) -> None:
+        self._jobs = jobs
+        self._part = part
+
+    def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:
+        return self._jobs.ask(
+            self._part.home,
+            "exchange",
+            {"job": self._part.name, "key": key, "nodes": nodes, "node": self._part.node, "data": data},
+        )
+
+    def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
+        home = self._part.home if operation == "spawn" else min(each.index for each in run_nodes())
+        return self._jobs.ask(home, operation, {"job": self._part.name, **arguments})
+
+    def fail(self, rank: int, what: str, code: int) -> None:
+        self._jobs.tell(self._part.home, "fail", {"job": self._part.name, "rank": rank, "what": what, "code": code})
+
+    def missing(self, rank: int, what: str) -> None:
+        self._jobs.tell(self._part.home, "missing", {"job": self._part.name, "rank": rank, "what": what})
+
+
+def without_foreign_variables(environment: dict[str, str | None]) -> dict[str, str | None]:
+    """The changes that keep a process from taking itself for a rank of another job."""
+    names = os.environ.keys() | environment.keys()
+    return {name: None for name in names if name.startswith(_FOREIGN) and not name.startswith(_KEPT)}

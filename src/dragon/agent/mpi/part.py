@@ -1,0 +1,62 @@
+"""What the nodes of a job tell each other of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["Part", "Serving", "Way"]
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """A job as one of its nodes is told of it. `placement` is the node of every rank."""
+
+    name: str  # unique among all jobs of the machine
+    backend: str
+    home: int  # the node that follows the job's group
+    node: int
+    ranks: list[int]  # of the processes that are started there, in their order
+    placement: list[int]
+    hosts: dict[int, str]  # by node
+    applications: list[int]  # of every rank: the number of its program in the job
+    universe: int  # processes that the run has room for
+    spawned: bool = False
+    values: dict[str, str] = {}  # what is known from the beginning
+
+    @property
+    def size(self) -> int:
+        return len(self.placement)
+
+
+class Way(Protocol):
+    """The way from a node of a job to the node that follows it."""
+
+    def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:
+        """What every one of these nodes gives under that key, by node, once all have."""
+
+    def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
+        """The answer of the node that follows the job, or of the one that knows the names of services."""
+
+    def fail(self, rank: int, what: str, code: int) -> None:
+        """A rank makes the job fail: "rank N … " followed by `what`."""
+
+    def missing(self, rank: int, what: str) -> None:
+        """A rank has ended that others may come to wait for."""
+
+
+class Serving(Protocol):
+    """One node's side of a job."""
+
+    def join(self, rank: int) -> tuple[Mapping[str, str | None], int | None]:
+        """What a rank that is about to be started finds in its environment, and the descriptor it inherits, which the
+        caller closes. That has the number that the variable `descriptor_variable` tells."""
+
+    descriptor_variable: str
+
+    def ended(self, rank: int, code: int) -> None:
+        """The process of a rank has ended."""
+
+    def close(self) -> None:
+        """All processes have ended, or could not be started."""

@@ -1,0 +1,316 @@
+"""PMI-1, which MPICH and its family speak: one request a line, one reply (Flux RFC 13, "Simple PMI wire protocol").
+
+Each rank has a socket of its own, which it inherits. What ranks put is kept by the node until the next barrier, at
+which the nodes exchange it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dragon.agent.mpi.mapping import process_mapping
+from dragon.agent.mpi.part import Part, Way
+
+__all__ = ["Pmi1"]
+
+_LONGEST_NAME, _LONGEST_KEY, _LONGEST_VALUE = 256, 64, 1024
+_LONGEST_REQUEST = 1024 * 1024  # a spawn with all its arguments
+_CHUNK = 64 * 1024
+
+
+class ProtocolError(ValueError):
+    """A rank sent what is no PMI-1."""
+
+
+class Pmi1:
+    """One node's side of a job."""
+
+    descriptor_variable = "PMI_FD"
+
+    def __init__(self, part: Part, way: Way) -> None:
+        self.part = part
+        self.way = way
+        self.values = dict(part.values)
+        mapping = process_mapping(part.placement, _LONGEST_VALUE)
+        if mapping:
+            self.values["PMI_process_mapping"] = mapping
+        self._put: dict[str, str] = {}
+        self._ranks: dict[int, _Rank] = {}
+        self._barriers = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def join(self, rank: int) -> tuple[Mapping[str, str | None], int | None]:
+        """Its environment and its end of its socket."""
+        ours, theirs = socket.socketpair()
+        self._ranks[rank] = _Rank(self, rank, ours)
+        local = self.part.ranks.index(rank)
+        environment = {
+            "PMI_RANK": str(rank),
+            "PMI_SIZE": str(self.part.size),
+            "MPI_LOCALRANKID": str(local),
+            "MPI_LOCALNRANKS": str(len(self.part.ranks)),
+        }
+        if self.part.spawned:
+            environment["PMI_SPAWNED"] = "1"
+        return environment, theirs.detach()
+
+    def ended(self, rank: int, code: int) -> None:
+        """Its process has ended: in order, too early, or without ever having been a rank of the job."""
+        each = self._ranks[rank]
+        each.read()  # what it said last
+        each.close()
+        if code == 0 and each.initialised and not each.finalised:
+            self.way.fail(rank, "ended without MPI_Finalize", 1)
+        elif not each.initialised:
+            each.missing = True
+            self.way.missing(rank, "ended without MPI_Init")
+            self._look_for_missing()
+
+    def close(self) -> None:
+        """Drop what is left of it."""
+        for rank in self._ranks.values():
+            rank.close()
+        for task in self._tasks:
+            task.cancel()
+
+    # ---- what ranks ask for
+
+    def put(self, key: str, value: str) -> None:
+        """Known here at once, everywhere after the next barrier."""
+        self.values[key] = self._put[key] = value
+
+    def enter(self) -> None:
+        """A rank has come to the barrier."""
+        self._look_for_missing()
+        if all(rank.waits for rank in self._ranks.values()) and len(self._ranks) == len(self.part.ranks):
+            self._soon(self._barrier())
+
+    def _look_for_missing(self) -> None:
+        missing = next((rank for rank in self._ranks.values() if rank.missing), None)
+        if missing is not None and any(rank.waits for rank in self._ranks.values()):
+            self.way.fail(missing.rank, "ended without MPI_Init, and others wait for it", 1)
+
+    async def _barrier(self) -> None:
+        self._barriers += 1
+        put, self._put = self._put, {}
+        nodes = sorted(set(self.part.placement))
+        for values in (await self.way.exchange(f"barrier {self._barriers}", nodes, put)).values():
+            self.values.update(values)
+        for rank in self._ranks.values():
+            rank.leave_barrier()
+
+    def answer(self, rank: _Rank, question: Any, reply: Callable[[Any], str]) -> None:
+        """Reply once another node has answered."""
+
+        async def wait() -> None:
+            try:
+                rank.write(reply(await question))
+            except (LookupError, OSError, ValueError) as error:
+                rank.write(reply(error))
+
+        self._soon(wait())
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Rank:
+    """The conversation with one rank."""
+
+    def __init__(self, job: Pmi1, rank: int, connection: socket.socket) -> None:
+        self.job = job
+        self.rank = rank
+        self.initialised = self.finalised = self.waits = self.missing = False
+        self._connection = connection
+        self._received = b""
+        self._lines: list[str] | None = None  # of a request over several lines
+        self._programs: list[dict[str, str]] = []
+        self._loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        self._loop.add_reader(connection, self.read)
+
+    def close(self) -> None:
+        if self._connection.fileno() >= 0:
+            self._loop.remove_reader(self._connection)
+            self._connection.close()
+        self.waits = False
+
+    def read(self) -> None:
+        """Take what it has sent."""
+        while self._connection.fileno() >= 0:
+            try:
+                data = self._connection.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            self._received += data
+            *lines, self._received = self._received.split(b"\n")
+            try:
+                for line in lines:
+                    self._take(line.decode())
+                if len(self._received) > _LONGEST_REQUEST:
+                    raise ProtocolError("a line without end")
+            except (KeyError, ValueError) as error:
+                self.job.way.fail(self.rank, f"sent what is no PMI-1: {error}", 1)
+                self.close()
+
+    def write(self, reply: str) -> None:
+        """Send a reply; a rank that has ended does not mind."""
+        try:
+            self._connection.sendall(reply.encode() + b"\n")
+        except OSError:
+            self.close()
+
+    def leave_barrier(self) -> None:
+        self.waits = False
+        self.write("cmd=barrier_out rc=0")
+
+    def _take(self, line: str) -> None:
+        if self._lines is not None:
+            if line == "endcmd":
+                lines, self._lines = self._lines, None
+                self._spawn(dict(_pair(each) for each in lines))
+            else:
+                self._lines.append(line)
+                if sum(map(len, self._lines)) > _LONGEST_REQUEST:
+                    raise ProtocolError("a request without end")
+        elif line.startswith("mcmd="):
+            if line != "mcmd=spawn":
+                raise ProtocolError(f"{line[:40]!r} is not known")
+            self._lines = []
+        elif line:
+            values = _parse(line)
+            handler = getattr(self, f"_on_{values.get('cmd', '')}", None)
+            if handler is None:
+                raise ProtocolError(f"the request {line[:40]!r} is not known")
+            reply = handler(values)
+            if reply:
+                self.write(f"cmd={reply}")
+
+    def _on_init(self, values: dict[str, str]) -> str:
+        self.initialised = True
+        version = values.get("pmi_version")
+        return f"response_to_init rc={0 if version == '1' else -1} pmi_version=1 pmi_subversion=1"
+
+    def _on_get_maxes(self, values: dict[str, str]) -> str:
+        return f"maxes rc=0 kvsname_max={_LONGEST_NAME} keylen_max={_LONGEST_KEY} vallen_max={_LONGEST_VALUE}"
+
+    def _on_get_appnum(self, values: dict[str, str]) -> str:
+        return f"appnum rc=0 appnum={self.job.part.applications[self.rank]}"
+
+    def _on_get_my_kvsname(self, values: dict[str, str]) -> str:
+        return f"my_kvsname rc=0 kvsname={self.job.part.name}"
+
+    def _on_get_universe_size(self, values: dict[str, str]) -> str:
+        return f"universe_size rc=0 size={self.job.part.universe}"
+
+    def _on_put(self, values: dict[str, str]) -> str:
+        key, value = values["key"], values["value"]
+        if len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
+            return "put_result rc=-1 msg=too_long"
+        self.job.put(key, value)
+        return "put_result rc=0 msg=success"
+
+    def _on_get(self, values: dict[str, str]) -> str:
+        value = self.job.values.get(values["key"])
+        if value is None:
+            return "get_result rc=-1 msg=key_not_found value=unknown"
+        return f"get_result rc=0 msg=success value={value}"
+
+    def _on_barrier_in(self, values: dict[str, str]) -> str:
+        self.waits = True
+        self.job.enter()
+        return ""
+
+    def _on_finalize(self, values: dict[str, str]) -> str:
+        self.finalised = True
+        return "finalize_ack rc=0"
+
+    def _on_abort(self, values: dict[str, str]) -> str:
+        code = values.get("exitcode", "1")
+        code = code if code.lstrip("-").isdigit() else "1"
+        message = values.get("message") or values.get("error_msg")
+        self.finalised = True
+        what = f"aborted the job with exit code {code}" + (f": {message}" if message else "")
+        self.job.way.fail(self.rank, what, int(code) or 1)
+        return ""
+
+    def _on_publish_name(self, values: dict[str, str]) -> str:
+        self._ask_names("publish", "publish_result", service=values["service"], port=values["port"])
+        return ""
+
+    def _on_unpublish_name(self, values: dict[str, str]) -> str:
+        self._ask_names("unpublish", "unpublish_result", service=values["service"])
+        return ""
+
+    def _on_lookup_name(self, values: dict[str, str]) -> str:
+        self._ask_names("look_up", "lookup_result", service=values["service"])
+        return ""
+
+    def _ask_names(self, operation: str, result: str, **arguments: str) -> None:
+        def reply(answer: Any) -> str:
+            if isinstance(answer, Exception):
+                return f"cmd={result} rc=1 msg={'_'.join(str(answer).split())}"
+            return f"cmd={result} rc=0 info=ok" + (f" port={answer}" if answer is not None else "")
+
+        self.job.answer(self, self.job.way.ask(operation, **arguments), reply)
+
+    def _spawn(self, values: dict[str, str]) -> None:
+        """MPI_Comm_spawn; the programs of one MPI_Comm_spawn_multiple come one after the other."""
+        self._programs.append(values)
+        if int(values["spawnssofar"]) < int(values["totspawns"]):
+            return
+        programs, self._programs = self._programs, []
+        count = sum(int(program["nprocs"]) for program in programs)
+
+        def reply(answer: Any) -> str:
+            if isinstance(answer, Exception):
+                return f"cmd=spawn_result rc=-1 errcodes={','.join(['1'] * count)} msg={'_'.join(str(answer).split())}"
+            return f"cmd=spawn_result rc=0 errcodes={','.join(['0'] * count)}"
+
+        question = self.job.way.ask("spawn", rank=self.rank, programs=[_program(values) for values in programs])
+        self.job.answer(self, question, reply)
+
+
+def _parse(line: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    last = ""
+    for word in line.split(" "):
+        key, equals, value = word.partition("=")
+        if equals:
+            last = key
+            values[key] = value
+        elif last:
+            values[last] += f" {word}"  # only messages have spaces
+    return values
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, equals, value = line.partition("=")
+    if not equals:
+        raise ProtocolError(f"{line[:40]!r} is no key and value")
+    return key, value
+
+
+def _program(values: dict[str, str]) -> dict[str, Any]:
+    """One program of a spawn request."""
+    infos = {values[f"info_key_{i}"]: values[f"info_val_{i}"] for i in range(int(values.get("info_num", "0")))}
+    return {
+        "count": int(values["nprocs"]),
+        "executable": values["execname"],
+        "arguments": [values[f"arg{i}"] for i in range(1, int(values.get("argcnt", "0")) + 1)],
+        "folder": infos.get("wdir", ""),
+        "host": infos.get("host", ""),
+        "values": {
+            values[f"preput_key_{i}"]: values[f"preput_val_{i}"] for i in range(int(values.get("preput_num", "0")))
+        },
+    }

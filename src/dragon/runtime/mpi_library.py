@@ -1,0 +1,117 @@
+"""Which MPI library a program uses, and so how its ranks are to find each other."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.facts import PMIBackend
+
+__all__ = ["Library", "choose_backend", "recognise"]
+
+_PROBE = """
+try:
+    import mpi4py
+except ImportError:
+    raise SystemExit
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+maps = [line.split()[-1] for line in open("/proc/self/maps") if "libmpi" in line.rpartition("/")[2]]
+print(MPI.Get_library_version().split(chr(10))[0].strip(chr(0)))
+print(maps[0] if maps else "")
+"""
+_TIMEOUT = 60.0
+_CRAY = ("libmpi_cray", "libmpi_gnu", "libmpi_intel", "libmpi_nvidia", "libmpi_amd", "libmpi_aocc")
+_LAUNCHERS = ("srun", "mpiexec", "aprun")
+
+
+class Library(NamedTuple):
+    """An MPI library: "mpich" (and its family), "openmpi" or "cray"; its name for people; its file."""
+
+    family: str
+    name: str
+    path: str = ""
+
+
+def recognise(executable: str) -> Library | None:
+    """The MPI library that a program is linked to, or that Python's mpi4py is; None where there is none to be seen."""
+    path = os.path.realpath(executable)
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(256)
+    except OSError:
+        return None
+    if begin.startswith(b"#!"):
+        words = begin[2:].split(b"\n")[0].decode(errors="replace").split()
+        interpreter = words[-1] if words and os.path.basename(words[0]) == "env" else (words or [""])[0]
+        found = shutil.which(interpreter)
+        return _of_python(found) if found and "python" in os.path.basename(found) else None
+    if "python" in os.path.basename(executable):
+        return _of_python(executable)
+    return _of_program(path, os.stat(path).st_mtime_ns) if begin.startswith(b"\x7fELF") else None
+
+
+def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[PMIBackend, Library | None]:
+    """How the ranks of these programs (None: Python functions) find each other, and the library that says so.
+
+    Raises NotSupportedError for Cray's, whose ranks only the site's own launcher can start, ValueError for programs of
+    different libraries.
+    """
+    libraries = {executable: recognise(executable or sys.executable) for executable in dict.fromkeys(executables)}
+    known = {library.family: library for library in libraries.values() if library is not None}
+    if len(known) > 1:
+        names = ", ".join(f"{library.name} ({executable})" for executable, library in libraries.items() if library)
+        raise ValueError(f"the programs of one MPI job must have the same MPI library, and these have {names}")
+    library = next(iter(known.values()), None)
+    if library is not None and library.family == "cray":
+        launcher = next((found for name in _LAUNCHERS if (found := shutil.which(name))), None)
+        advice = (
+            f"start it with {launcher}, as a Process" if launcher else "there is none on this machine (srun, mpiexec)"
+        )
+        raise NotSupportedError(f"{library.name} is started by the launcher of its site only: {advice}")
+    if pmi not in (PMIBackend.AUTO, PMIBackend.CRAY):
+        return pmi, library
+    return (PMIBackend.PMIX if library is not None and library.family == "openmpi" else PMIBackend.PMI1), library
+
+
+@functools.cache
+def _of_program(path: str, changed: int) -> Library | None:
+    linked: dict[str, str] = {}
+    told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    for line in told.stdout.splitlines():
+        words = line.split()
+        if len(words) > 2 and words[1] == "=>":
+            linked[words[0]] = words[2] if words[2].startswith("/") else ""
+    return _of_libraries(linked)
+
+
+def _of_libraries(linked: dict[str, str]) -> Library | None:
+    for name, path in linked.items():
+        if name.startswith(_CRAY):
+            return Library("cray", f"Cray MPICH ({path or name})", path)
+    mpi = next((name for name in linked if name.startswith(("libmpi.so", "libmpi_abi.so", "libmpich"))), None)
+    if mpi is None:
+        return None
+    if any(name.startswith(("libopen-pal", "libopen-rte", "libprrte")) for name in linked) or mpi == "libmpi.so.40":
+        return Library("openmpi", f"Open MPI ({linked[mpi] or mpi})", linked[mpi])
+    return Library("mpich", f"MPICH or one of its family ({linked[mpi] or mpi})", linked[mpi])
+
+
+@functools.cache
+def _of_python(interpreter: str) -> Library | None:
+    told = subprocess.run([interpreter, "-c", _PROBE], capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    version, _, rest = told.stdout.partition("\n")
+    path = rest.strip()
+    if not version:
+        return None
+    if version.startswith("Open MPI"):
+        return Library("openmpi", version.split(",")[0], path)
+    if "CRAY" in version:
+        return Library("cray", version, path)
+    return Library("mpich", version, path)
