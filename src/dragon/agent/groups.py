@@ -83,6 +83,7 @@ class Group:
         self.name: str = settings["name"] or f"group-{number}"
         self.pmi: str = settings.get("pmi", "")  # how its members find each other as ranks of an MPI job, if they do
         self.library: str = settings.get("mpi_library", "")
+        self.pmix_library: str = settings.get("pmix_library", "")
         self.descriptors = [os.dup(fd) for fd in descriptors]
         self.words = Words(GROUP_WORDS)
         self.members: list[Member] = []
@@ -253,6 +254,9 @@ class Groups:
         except NodeLostError as error:
             for member in members:
                 self._lost(group, member, str(error))
+        except (OSError, RuntimeError) as error:
+            for member in members:
+                self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
 
     @staticmethod
     def _take(group: Group, members: list[Member], puids: list[int]) -> None:

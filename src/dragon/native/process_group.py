@@ -186,7 +186,11 @@ class ProcessGroup:
         if self._pmi is not None:
             programs = [request.executable or None for request in templates]
             backend, library = choose_backend(self._pmi, programs)
-            self._settings |= {"pmi": backend.value, "mpi_library": library.name if library else ""}
+            self._settings |= {
+                "pmi": backend.value,
+                "mpi_library": library.name if library else "",
+                "pmix_library": library.pmix if library else "",
+            }
         with open(os.devnull, "r+") as null:
             streams = standard_streams(null.fileno())
             created = ask(
@@ -236,7 +240,7 @@ class ProcessGroup:
 
     def start(self) -> None:
         """Start all members. Raises DragonProcessGroupError while they run already."""
-        self._just_started = self._ask("start", DragonProcessGroupStartError)
+        self._just_started = [puid for puid in self._ask("start", DragonProcessGroupStartError) if puid]
         self._started = True
 
     def join(self, timeout: float | None = None) -> None:

@@ -32,11 +32,11 @@ _LAUNCHERS = ("srun", "mpiexec", "aprun")
 
 
 class Library(NamedTuple):
-    """An MPI library: "mpich" (and its family), "openmpi" or "cray"; its name for people; its file."""
+    """An MPI library: "mpich" (and its family), "openmpi" or "cray"; its name for people; the libpmix that it uses."""
 
     family: str
     name: str
-    path: str = ""
+    pmix: str = ""
 
 
 def recognise(executable: str) -> Library | None:
@@ -82,25 +82,24 @@ def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[
 
 @functools.cache
 def _of_program(path: str, changed: int) -> Library | None:
-    linked: dict[str, str] = {}
-    told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False, timeout=_TIMEOUT)
-    for line in told.stdout.splitlines():
-        words = line.split()
-        if len(words) > 2 and words[1] == "=>":
-            linked[words[0]] = words[2] if words[2].startswith("/") else ""
-    return _of_libraries(linked)
-
-
-def _of_libraries(linked: dict[str, str]) -> Library | None:
-    for name, path in linked.items():
+    linked = _linked(path)
+    for name, found in linked.items():
         if name.startswith(_CRAY):
-            return Library("cray", f"Cray MPICH ({path or name})", path)
+            return Library("cray", f"Cray MPICH ({found or name})")
     mpi = next((name for name in linked if name.startswith(("libmpi.so", "libmpi_abi.so", "libmpich"))), None)
     if mpi is None:
         return None
     if any(name.startswith(("libopen-pal", "libopen-rte", "libprrte")) for name in linked) or mpi == "libmpi.so.40":
-        return Library("openmpi", f"Open MPI ({linked[mpi] or mpi})", linked[mpi])
-    return Library("mpich", f"MPICH or one of its family ({linked[mpi] or mpi})", linked[mpi])
+        return Library("openmpi", f"Open MPI ({linked[mpi]})", linked.get("libpmix.so.2", ""))
+    name = f"MPICH or one of its family ({linked[mpi]})"
+    return Library("mpich", name, linked.get("libpmix.so.2", ""))
+
+
+def _linked(path: str) -> dict[str, str]:
+    """The files of the libraries that a file is linked to, by name."""
+    told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    lines = [line.split() for line in told.stdout.splitlines()]
+    return {words[0]: words[2] for words in lines if len(words) > 2 and words[1] == "=>" and words[2].startswith("/")}
 
 
 @functools.cache
@@ -110,8 +109,7 @@ def _of_python(interpreter: str) -> Library | None:
     path = rest.strip()
     if not version:
         return None
-    if version.startswith("Open MPI"):
-        return Library("openmpi", version.split(",")[0], path)
     if "CRAY" in version:
-        return Library("cray", version, path)
-    return Library("mpich", version, path)
+        return Library("cray", version)
+    pmix = _linked(path).get("libpmix.so.2", "") if path else ""
+    return Library("openmpi" if version.startswith("Open MPI") else "mpich", version.split(",")[0], pmix)

@@ -51,6 +51,7 @@ class GroupJobs:
             fail=lambda rank, what, code: self._fail(group, members[rank], what, code),
             spawn=partial(self._spawn, group, members),
             backend=group.pmi,
+            library=group.pmix_library,
             values=values,
             spawned=spawned,
         )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon.agent.mpi.part import Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
+from dragon.agent.mpi.pmix import Pmix
+from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import run_nodes
 
@@ -40,6 +42,7 @@ class Job:
     fail: Callable[[int, str, int], None]
     spawn: Spawn
     backend: str
+    library: str
     values: dict[str, str]
     spawned: bool
     name: str = field(default_factory=lambda: f"dragon-{secrets.token_hex(8)}")
@@ -58,6 +61,7 @@ class Job:
             placement=self.placement,
             hosts=hosts,
             applications=self.applications,
+            library=self.library,
             universe=max(len(self.placement), sum(each.num_cpus for each in run_nodes())),
             spawned=self.spawned,
             values=self.values,
@@ -163,7 +167,12 @@ class Jobs:
     async def serve(self, part: Part) -> None:
         """Be ready for the ranks of a job that are about to be started here."""
         way = _Way(self, part)
-        self._serving[part.name] = Pmi1(part, way)
+        if part.backend == PMIBackend.PMIX:
+            pmix = Pmix(part, way)
+            await pmix.prepare()
+            self._serving[part.name] = pmix
+        else:
+            self._serving[part.name] = Pmi1(part, way)
 
     def join(self, part: Part, rank: int, puid: int) -> tuple[dict[str, str | None], str, int | None]:
         """What a rank is started with: changes of its environment, and the descriptor it inherits and the variable

@@ -21,6 +21,7 @@ class Part(msgspec.Struct, kw_only=True):
     placement: list[int]
     hosts: dict[int, str]  # by node
     applications: list[int]  # of every rank: the number of its program in the job
+    library: str = ""  # libpmix
     universe: int  # processes that the run has room for
     spawned: bool = False
     values: dict[str, str] = {}  # what is known from the beginning

@@ -1,0 +1,190 @@
+"""The PMIx server of one node of one job: a process of its own, as libpmix has threads and ends a process that it finds
+no way out for.
+
+It hears from the agent over a socket that it inherits, and ends when the agent closes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import select
+import socket
+import sys
+from typing import Any
+
+import msgspec
+
+from dragon.agent.mpi import pmix_library as pmix
+from dragon.agent.mpi.part import Part
+from dragon.agent.mpi.pmix_library import Info, Library, Module
+
+__all__ = ["main", "receive", "send"]
+
+_SIZE = 8
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Send a message, waiting for room."""
+    data = msgspec.msgpack.encode(message)
+    connection.sendall(len(data).to_bytes(_SIZE, "little") + data)
+
+
+def receive(connection: socket.socket) -> Any:
+    """The next message; None at the end."""
+    size = _read(connection, _SIZE)
+    return msgspec.msgpack.decode(_read(connection, int.from_bytes(size, "little"))) if size else None
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        more = connection.recv(min(size - len(data), 2**20))
+        if not more:
+            return b""
+        data += more
+    return bytes(data)
+
+
+class Server:
+    """What libpmix calls, on a thread of its own, is done by the main thread."""
+
+    def __init__(self, agent: socket.socket, part: Part, library: str, folder: str) -> None:
+        self.agent = agent
+        self.part = part
+        self.library = Library(library)
+        self.called: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self.bell = os.eventfd(0)
+        self.fences: dict[str, tuple[Any, Any]] = {}
+        self.counts: dict[str, int] = {}
+        self.given: list[Any] = []  # data that libpmix may still read
+        self.module = Module()
+        self.module.client_finalized = type(self.module.client_finalized)(self._on_finalized)
+        self.module.client_connected2 = type(self.module.client_connected2)(self._on_connected)
+        self.module.abort = type(self.module.abort)(self._on_abort)
+        self.module.fence_nb = type(self.module.fence_nb)(self._on_fence)
+        self.module.job_control = type(self.module.job_control)(self._on_job_control)
+        infos = Info()
+        infos.string("pmix.srvr.tmpdir", folder)
+        infos.string("pmix.sys.tmpdir", folder)
+        infos.string("pmix.srv.nspace", f"{part.name}-server")
+        infos.rank("pmix.srv.rank", part.node)
+        self.library.initialise(self.module, infos)
+        self._register(folder)
+
+    def _register(self, folder: str) -> None:
+        part = self.part
+        nodes = sorted(part.hosts)
+        ranks_of = {node: [rank for rank, at in enumerate(part.placement) if at == node] for node in nodes}
+        listed = {node: ",".join(map(str, ranks)) for node, ranks in ranks_of.items()}
+        infos = Info()
+        infos.uint32("pmix.univ.size", part.universe)
+        infos.uint32("pmix.max.size", part.size)
+        infos.uint32("pmix.job.size", part.size)
+        infos.uint32("pmix.job.napps", 1 + max(part.applications))
+        infos.uint32("pmix.num.nodes", len(nodes))
+        infos.uint32("pmix.local.size", len(part.ranks))
+        infos.uint32("pmix.node.size", len(part.ranks))
+        infos.string("pmix.lpeers", listed[part.node])
+        infos.rank("pmix.lldr", ranks_of[part.node][0])
+        infos.flag("pmix.ndosub", len(part.ranks) > len(os.sched_getaffinity(0)))
+        infos.string("pmix.jobid", part.name)
+        infos.string("pmix.tmpdir", folder)
+        infos.string("pmix.nsdir", folder)
+        infos.regex("pmix.nmap", self.library.regex([part.hosts[node] for node in nodes]))
+        infos.regex("pmix.pmap", self.library.ranges([listed[node] for node in nodes]))
+        for rank, node in enumerate(part.placement):
+            one = Info()
+            one.rank("pmix.rank", rank)
+            one.uint16("pmix.lrank", ranks_of[node].index(rank))
+            one.uint16("pmix.nrank", ranks_of[node].index(rank))
+            one.string("pmix.hname", part.hosts[node])
+            one.uint32("pmix.nodeid", nodes.index(node))
+            one.uint32("pmix.appnum", part.applications[rank])
+            one.rank("pmix.grank", rank)
+            one.rank("pmix.apprank", rank)
+            infos.infos("pmix.pdata", one)
+        self.library.register_namespace(part.name, len(part.ranks), infos)
+        for rank in part.ranks:
+            self.library.register_client(part.name, rank)
+
+    # ---- on libpmix's thread
+
+    def _call(self, *what: Any) -> None:
+        self.called.put(what)
+        os.eventfd_write(self.bell, 1)
+
+    def _on_connected(self, proc: Any, *_: Any) -> int:
+        self._call("initialised", proc.contents.rank)
+        return pmix.OPERATION_SUCCEEDED
+
+    def _on_finalized(self, proc: Any, *_: Any) -> int:
+        self._call("finalised", proc.contents.rank)
+        return pmix.OPERATION_SUCCEEDED
+
+    def _on_abort(self, proc: Any, _object: Any, status: int, text: bytes | None, *_: Any) -> int:
+        self._call("aborted", proc.contents.rank, status, (text or b"").decode(errors="replace"))
+        return pmix.OPERATION_SUCCEEDED
+
+    def _on_fence(
+        self, procs: Any, count: int, _infos: Any, _n: int, data: int | None, size: int, callback: int, cbdata: int
+    ) -> int:
+        ranks = [procs[i].rank for i in range(count)]
+        self._call("fence", ranks, ctypes.string_at(data, size) if data else b"", callback, cbdata)
+        return pmix.SUCCESS
+
+    def _on_job_control(self, *_: Any) -> int:
+        return pmix.OPERATION_SUCCEEDED
+
+    # ---- on the main thread
+
+    def serve(self) -> None:
+        """Serve until the agent is gone."""
+        environments = {rank: self.library.environment(self.part.name, rank) for rank in self.part.ranks}
+        send(self.agent, ("ready", environments))
+        while True:
+            ready, _, _ = select.select([self.agent.fileno(), self.bell], [], [])
+            if self.bell in ready:
+                os.eventfd_read(self.bell)
+                while not self.called.empty():
+                    self._do(*self.called.get())
+            if self.agent.fileno() in ready:
+                message = receive(self.agent)
+                if message is None:
+                    return
+                self._fenced(*message)
+
+    def _do(self, what: str, *values: Any) -> None:
+        if what != "fence":
+            send(self.agent, (what, *values))
+            return
+        ranks, data, callback, cbdata = values
+        everyone = pmix.WILDCARD in ranks
+        nodes = sorted(set(self.part.placement if everyone else [self.part.placement[rank] for rank in ranks]))
+        of = "all" if everyone else ",".join(map(str, sorted(ranks)))
+        self.counts[of] = self.counts.get(of, 0) + 1
+        key = f"fence {self.counts[of]} of {of}"
+        self.fences[key] = callback, cbdata
+        send(self.agent, ("fence", key, nodes, data))
+
+    def _fenced(self, key: str, parts: list[bytes]) -> None:
+        callback, cbdata = self.fences.pop(key)
+        data = b"".join(parts)
+        memory = ctypes.create_string_buffer(data, len(data)) if data else None
+        self.given.append(memory)
+        address = ctypes.addressof(memory) if memory is not None else None
+        pmix.ModexCallback(callback)(pmix.SUCCESS, address, len(data), cbdata, None, None)
+
+
+def main(descriptor: int) -> None:
+    """Serve the job that the agent describes over that descriptor."""
+    agent = socket.socket(fileno=descriptor)
+    part, library, folder = receive(agent)
+    try:
+        server = Server(agent, msgspec.convert(part, Part, strict=False), library, folder)
+    except (OSError, pmix.PmixError) as error:
+        send(agent, ("failed", f"{library}: {error}"))
+        sys.exit(1)
+    server.serve()
+    server.library.finalise()
