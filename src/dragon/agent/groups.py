@@ -371,13 +371,16 @@ class Groups:
     def _lost(self, group: Group, member: Member, reason: str) -> None:
         self._end_member(group, member, -signal.SIGKILL, f"{self._name(member)} is lost: {reason}")
 
-    def _job_failed(self, group: Group, member: Member, what: str, code: int) -> None:
+    def _job_failed(self, group: Group, member: Member, what: str, code: int, at_once: bool) -> None:
         """An MPI job cannot go on without one of its ranks, whether or not failures are to be ignored."""
         if group.ending:
             return
         if what:
             self._note_failure(group, f"{self._name(member)} {what}", code)
-        if group.ignore_errors or len(group.members) == 1:
+        if at_once:
+            group.ending = True
+            self._signal_all(group, signal.SIGKILL)
+        elif group.ignore_errors or len(group.members) == 1:
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
 
     def _host(self, node: int) -> str:

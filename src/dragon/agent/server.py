@@ -245,6 +245,7 @@ class Agent:
             for pid in children:
                 os.waitpid(pid, 0)
         if hasattr(self, "streams"):
+            self.jobs.close()
             self.streams.drain()
         if self.cluster is not None:
             await self.cluster.leave()

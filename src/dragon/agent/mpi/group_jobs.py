@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupJobs"]
 
-# Group, member (None: the group's own doing), what happened, exit code.
-Fail = Callable[["Group", "Member", str, int], None]
+# Group, member, what it did, exit code, whether all is to end at once.
+Fail = Callable[["Group", "Member", str, int, bool], None]
 Extend = Callable[["Group", list[Spawn]], "list[Member]"]
 Start = Callable[["Group", list["Member"], Job], Any]
 
@@ -48,7 +48,7 @@ class GroupJobs:
         job = Job(
             placement=[member.template.node for member in members],
             applications=applications,
-            fail=lambda rank, what, code: self._fail(group, members[rank], what, code),
+            fail=lambda rank, what, code, at_once: self._fail(group, members[rank], what, code, at_once),
             spawn=partial(self._spawn, group, members),
             backend=group.pmi,
             library=group.pmix_library,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dragon.agent.mpi.part import Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix
+from dragon.agent.mpi.segments import remove_segments
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import run_nodes
@@ -30,6 +32,8 @@ log = runtime_log("mpi")
 _FOREIGN = ("PMI_", "PMIX_", "PMI2_", "PALS_", "SLURM_", "OMPI_COMM_WORLD_", "HYDRA_", "HYDI_", "MPI_LOCAL", "PRTE_")
 _KEPT = ("PMIX_MCA_", "PRTE_MCA_")
 
+_LINGER = 0.3  # seconds
+
 Spawn = Callable[[int, list[Any]], Awaitable[None]]
 
 
@@ -39,14 +43,15 @@ class Job:
 
     placement: list[int]
     applications: list[int]
-    fail: Callable[[int, str, int], None]
+    fail: Callable[[int, str, int, bool], None]
     spawn: Spawn
     backend: str
     library: str
     values: dict[str, str]
     spawned: bool
     name: str = field(default_factory=lambda: f"dragon-{secrets.token_hex(8)}")
-    missing: dict[int, str] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+    begun: bool = False
     failed: bool = False
     gatherings: dict[str, dict[int, tuple[Any, asyncio.Future[dict[int, Any]]]]] = field(default_factory=dict)
 
@@ -78,36 +83,49 @@ class Job:
             for _, waiting in gathering.values():
                 if not waiting.done():
                     waiting.set_result(everything)
-        self._look_for_missing()
         return future
 
-    def lacks(self, rank: int, what: str) -> None:
-        """A rank has ended that others may come to wait for."""
-        self.missing[rank] = what
+    def begin(self) -> None:
+        """A rank has called MPI_Init."""
+        self.begun = True
+        self._look_for_missing()
+
+    def lacks(self, rank: int) -> None:
+        """A rank has ended without MPI_Init."""
+        self.missing.append(rank)
         self._look_for_missing()
 
     def _look_for_missing(self) -> None:
-        if self.missing and self.gatherings and not self.failed:
-            rank, what = next(iter(self.missing.items()))
-            self.end(rank, f"{what}, and others wait for it", 1)
+        if self.missing and self.begun:
+            self.end(self.missing[0], "ended without MPI_Init, in which others wait for it", 1)
 
-    def end(self, rank: int, what: str, code: int) -> None:
+    def end(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """Have it fail, once."""
         if not self.failed:
             self.failed = True
-            self.fail(rank, what, code)
+            self.fail(rank, what, code, at_once)
 
 
 class Jobs:
     """All jobs of a node."""
 
-    OPERATIONS: ClassVar[set[str]] = {"exchange", "fail", "missing", "spawn", "publish", "unpublish", "look_up"}
+    OPERATIONS: ClassVar[set[str]] = {
+        "exchange",
+        "fail",
+        "begun",
+        "missing",
+        "spawn",
+        "publish",
+        "unpublish",
+        "look_up",
+    }
 
     def __init__(self, node: int, cluster: Cluster | None) -> None:
         self._node = node
         self._cluster = cluster
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
+        self._served_since: dict[str, float] = {}
         self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
         self._services: dict[str, str] = {}  # MPI_Publish_name
 
@@ -132,14 +150,17 @@ class Jobs:
         """See Job.gather()."""
         return self._job(job).gather(key, nodes, node, data)
 
-    def fail(self, job: str, rank: int, what: str, code: int) -> None:
+    def fail(self, job: str, rank: int, what: str, code: int, at_once: bool) -> None:
         """See Job.end()."""
-        self._job(job).end(rank, what, code)
+        self._job(job).end(rank, what, code, at_once)
 
-    def missing(self, job: str, rank: int, what: str) -> None:
+    def begun(self, job: str) -> None:
+        """See Job.begin()."""
+        self._job(job).begin()
+
+    def missing(self, job: str, rank: int) -> None:
         """See Job.lacks()."""
-        if job in self._followed:
-            self._followed[job].lacks(rank, what)
+        self._job(job).lacks(rank)
 
     def spawn(self, job: str, rank: int, programs: list[Any]) -> asyncio.Future[None]:
         """Start more ranks, which are a job of their own."""
@@ -167,6 +188,7 @@ class Jobs:
     async def serve(self, part: Part) -> None:
         """Be ready for the ranks of a job that are about to be started here."""
         way = _Way(self, part)
+        self._served_since[part.name] = time.time()
         if part.backend == PMIBackend.PMIX:
             pmix = Pmix(part, way)
             await pmix.prepare()
@@ -189,7 +211,21 @@ class Jobs:
             return
         self._serving[name].ended(rank, code)
         if all(other != name for other, _ in self._ranks.values()):
-            self._serving.pop(name).close()
+            # A server of PMIx may be about to tell what the last one said.
+            asyncio.get_running_loop().call_later(_LINGER, self._close, name)
+
+    def _close(self, name: str) -> None:
+        orderly, since = self._serving.pop(name).close(), self._served_since.pop(name)
+        if not orderly:
+            asyncio.get_running_loop().run_in_executor(None, remove_segments, since)
+
+    def close(self) -> None:
+        """The run ends: no rank lives any more."""
+        since = min(self._served_since.values(), default=None)
+        for serving in self._serving.values():
+            serving.close()
+        if since is not None:
+            remove_segments(since)
 
     def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
         """What that node's Jobs answer."""
@@ -232,11 +268,17 @@ class _Way:
         home = self._part.home if operation == "spawn" else min(each.index for each in run_nodes())
         return self._jobs.ask(home, operation, {"job": self._part.name, **arguments})
 
-    def fail(self, rank: int, what: str, code: int) -> None:
-        self._jobs.tell(self._part.home, "fail", {"job": self._part.name, "rank": rank, "what": what, "code": code})
+    def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
+        self._tell("fail", rank=rank, what=what, code=code, at_once=at_once)
 
-    def missing(self, rank: int, what: str) -> None:
-        self._jobs.tell(self._part.home, "missing", {"job": self._part.name, "rank": rank, "what": what})
+    def begun(self) -> None:
+        self._tell("begun")
+
+    def missing(self, rank: int) -> None:
+        self._tell("missing", rank=rank)
+
+    def _tell(self, operation: str, **arguments: Any) -> None:
+        self._jobs.tell(self._part.home, operation, {"job": self._part.name, **arguments})
 
 
 def without_foreign_variables(environment: dict[str, str | None]) -> dict[str, str | None]:

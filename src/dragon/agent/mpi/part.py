@@ -40,11 +40,15 @@ class Way(Protocol):
     def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
         """The answer of the node that follows the job, or of the one that knows the names of services."""
 
-    def fail(self, rank: int, what: str, code: int) -> None:
-        """A rank makes the job fail: "rank N … " followed by `what`."""
+    def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
+        """A rank makes the job fail: "rank N … " followed by `what`. Others have a moment to come to their own end,
+        but not where all is to end `at_once`."""
 
-    def missing(self, rank: int, what: str) -> None:
-        """A rank has ended that others may come to wait for."""
+    def begun(self) -> None:
+        """A rank has called MPI_Init, which returns when all have."""
+
+    def missing(self, rank: int) -> None:
+        """A rank has ended without MPI_Init."""
 
 
 class Serving(Protocol):
@@ -59,5 +63,5 @@ class Serving(Protocol):
     def ended(self, rank: int, code: int) -> None:
         """The process of a rank has ended."""
 
-    def close(self) -> None:
-        """All processes have ended, or could not be started."""
+    def close(self) -> bool:
+        """All processes have ended, or could not be started. Whether all did as MPI asks of them."""

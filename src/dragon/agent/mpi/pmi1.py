@@ -62,19 +62,24 @@ class Pmi1:
         each = self._ranks[rank]
         each.read()  # what it said last
         each.close()
-        if code == 0 and each.initialised and not each.finalised:
-            self.way.fail(rank, "ended without MPI_Finalize", 1)
-        elif not each.initialised:
-            each.missing = True
-            self.way.missing(rank, "ended without MPI_Init")
-            self._look_for_missing()
+        if not each.initialised:
+            self.way.missing(rank)
+        elif not each.finalised:
+            # How it ended is told by who saw it, unless that looks like an end in order.
+            self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Drop what is left of it."""
         for rank in self._ranks.values():
             rank.close()
         for task in self._tasks:
             task.cancel()
+        return all(rank.finalised or not rank.initialised for rank in self._ranks.values())
+
+    def begin(self) -> None:
+        """A rank has called MPI_Init."""
+        if sum(rank.initialised for rank in self._ranks.values()) == 1:
+            self.way.begun()
 
     # ---- what ranks ask for
 
@@ -84,14 +89,8 @@ class Pmi1:
 
     def enter(self) -> None:
         """A rank has come to the barrier."""
-        self._look_for_missing()
         if all(rank.waits for rank in self._ranks.values()) and len(self._ranks) == len(self.part.ranks):
             self._soon(self._barrier())
-
-    def _look_for_missing(self) -> None:
-        missing = next((rank for rank in self._ranks.values() if rank.missing), None)
-        if missing is not None and any(rank.waits for rank in self._ranks.values()):
-            self.way.fail(missing.rank, "ended without MPI_Init, and others wait for it", 1)
 
     async def _barrier(self) -> None:
         self._barriers += 1
@@ -125,7 +124,7 @@ class _Rank:
     def __init__(self, job: Pmi1, rank: int, connection: socket.socket) -> None:
         self.job = job
         self.rank = rank
-        self.initialised = self.finalised = self.waits = self.missing = False
+        self.initialised = self.finalised = self.waits = False
         self._connection = connection
         self._received = b""
         self._lines: list[str] | None = None  # of a request over several lines
@@ -197,7 +196,9 @@ class _Rank:
                 self.write(f"cmd={reply}")
 
     def _on_init(self, values: dict[str, str]) -> str:
-        self.initialised = True
+        if not self.initialised:
+            self.initialised = True
+            self.job.begin()
         version = values.get("pmi_version")
         return f"response_to_init rc={0 if version == '1' else -1} pmi_version=1 pmi_subversion=1"
 
@@ -239,9 +240,9 @@ class _Rank:
         code = values.get("exitcode", "1")
         code = code if code.lstrip("-").isdigit() else "1"
         message = values.get("message") or values.get("error_msg")
-        self.finalised = True
+        message = None if message == "abort" else message  # MPICH's says no more
         what = f"aborted the job with exit code {code}" + (f": {message}" if message else "")
-        self.job.way.fail(self.rank, what, int(code) or 1)
+        self.job.way.fail(self.rank, what, int(code) or 1, at_once=True)
         return ""
 
     def _on_publish_name(self, values: dict[str, str]) -> str:

@@ -89,11 +89,11 @@ class Pmix:
 
     def _ended(self, rank: int, code: int) -> None:
         if rank not in self.initialised:
-            self.way.missing(rank, "ended without MPI_Init")
-        elif code == 0 and rank not in self.finalised:
-            self.way.fail(rank, "ended without MPI_Finalize", 1)
+            self.way.missing(rank)
+        elif rank not in self.finalised:
+            self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """End the server, and remove what the ranks left."""
         for task in self._tasks:
             task.cancel()
@@ -101,6 +101,7 @@ class Pmix:
             self._writer.close()
         if self._server is not None:
             self._soon(self._reap(self._server))
+        return self.initialised <= self.finalised
 
     async def _reap(self, server: subprocess.Popen[bytes]) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
@@ -127,11 +128,14 @@ class Pmix:
                 self._soon(self._fence(*values))
             elif what == "aborted":
                 rank, status, text = values
-                self.finalised.add(rank)
                 said = f": {' '.join(text.split())}" if text else ""
-                self.way.fail(rank, f"aborted the job with exit code {status}{said}", status or 1)
+                self.way.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
+            elif what == "finalised":
+                self.finalised.add(values[0])
             else:
-                (self.initialised if what == "initialised" else self.finalised).add(values[0])
+                self.initialised.add(values[0])
+                if len(self.initialised) == 1:
+                    self.way.begun()
         self.way.fail(self.part.ranks[0], "lost its PMIx server", 1)
 
     async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:

@@ -1,0 +1,55 @@
+"""Shared memory that killed ranks leave behind: MPI libraries remove it when all ranks have attached, or at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["remove_segments"]
+
+_MEMORY = Path("/dev/shm")
+_PREFIXES = (
+    "mpich_shm_",
+    "mpich_shar_tmp",
+    "sm_segment.",
+    "vader_segment.",
+    "ucx_shm_posix_",
+    "psm2_shm.",
+    "psm3_shm.",
+)
+
+
+def remove_segments(since: float) -> list[str]:
+    """Remove segments of MPI libraries that this user made after that time and no process uses; their names."""
+    left = {}
+    for entry in os.scandir(_MEMORY):
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if entry.name.startswith(_PREFIXES) and status.st_uid == os.getuid() and status.st_ctime >= since:
+            left[status.st_ino] = entry
+    if left:
+        for inode in _in_use():
+            left.pop(inode, None)
+    for entry in left.values():
+        Path(entry.path).unlink(missing_ok=True)
+    return [entry.name for entry in left.values()]
+
+
+def _in_use() -> Iterator[int]:
+    """The inodes of files in shared memory that processes have open or mapped."""
+    for process in os.scandir("/proc"):
+        if not process.name.isdigit():
+            continue
+        try:
+            for line in Path(process.path, "maps").read_text().splitlines():
+                fields = line.split(maxsplit=5)
+                if len(fields) > 5 and fields[5].startswith(str(_MEMORY)):
+                    yield int(fields[4])
+            for descriptor in os.scandir(Path(process.path, "fd")):
+                if os.readlink(descriptor.path).startswith(str(_MEMORY)):
+                    yield os.stat(descriptor.path).st_ino
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue  # it has ended, or is another user's, whose segments these are not
