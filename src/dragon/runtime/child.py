@@ -11,6 +11,7 @@ import traceback
 from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
 from multiprocessing import util as mp_util
+from typing import Any
 
 from dragon import _core
 from dragon.infrastructure.messages import Spawn
@@ -95,12 +96,24 @@ def run_exit_handlers() -> bool:
         threading._shutdown()  # type: ignore[attr-defined]
         mp_util._exit_function()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+        _finalise_mpi()
     except BaseException:
         traceback.print_exc()
         return False
     finally:
         mp_util._flush_std_streams()  # type: ignore[attr-defined]
     return True
+
+
+def _finalise_mpi() -> None:
+    """What mpi4py and MPICH have the end of a process do in C, which a forked one does not come to."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized():
+        return
+    if not mpi.Is_finalized():
+        mpi.Finalize()
+    if "PMI_FD" in os.environ:
+        os.write(int(os.environ["PMI_FD"]), b"cmd=finalize\n")
 
 
 def main_fresh(request_fd: int) -> None:
