@@ -223,6 +223,32 @@ def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: S
     assert process.returncode == 0, err
 
 
+def test_the_members_of_a_group_end_with_the_node_that_follows_it(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    def lead(queue):
+        group = ProcessGroup()
+        group.add_process(1, ProcessTemplate(work, (queue,), policy=on(0)))
+        group.init()
+        group.start()
+        report(queue)
+        time.sleep(1000)
+
+    if __name__ == "__main__":
+        queue = Queue()
+        Process(lead, (queue,), policy=on(1)).start()
+        pids = dict(queue.get() for _ in range(2))
+        print(json.dumps(pids), flush=True)
+        member = os.pidfd_open(pids[0]["worker"])
+        os.kill(pids[1]["agent"], signal.SIGKILL)
+        import select
+        print(bool(select.select([member], [], [], 30)[0]))
+    """,
+    )
+    assert process.communicate(timeout=60)[0] == "True\n"
+
+
 def test_nodes_that_had_not_met_the_one_that_is_lost_go_on(site: Site) -> None:
     # Its program kills it as early as a program can; the others are about to ask it who belongs to the run.
     source = """

@@ -177,6 +177,9 @@ class Cluster:
             del self._records[name]
         self._agent.shards.node_lost(index)
         self._agent.groups.node_lost(index, f"{host_name} is gone: {reason}")
+        for known in self._agent.registry.living():
+            if known.group and self._agent.groups.home_of(known.group) == index:
+                self._agent.registry.kill(known.puid)  # nobody follows its group any more
 
     async def _clear(self) -> None:
         """End every process of this node."""
