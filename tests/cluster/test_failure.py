@@ -224,7 +224,7 @@ def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: S
 
 
 def test_the_members_of_a_group_end_with_the_node_that_follows_it(site: Site) -> None:
-    process, pids = start(
+    process, _ = start(
         site,
         """
     def lead(queue):

@@ -41,7 +41,6 @@ LIVE, CHANGES, GROUP_WORDS = 0, 1, 2
 
 _PATIENCE = 5.0
 _RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)
-_AWAIT_STDERR = 0.2
 _FOR_OWN_END = 1.0  # between a member's failure and the end of the others
 
 
@@ -91,6 +90,7 @@ class Group:
         self.failure: str = ""
         self.failed_codes: list[int] = []
         self.ending = False
+        self.aborter: Member | None = None  # the rank that had an MPI job end
         self.timers: list[asyncio.TimerHandle] = []
         self.by_puid: dict[int, Member] = {}
 
@@ -176,7 +176,8 @@ class Groups:
         group = self._group(number)
         if group.live:
             raise RuntimeError("the group is running already")
-        group.ended, group.failure, group.failed_codes, group.ending = [], "", [], False
+        group.ended, group.failure, group.failed_codes = [], "", []
+        group.ending, group.aborter = False, None
         group.by_puid = {}
         group.words[LIVE] = len(group.members)
         for member in group.members:
@@ -378,7 +379,7 @@ class Groups:
         if what:
             self._note_failure(group, f"{self._name(member)} {what}", code)
         if at_once:
-            group.ending = True
+            group.ending, group.aborter = True, member
             self._signal_all(group, signal.SIGKILL)
         elif group.ignore_errors or len(group.members) == 1:
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
@@ -402,7 +403,10 @@ class Groups:
             member.restarts += 1
             self.loop.call_later(pause, self._start_again, group, member)
             return
-        if code != 0 and not group.ending:
+        if group.aborter not in (None, member) and code not in (0, -signal.SIGKILL):
+            # A rank often aborts because another one has gone, whose end is told a moment later.
+            group.aborter, group.failure, group.failed_codes = None, what, [code]
+        elif code != 0 and not group.ending:
             self._note_failure(group, what, code)
         self._ended(group, member, code)
 

@@ -37,7 +37,6 @@ log = runtime_log("agent")
 
 _SWEEP_EVERY = 10.0  # seconds
 _ZYGOTE_ENDS_WITHIN = 10.0
-_AWAIT_STDERR = 0.2
 
 Join = Callable[["Agent"], Awaitable["Cluster"]]
 
@@ -165,17 +164,11 @@ class Agent:
 
     def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "exited":
-            if event["code"] != 0 and self.streams.is_open(event["puid"]):
-                # What it last wrote may still be on its way.
-                self.loop.call_later(_AWAIT_STDERR, self._tell_end, event)
-            else:
-                self._tell_end(event)
+            self.streams.catch_up(event["puid"])
+            tail = self.streams.tails.pop(event["puid"], b"").decode(errors="replace").strip()
+            self._tell("exited", {**event, "text": tail})
         else:
             self._tell(kind, {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")})
-
-    def _tell_end(self, event: dict[str, Any]) -> None:
-        tail = self.streams.tails.pop(event["puid"], b"").decode(errors="replace").strip()
-        self._tell("exited", {**event, "text": tail})
 
     def _tell(self, kind: str, event: dict[str, Any]) -> None:
         home = self.groups.home_of(event["group"])

@@ -86,9 +86,14 @@ class Streams:
     def _done(self, puid: int, number: int) -> None:
         self._readers.pop((puid, number), None)
 
-    def is_open(self, puid: int) -> bool:
-        """Whether something of the process's stderr may still come."""
-        return (puid, 2) in self._readers
+    def catch_up(self, puid: int) -> None:
+        """Pass on what a process that has ended last wrote to stderr."""
+        reader = self._readers.get((puid, 2))
+        if reader is not None:
+            while reader.on_readable():
+                pass
+            if reader.fd >= 0:
+                reader.pass_rest()
 
     def drain(self) -> None:
         """Pass on what processes had written when they ended."""

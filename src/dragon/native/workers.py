@@ -135,6 +135,7 @@ class Workers:
         self._lock = threading.Lock()
         self._wake = os.eventfd(0)
         self._replacing = True
+        self._terminated = False
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
@@ -172,8 +173,8 @@ class Workers:
         process = self.processes[index]
         process.join()
         ticket = self._doing[index]
-        if ticket == FINISHED:
-            return
+        if ticket == FINISHED or self._terminated:
+            return  # whoever terminated it says so of its task
         self._doing[index] = 0
         error = WorkerLostError(f"the worker (pid {process.pid}) died in this task, {_how(process.exitcode or 0)}")
         if ticket:
@@ -201,6 +202,7 @@ class Workers:
 
     def terminate(self, patience: float = 5.0) -> None:
         """End all workers: asked first, killed after `patience` seconds."""
+        self._terminated = True
         self.stop_replacing()
         for process in self.processes:
             if process.is_alive():

@@ -1,0 +1,215 @@
+"""MPI jobs as process groups, with real MPI libraries, over one node and over several."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+from peers.mpi import Mpi
+
+PROGRAMS = Path(__file__).parent / "programs"
+DOCUMENTED = Path(__file__).parents[1] / "seeds" / "programs"
+
+
+def segments() -> set[str]:
+    """What MPI libraries have in shared memory."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("dragon")}
+
+
+def run_job(site: Site, mpi: Mpi, count: int, deed: str, *options: str) -> tuple[str, str]:
+    """What a job of rank.py printed, and what was said of it. Nothing of it stays."""
+    before = segments()
+    done = site.dragon(*options, PROGRAMS / "job.py", str(count), str(mpi.python), str(PROGRAMS / "rank.py"), deed)
+    assert done.returncode == 0, done.stderr
+    assert segments() <= before
+    return done.stdout, done.stderr
+
+
+def test_ranks_find_each_other(site: Site, mpi: Mpi) -> None:
+    host = socket.gethostname()
+    said, _ = run_job(site, mpi, 4, "work")
+    assert said == f"4 ranks, sum 6, on {' '.join([host] * 4)}, [4, 4, 4, 4] of a node\n"
+
+
+def test_ranks_of_several_nodes_know_who_is_near(site: Site, mpi: Mpi) -> None:
+    said, _ = run_job(site, mpi, 5, "work", "--nodes", "3", "--no-label")
+    assert said == "5 ranks, sum 10, on node-0 node-1 node-2 node-0 node-1, [2, 2, 1, 2, 2] of a node\n"
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("abort", "aborted the job with exit code 5"),
+        ("leave", "ended without MPI_Finalize"),
+        ("fail", "ended with exit code 3; it last wrote:\nno coffee"),
+        ("die", "ended with signal SIGKILL"),
+        ("not-init", "ended without MPI_Init, in which others wait for it"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_ends_with_the_rank_that_fails(site: Site, mpi: Mpi, deed: str, told: str, nodes: int) -> None:
+    said, _ = run_job(site, mpi, 4, deed, "--nodes", str(nodes), "--no-label")
+    host = "node-1" if nodes > 1 else socket.gethostname()
+    if mpi.name == "openmpi" and deed == "leave" and "aborted" in said:
+        return  # another rank of Open MPI found that it was gone, and was quicker
+    assert re.search(rf"first, rank 1 \(puid \d+\) on {host} {re.escape(told)}", said), said
+
+
+def test_a_job_ends_with_the_node_of_a_rank(site: Site, mpi: Mpi) -> None:
+    program = site.write(
+        """
+        import os, sys
+        from dragon.native.process import MSG_PIPE, Process, ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+
+        def parent(pid):
+            return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi_enabled=True)
+            group.add_process(4, ProcessTemplate(sys.argv[1], [sys.argv[2], "stay"], stdout=MSG_PIPE))
+            group.init()
+            group.start()
+            second = Process(None, ident=group.puids[1])
+            os.kill(parent(parent(int(second.stdout_conn.recv()))), 9)
+            try:
+                group.join(60)
+            except DragonUserCodeError as error:
+                print(error)
+            group.close()
+        """
+    )
+    before = segments()
+    done = site.dragon("--nodes", "2", program, str(mpi.python), str(PROGRAMS / "rank.py"))
+    assert re.search(r"first, rank 1 \(puid \d+\) on node-1 is lost", done.stdout), done.stderr
+    assert segments() <= before
+
+
+def test_a_rank_that_floods_its_output_does_not_hold_the_job_up(site: Site, mpi: Mpi) -> None:
+    said, _ = run_job(site, mpi, 2, "flood")
+    assert said.count("x" * 80) == 200_000
+    assert said.splitlines()[-1].startswith("2 ranks")
+
+
+def test_several_jobs_run_at_once(site: Site, mpi: Mpi) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ == "__main__":
+            groups = [ProcessGroup(pmi_enabled=True) for _ in range(4)]
+            for group in groups:
+                group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], "work"]))
+                group.init()
+                group.start()
+            for group in groups:
+                group.join(60)
+                group.close()
+        """
+    )
+    done = site.dragon(program, str(mpi.python), str(PROGRAMS / "rank.py"))
+    assert [line[:14] for line in done.stdout.splitlines()] == ["2 ranks, sum 1"] * 4, done.stderr
+
+
+def test_a_python_function_is_told_its_rank(site: Site) -> None:
+    program = site.write(
+        """
+        import os
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+        from dragon.native.queue import Queue
+
+        def rank(queue):
+            os.fstat(int(os.environ["PMI_FD"]))
+            queue.put((int(os.environ["PMI_RANK"]), os.environ["PMI_SIZE"]))
+
+        if __name__ == "__main__":
+            queue = Queue()
+            group = ProcessGroup(pmi="pmi1")
+            group.add_process(3, ProcessTemplate(rank, (queue,)))
+            group.init()
+            group.start()
+            group.join()
+            print(sorted(queue.get() for _ in range(3)))
+            group.close()
+        """
+    )
+    assert site.dragon(program).stdout == "[(0, '3'), (1, '3'), (2, '3')]\n"
+
+
+def test_a_job_starts_another_one(site: Site, mpich: Mpi) -> None:
+    done = site.dragon(PROGRAMS / "job.py", "2", str(mpich.python), str(PROGRAMS / "spawn.py"))
+    assert done.stdout == "2 2 ['child 0 of 2', 'child 1 of 2']\n", done.stderr
+
+
+def test_jobs_meet_under_a_published_name(site: Site, mpich: Mpi) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ == "__main__":
+            groups = []
+            for deed in ("serve", "call"):
+                group = ProcessGroup(pmi_enabled=True)
+                group.add_process(1, ProcessTemplate(sys.argv[1], [sys.argv[2], deed]))
+                group.init()
+                group.start()
+                groups.append(group)
+            for group in groups:
+                group.join(60)
+                group.close()
+        """
+    )
+    done = site.dragon("--nodes", "2", "--no-label", program, str(mpich.python), str(PROGRAMS / "meet.py"))
+    assert done.stdout == "heard waves\n", done.stderr
+
+
+def test_a_library_that_does_not_speak_what_it_is_offered_is_named(site: Site, openmpi: Mpi) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi="pmi1")
+            group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], "work"]))
+            group.init()
+            group.start()
+            group.join(60)
+            group.close()
+        """
+    )
+    done = site.dragon(program, str(openmpi.python), str(PROGRAMS / "rank.py"))
+    assert "none of the 2 ranks" in done.stderr
+    assert "Open MPI" in done.stderr
+
+
+def test_restart_is_refused_for_a_job() -> None:
+    from dragon.native.process_group import ProcessGroup
+
+    with pytest.raises(ValueError, match="rank that was started again"):
+        ProcessGroup(restart=True, pmi_enabled=True)
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_documented_workflow(site: Site, mpi: Mpi, nodes: int) -> None:
+    mpi.compile_alltoall(site.folder / "osu_alltoall")
+    shape = ["--nodes", str(nodes), "--cpus", str({1: 12, 4: 6}[nodes]), "--no-label"]
+    done = site.dragon(*shape, DOCUMENTED / "hpc_workflow_demo_highlevel.py", timeout=100)
+    sizes = [str(2**power) for power in range(13)]
+    for producer in range(5):
+        found = re.findall(rf"INFO:consumer:{{{producer}: \('(\d+)', '[\d.]+'\)}}", done.stderr)
+        assert found == sizes, done.stderr
+    ranks = {1: "node 0 has 2 ranks", 4: "node 0 has 1 ranks, node 1 has 1 ranks, node 2 has 0 ranks"}
+    assert done.stderr.count(ranks[nodes]) == 5
+    assert done.returncode == 0

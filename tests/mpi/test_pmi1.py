@@ -1,0 +1,231 @@
+"""What ranks say over PMI-1: as MPICH was heard to say it, and what nobody should."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragon.agent.mpi.mapping import process_mapping
+from dragon.agent.mpi.part import Part
+from dragon.agent.mpi.pmi1 import Pmi1
+
+RECORDED = Path(__file__).parent / "recorded_mpich.txt"
+
+
+class Home:
+    """The nodes of one job, at the end of their ways."""
+
+    def __init__(self, placement: list[int], name: str = "dragon-job") -> None:
+        self.failures: list[tuple[int, str]] = []
+        self.missed: list[int] = []
+        self.gathered: dict[str, tuple[dict[int, Any], asyncio.Event]] = {}
+        self.ends: dict[int, socket.socket] = {}
+        self.nodes = {}
+        for node in sorted(set(placement)):
+            ranks = [rank for rank, at in enumerate(placement) if at == node]
+            part = Part(
+                name=name,
+                backend="pmi1",
+                home=0,
+                node=node,
+                ranks=ranks,
+                placement=placement,
+                hosts={at: f"node-{at}" for at in placement},
+                applications=[0] * len(placement),
+                universe=8,
+            )
+            self.nodes[node] = served = Pmi1(part, To(self, node))
+            for rank in ranks:
+                environment, descriptor = served.join(rank)
+                assert environment["PMI_RANK"] == str(rank)
+                self.ends[rank] = socket.socket(fileno=descriptor)
+                self.ends[rank].setblocking(False)
+
+    async def say(self, rank: int, text: str) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.ends[rank], text.encode())
+
+    async def hear(self, rank: int) -> str:
+        data = b""
+        while not data.endswith(b"\n"):
+            more = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.ends[rank], 1), 10)
+            if not more:
+                return ""
+            data += more
+        return data.decode().rstrip("\n")
+
+    async def ask(self, rank: int, text: str) -> str:
+        await self.say(rank, text + "\n")
+        return await self.hear(rank)
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close()
+        for end in self.ends.values():
+            end.close()
+
+
+class To:
+    """The way of one node to the others."""
+
+    def __init__(self, home: Home, node: int) -> None:
+        self.home, self.node = home, node
+
+    async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
+        given, complete = self.home.gathered.setdefault(key, ({}, asyncio.Event()))
+        given[self.node] = data
+        if given.keys() >= set(nodes):
+            complete.set()
+        await complete.wait()
+        return given
+
+    async def ask(self, operation: str, **arguments: Any) -> Any:
+        if operation == "look_up":
+            raise LookupError("nobody has published it")
+        return None
+
+    def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
+        self.home.failures.append((rank, what))
+
+    def begun(self) -> None:
+        """Of interest to the node that follows the job only."""
+
+    def missing(self, rank: int) -> None:
+        self.home.missed.append(rank)
+
+
+def run(work: Callable[[Home], Coroutine[Any, Any, None]], placement: list[int], name: str = "dragon-job") -> None:
+    async def whole() -> None:
+        home = Home(placement, name)
+        try:
+            await work(home)
+        finally:
+            home.close()
+
+    asyncio.run(whole())
+
+
+def test_mpich_gets_the_answers_that_it_was_recorded_to_get() -> None:
+    conversations = [talk.splitlines() for talk in RECORDED.read_text().split("\n\n")]
+    name = next(line for line in conversations[0] if "my_kvsname" in line and line[0] == "<").rpartition("=")[2]
+    # The ranks were recorded as they ended; each puts under keys that end in its number.
+    of = {
+        next(line for line in talk if "-allgather-1-" in line).split("-allgather-1-")[1][0]: talk
+        for talk in conversations
+    }
+
+    async def replay(home: Home) -> None:
+        async def one(rank: int) -> None:
+            for line in of[str(rank)]:
+                if line[0] == ">":
+                    await home.say(rank, line[2:] + "\n")
+                else:
+                    assert await home.hear(rank) == line[2:]
+            home.nodes[rank].ended(rank, 0)
+
+        await asyncio.gather(one(0), one(1))
+        assert home.failures == []
+        assert home.missed == []
+
+    run(replay, [0, 1], name)
+
+
+def test_what_is_put_is_known_everywhere_after_the_barrier() -> None:
+    async def work(home: Home) -> None:
+        for rank in range(3):
+            await home.ask(rank, "cmd=init pmi_version=1 pmi_subversion=1")
+            assert (
+                await home.ask(rank, f"cmd=put kvsname=k key=port{rank} value=v{rank}=x")
+                == "cmd=put_result rc=0 msg=success"
+            )
+        assert "key_not_found" in await home.ask(2, "cmd=get kvsname=k key=port0")
+        for rank in range(3):
+            await home.say(rank, "cmd=barrier_in\n")
+        for rank in range(3):
+            assert await home.hear(rank) == "cmd=barrier_out rc=0"
+            for other in range(3):
+                answer = await home.ask(rank, f"cmd=get kvsname=k key=port{other}")
+                assert answer == f"cmd=get_result rc=0 msg=success value=v{other}=x"
+
+    run(work, [0, 0, 1])
+
+
+def test_a_rank_that_leaves_early_is_told_from_one_that_never_came() -> None:
+    async def work(home: Home) -> None:
+        await home.ask(0, "cmd=init pmi_version=1 pmi_subversion=1")
+        home.nodes[0].ended(0, 0)
+        home.nodes[0].ended(1, 0)
+        assert home.failures == [(0, "ended without MPI_Finalize")]
+        assert home.missed == [1]
+
+    run(work, [0, 0])
+
+
+def test_an_abort_is_told_with_its_message() -> None:
+    async def work(home: Home) -> None:
+        await home.say(0, "cmd=abort exitcode=7 message=out of coffee\n")
+        while not home.failures:
+            await asyncio.sleep(0.001)
+        assert home.failures == [(0, "aborted the job with exit code 7: out of coffee")]
+
+    run(work, [0])
+
+
+def test_a_name_that_nobody_published_is_not_found() -> None:
+    async def work(home: Home) -> None:
+        answer = await home.ask(0, "cmd=lookup_name service=ocean")
+        assert answer == "cmd=lookup_result rc=1 msg=nobody_has_published_it"
+
+    run(work, [0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([
+    b"cmd=init pmi_version=1\n", b"cmd=get\n", b"cmd=put key=k\n", b"cmd=put key= value=\n", b"mcmd=spawn\n",
+    b"endcmd\n", b"nprocs=many\n", b"totspawns=1\n", b"spawnssofar=1\n", b"cmd=barrier_in\n", b"cmd=abort exitcode=x\n", b"cmd=\n",
+    b"cmd=__init__\n", b"mcmd=dance\n", b"cmd=get key=\xff\n", b"\n", b"cmd=finalize\n",
+])), max_size=12))  # fmt: skip
+def test_whatever_a_rank_sends_the_others_are_served(pieces: list[bytes]) -> None:
+    async def work(home: Home) -> None:
+        for piece in pieces:
+            try:
+                await asyncio.get_running_loop().sock_sendall(home.ends[0], piece)
+            except (BrokenPipeError, ConnectionResetError):
+                break  # it was cut off
+            await asyncio.sleep(0)
+        assert await home.ask(1, "cmd=get_appnum") == "cmd=appnum rc=0 appnum=0"
+        assert all(rank == 0 for rank, _ in home.failures)
+
+    run(work, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("placement", "text"),
+    [
+        ([0, 0, 0], "(vector,(0,1,3))"),
+        ([0, 1, 2, 3], "(vector,(0,4,1))"),
+        ([0, 1, 2, 0, 1, 2], "(vector,(0,3,1))"),
+        ([0, 0, 1, 1], "(vector,(0,2,2))"),
+        ([5, 5, 3], "(vector,(0,1,2),(1,1,1))"),
+        ([0, 1, 0, 0, 1], "(vector,(0,2,1),(0,1,2),(1,1,1))"),
+    ],
+)
+def test_the_mapping_of_ranks_to_nodes(placement: list[int], text: str) -> None:
+    assert process_mapping(placement) == text
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_the_mapping_is_true_to_the_placement(placement: list[int]) -> None:
+    blocks = [tuple(map(int, block.split(","))) for block in process_mapping(placement, 10**6)[9:-2].split("),(")]
+    nodes = []
+    while len(nodes) < len(placement):
+        for first, count, ranks in blocks:
+            nodes += [first + node for node in range(count) for _ in range(ranks)]
+    order: dict[int, int] = {}
+    assert nodes[: len(placement)] == [order.setdefault(node, len(order)) for node in placement]

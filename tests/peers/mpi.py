@@ -1,0 +1,57 @@
+"""Real MPI libraries, each in an environment of its own: `make mpi` installs MPICH and Open MPI from PyPI there."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+__all__ = ["Mpi", "mpi", "mpich", "openmpi"]
+
+ENVIRONMENTS = Path(__file__).parents[2] / ".venv" / "mpi"
+ALLTOALL = Path(__file__).parents[2] / "examples" / "mpi_workflow" / "alltoall.c"
+
+
+@dataclass
+class Mpi:
+    """One library: its folder of programs."""
+
+    name: str
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """A Python whose mpi4py uses it."""
+        return self.folder / "python"
+
+    def compile_alltoall(self, target: Path) -> None:
+        """Our benchmark as a program of this library."""
+        subprocess.run([self.folder / "mpicc", "-Wall", "-Wextra", "-Werror", "-o", target, ALLTOALL], check=True)
+
+
+def installed(name: str) -> Mpi:
+    """The library of that name."""
+    folder = ENVIRONMENTS / name / "bin"
+    if not (folder / "python").exists():
+        pytest.skip(f"there is no {name} in {ENVIRONMENTS} (make mpi)")
+    return Mpi(name, folder)
+
+
+@pytest.fixture(params=["mpich", "openmpi"])
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    """MPICH, then Open MPI."""
+    return installed(request.param)
+
+
+@pytest.fixture
+def mpich() -> Mpi:
+    """MPICH."""
+    return installed("mpich")
+
+
+@pytest.fixture
+def openmpi() -> Mpi:
+    """Open MPI."""
+    return installed("openmpi")
