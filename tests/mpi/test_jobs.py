@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import socket
@@ -13,6 +14,7 @@ from conftest import Site
 from peers.mpi import Mpi
 
 PROGRAMS = Path(__file__).parent / "programs"
+WORKFLOW = Path(__file__).parents[2] / "examples" / "mpi_workflow" / "workflow.py"
 DOCUMENTED = Path(__file__).parents[1] / "seeds" / "programs"
 
 
@@ -199,6 +201,24 @@ def test_restart_is_refused_for_a_job() -> None:
 
     with pytest.raises(ValueError, match="rank that was started again"):
         ProcessGroup(restart=True, pmi_enabled=True)
+
+
+def test_the_example(site: Site, mpi: Mpi) -> None:
+    pytest.importorskip("matplotlib", reason="examples/mpi_workflow/requirements.txt is not installed")
+    pytest.importorskip("tqdm", reason="examples/mpi_workflow/requirements.txt is not installed")
+    settings = ["--mpi", str(mpi.folder), "--ranks", "2", "--producers", "3", "--largest", "64"]
+    done = site.dragon("--nodes", "2", "--no-label", WORKFLOW, *settings)
+    assert done.returncode == 0, done.stderr
+    with (site.folder / "alltoall.csv").open(newline="") as file:
+        rows = [(int(row["producer"]), int(row["bytes"])) for row in csv.DictReader(file)]
+    assert sorted(rows) == [(producer, 2**power) for producer in range(3) for power in range(7)]
+    assert (site.folder / "alltoall.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_benchmark_over_mpi4py_prints_the_same_table(site: Site, mpi: Mpi) -> None:
+    arguments = ["-m", "4", "-i", "3", "-x", "1"]
+    done = site.dragon(PROGRAMS / "job.py", "2", str(mpi.python), str(WORKFLOW.parent / "alltoall.py"), *arguments)
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["1", "2", "4"], done.stderr
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

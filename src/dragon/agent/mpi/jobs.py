@@ -19,7 +19,7 @@ from dragon.agent.mpi.pmix import Pmix
 from dragon.agent.mpi.segments import remove_segments
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
-from dragon.runtime.nodes import run_nodes
+from dragon.runtime.nodes import own_node, run_nodes
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
@@ -189,6 +189,9 @@ class Jobs:
         """Be ready for the ranks of a job that are about to be started here."""
         way = _Way(self, part)
         self._served_since[part.name] = time.time()
+        # Nodes of a rehearsal share the CPUs of their machine.
+        ranks = part.size if own_node().real_cpus else len(self._ranks) + len(part.ranks)
+        part.crowded = ranks > len(os.sched_getaffinity(0))
         if part.backend == PMIBackend.PMIX:
             pmix = Pmix(part, way)
             await pmix.prepare()

@@ -24,6 +24,7 @@ class Part(msgspec.Struct, kw_only=True):
     library: str = ""  # libpmix
     universe: int  # processes that the run has room for
     spawned: bool = False
+    crowded: bool = False  # on the node that serves it: more ranks than CPUs, so that who waits should yield
     values: dict[str, str] = {}  # what is known from the beginning
 
     @property

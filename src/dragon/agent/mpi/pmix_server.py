@@ -88,7 +88,7 @@ class Server:
         infos.uint32("pmix.node.size", len(part.ranks))
         infos.string("pmix.lpeers", listed[part.node])
         infos.rank("pmix.lldr", ranks_of[part.node][0])
-        infos.flag("pmix.ndosub", len(part.ranks) > len(os.sched_getaffinity(0)))
+        infos.flag("pmix.ndosub", part.crowded)
         infos.string("pmix.jobid", part.name)
         infos.string("pmix.tmpdir", folder)
         infos.string("pmix.nsdir", folder)
