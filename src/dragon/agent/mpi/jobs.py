@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon.agent.mpi.part import Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
-from dragon.agent.mpi.pmix import Pmix
+from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
@@ -126,6 +126,7 @@ class Jobs:
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
         self._served_since: dict[str, float] = {}
+        self._pmix: dict[str, PmixServer] = {}
         self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
         self._services: dict[str, str] = {}  # MPI_Publish_name
 
@@ -193,11 +194,18 @@ class Jobs:
         ranks = part.size if own_node().real_cpus else len(self._ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
         if part.backend == PMIBackend.PMIX:
-            pmix = Pmix(part, way)
+            pmix = Pmix(part, way, self._pmix_server(part.library))
             await pmix.prepare()
             self._serving[part.name] = pmix
         else:
             self._serving[part.name] = Pmi1(part, way)
+
+    def _pmix_server(self, library: str) -> PmixServer:
+        if not library:
+            raise PmixUnavailableError("no libpmix.so.2 was found beside the program's Open MPI")
+        if library not in self._pmix or self._pmix[library].is_lost:
+            self._pmix[library] = PmixServer(library)
+        return self._pmix[library]
 
     def join(self, part: Part, rank: int, puid: int) -> tuple[dict[str, str | None], str, int | None]:
         """What a rank is started with: changes of its environment, and the descriptor it inherits and the variable
@@ -227,6 +235,8 @@ class Jobs:
         since = min(self._served_since.values(), default=None)
         for serving in self._serving.values():
             serving.close()
+        for server in self._pmix.values():
+            server.close()
         if since is not None:
             remove_segments(since)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 import socket
 import subprocess
@@ -15,17 +16,12 @@ from typing import Any
 import msgspec
 
 from dragon.agent.mpi.part import Part, Way
-from dragon.runtime.log import runtime_log
 from dragon.runtime.run import this_run
 
-__all__ = ["Pmix", "PmixUnavailableError"]
-
-log = runtime_log("mpi")
+__all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
 
 _SIZE = 8
 _AWAIT_LAST = 0.1  # seconds
-_PATIENCE = 3.0
-_LOOK_AGAIN = 0.02
 _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_server import main; main({descriptor})"
 
 
@@ -33,45 +29,107 @@ class PmixUnavailableError(RuntimeError):
     """There is no PMIx server to be had."""
 
 
+class PmixServer:
+    """The process that has a libpmix serve this node. It lives from the first job to the end of the run."""
+
+    def __init__(self, library: str) -> None:
+        self.library = library
+        self.jobs: dict[str, Pmix] = {}
+        self.folder = Path(tempfile.mkdtemp(prefix="pmix-", dir=this_run().folder))
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._starting = asyncio.ensure_future(self._start())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it could not be started, or has ended."""
+        return self._listening is not None and self._listening.done()
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        code = _START.format(path=str(Path(__file__).parents[3]), descriptor=theirs.fileno())
+        command = [sys.executable, "-P", "-c", code]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        started = self._await("")
+        self._listening = asyncio.ensure_future(self._listen(reader))
+        self.send(self.library, f"dragon-{secrets.token_hex(8)}", this_run().node, str(self.folder))
+        await started
+
+    def _await(self, name: str) -> asyncio.Future[dict[str, Any]]:
+        future = self._answers[name] = asyncio.get_running_loop().create_future()
+        return future
+
+    async def open(self, job: Pmix) -> dict[int, dict[str, str]]:
+        """Have it serve a job; the environments of its ranks here. Raises PmixUnavailableError."""
+        await asyncio.shield(self._starting)
+        self.jobs[job.part.name] = job
+        answer = self._await(job.part.name)
+        job.folder.mkdir()
+        self.send("open", job.part.name, job.part, str(job.folder))
+        return {int(rank): variables for rank, variables in (await answer).items()}
+
+    def close_job(self, job: Pmix) -> None:
+        """The ranks of a job have ended."""
+        if self.jobs.pop(job.part.name, None) is not None:
+            self.send("close", job.part.name)
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    def send(self, *message: Any) -> None:
+        """Tell it something."""
+        assert self._writer is not None
+        data = msgspec.msgpack.encode(message)
+        self._writer.write(len(data).to_bytes(_SIZE, "little") + data)
+
+    def close(self) -> None:
+        """The run ends."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(_SIZE), "little")
+                what, name, *values = msgspec.msgpack.decode(await reader.readexactly(size))
+                if what == "ready":
+                    self._answers.pop(name).set_result(values[0])
+                elif what == "failed":
+                    self._answers.pop(name).set_exception(PmixUnavailableError(values[0]))
+                elif name in self.jobs:
+                    self.jobs[name].on_event(what, *values)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            for answer in self._answers.values():
+                answer.set_exception(PmixUnavailableError("the PMIx server has ended"))
+            for job in self.jobs.values():
+                job.way.fail(job.part.ranks[0], "lost its PMIx server", 1)
+
+
 class Pmix:
     """One node's side of a job."""
 
     descriptor_variable = ""
 
-    def __init__(self, part: Part, way: Way) -> None:
+    def __init__(self, part: Part, way: Way, server: PmixServer) -> None:
         self.part = part
         self.way = way
-        self.initialised: set[int] = set()
-        self.finalised: set[int] = set()
+        self.folder = server.folder / part.name
+        self._server = server
+        self._initialised: set[int] = set()
+        self._finalised: set[int] = set()
         self._environments: dict[int, dict[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: subprocess.Popen[bytes] | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="pmix-", dir=this_run().folder))
 
     async def prepare(self) -> None:
-        """Have the server started. Raises PmixUnavailableError."""
-        if not self.part.library:
-            raise PmixUnavailableError("no libpmix.so.2 was found beside the program's Open MPI")
-        ours, theirs = socket.socketpair()
-        code = _START.format(path=str(Path(__file__).parents[3]), descriptor=theirs.fileno())
-        self._server = subprocess.Popen(
-            [sys.executable, "-P", "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-        )
-        theirs.close()
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._send((self.part, self.part.library, str(self._folder)))
-        message = await _receive(reader)
-        if message is None or message[0] != "ready":
-            self.close()
-            raise PmixUnavailableError(message[1] if message else "the PMIx server did not start")
-        self._environments = {int(rank): variables for rank, variables in message[1].items()}
-        self._soon(self._listen(reader))
+        """Have the server know of it. Raises PmixUnavailableError."""
+        self._environments = await self._server.open(self)
 
     def join(self, rank: int) -> tuple[Mapping[str, str | None], int | None]:
         """Its environment."""
         local = self.part.ranks.index(rank)
-        # Segments that a killed rank leaves behind go with the job's folder.
         return {
             **self._environments[rank],
             "OMPI_COMM_WORLD_RANK": str(rank),
@@ -82,70 +140,41 @@ class Pmix:
             "MPI_LOCALNRANKS": str(len(self.part.ranks)),
         }, None
 
+    def on_event(self, what: str, *values: Any) -> None:
+        """What the server told."""
+        if what == "fence":
+            task = asyncio.ensure_future(self._fence(*values))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif what == "aborted":
+            rank, status, text = values
+            said = f": {' '.join(text.split())}" if text else ""
+            self.way.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
+        elif what == "finalised":
+            self._finalised.add(values[0])
+        else:
+            self._initialised.add(values[0])
+            if len(self._initialised) == 1:
+                self.way.begun()
+
+    async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:
+        given = await self.way.exchange(key, nodes, data)
+        self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])
+
     def ended(self, rank: int, code: int) -> None:
         """Its process has ended: in order, too early, or without ever having been a rank of the job."""
         # The server may be about to tell what the rank said last.
         asyncio.get_running_loop().call_later(_AWAIT_LAST, self._ended, rank, code)
 
     def _ended(self, rank: int, code: int) -> None:
-        if rank not in self.initialised:
+        if rank not in self._initialised:
             self.way.missing(rank)
-        elif rank not in self.finalised:
+        elif rank not in self._finalised:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
     def close(self) -> bool:
-        """End the server, and remove what the ranks left."""
+        """Have the server forget it."""
         for task in self._tasks:
             task.cancel()
-        if self._writer is not None:
-            self._writer.close()
-        if self._server is not None:
-            self._soon(self._reap(self._server))
-        return self.initialised <= self.finalised
-
-    async def _reap(self, server: subprocess.Popen[bytes]) -> None:
-        deadline = asyncio.get_running_loop().time() + _PATIENCE
-        while server.poll() is None:
-            if asyncio.get_running_loop().time() > deadline:
-                server.kill()
-            await asyncio.sleep(_LOOK_AGAIN)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _soon(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _send(self, message: Any) -> None:
-        assert self._writer is not None
-        data = msgspec.msgpack.encode(message)
-        self._writer.write(len(data).to_bytes(_SIZE, "little") + data)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while (message := await _receive(reader)) is not None:
-            what, *values = message
-            if what == "fence":
-                self._soon(self._fence(*values))
-            elif what == "aborted":
-                rank, status, text = values
-                said = f": {' '.join(text.split())}" if text else ""
-                self.way.fail(rank, f"aborted the job with exit code {status}{said}", status or 1, at_once=True)
-            elif what == "finalised":
-                self.finalised.add(values[0])
-            else:
-                self.initialised.add(values[0])
-                if len(self.initialised) == 1:
-                    self.way.begun()
-        self.way.fail(self.part.ranks[0], "lost its PMIx server", 1)
-
-    async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:
-        given = await self.way.exchange(key, nodes, data)
-        self._send((key, [given[node] for node in sorted(given)]))
-
-
-async def _receive(reader: asyncio.StreamReader) -> Any:
-    try:
-        size = int.from_bytes(await reader.readexactly(_SIZE), "little")
-        return msgspec.msgpack.decode(await reader.readexactly(size))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
+        self._server.close_job(self)
+        return self._initialised <= self._finalised

@@ -181,6 +181,10 @@ class Library:
     def register_namespace(self, name: str, local: int, infos: Info) -> None:
         self._call("PMIx_server_register_nspace", _name(name), local, infos.array(), c_size_t(len(infos)), None, None)
 
+    def deregister_namespace(self, name: str) -> None:
+        self._library.PMIx_server_deregister_nspace.restype = None
+        self._library.PMIx_server_deregister_nspace(_name(name), None, None)
+
     def register_client(self, name: str, rank: int) -> None:
         proc = Proc(name.encode(), rank)
         ids = c_uint32(os.getuid()), c_uint32(os.getgid())

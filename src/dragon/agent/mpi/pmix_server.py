@@ -1,5 +1,5 @@
-"""The PMIx server of one node of one job: a process of its own, as libpmix has threads and ends a process that it finds
-no way out for.
+"""The PMIx server of a node: a process of its own, as libpmix has threads and ends a process that it finds no way out
+for. It serves all jobs whose ranks use the same libpmix.
 
 It hears from the agent over a socket that it inherits, and ends when the agent closes it.
 """
@@ -23,6 +23,7 @@ from dragon.agent.mpi.pmix_library import Info, Library, Module
 __all__ = ["main", "receive", "send"]
 
 _SIZE = 8
+_KEPT = 100  # answers to fences
 
 
 def send(connection: socket.socket, message: Any) -> None:
@@ -50,14 +51,14 @@ def _read(connection: socket.socket, size: int) -> bytes:
 class Server:
     """What libpmix calls, on a thread of its own, is done by the main thread."""
 
-    def __init__(self, agent: socket.socket, part: Part, library: str, folder: str) -> None:
+    def __init__(self, agent: socket.socket, library: str, name: str, node: int, folder: str) -> None:
         self.agent = agent
-        self.part = part
         self.library = Library(library)
         self.called: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.bell = os.eventfd(0)
-        self.fences: dict[str, tuple[Any, Any]] = {}
-        self.counts: dict[str, int] = {}
+        self.parts: dict[str, Part] = {}
+        self.fences: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self.counts: dict[tuple[str, str], int] = {}
         self.given: list[Any] = []  # data that libpmix may still read
         self.module = Module()
         self.module.client_finalized = type(self.module.client_finalized)(self._on_finalized)
@@ -68,13 +69,12 @@ class Server:
         infos = Info()
         infos.string("pmix.srvr.tmpdir", folder)
         infos.string("pmix.sys.tmpdir", folder)
-        infos.string("pmix.srv.nspace", f"{part.name}-server")
-        infos.rank("pmix.srv.rank", part.node)
+        infos.string("pmix.srv.nspace", name)
+        infos.rank("pmix.srv.rank", node)
         self.library.initialise(self.module, infos)
-        self._register(folder)
 
-    def _register(self, folder: str) -> None:
-        part = self.part
+    def open(self, part: Part, folder: str) -> dict[int, dict[str, str]]:
+        """Be ready for the ranks of a job; what each finds in its environment."""
         nodes = sorted(part.hosts)
         ranks_of = {node: [rank for rank, at in enumerate(part.placement) if at == node] for node in nodes}
         listed = {node: ",".join(map(str, ranks)) for node, ranks in ranks_of.items()}
@@ -108,6 +108,15 @@ class Server:
         self.library.register_namespace(part.name, len(part.ranks), infos)
         for rank in part.ranks:
             self.library.register_client(part.name, rank)
+        self.parts[part.name] = part
+        return {rank: self.library.environment(part.name, rank) for rank in part.ranks}
+
+    def close(self, name: str) -> None:
+        """A job has ended."""
+        del self.parts[name]
+        self.library.deregister_namespace(name)
+        for key in [key for key in self.fences if key[0] == name]:
+            del self.fences[key]
 
     # ---- on libpmix's thread
 
@@ -116,22 +125,24 @@ class Server:
         os.eventfd_write(self.bell, 1)
 
     def _on_connected(self, proc: Any, *_: Any) -> int:
-        self._call("initialised", proc.contents.rank)
+        self._call("initialised", proc.contents.nspace.decode(), proc.contents.rank)
         return pmix.OPERATION_SUCCEEDED
 
     def _on_finalized(self, proc: Any, *_: Any) -> int:
-        self._call("finalised", proc.contents.rank)
+        self._call("finalised", proc.contents.nspace.decode(), proc.contents.rank)
         return pmix.OPERATION_SUCCEEDED
 
     def _on_abort(self, proc: Any, _object: Any, status: int, text: bytes | None, *_: Any) -> int:
-        self._call("aborted", proc.contents.rank, status, (text or b"").decode(errors="replace"))
+        said = (text or b"").decode(errors="replace")
+        self._call("aborted", proc.contents.nspace.decode(), proc.contents.rank, status, said)
         return pmix.OPERATION_SUCCEEDED
 
     def _on_fence(
         self, procs: Any, count: int, _infos: Any, _n: int, data: int | None, size: int, callback: int, cbdata: int
     ) -> int:
         ranks = [procs[i].rank for i in range(count)]
-        self._call("fence", ranks, ctypes.string_at(data, size) if data else b"", callback, cbdata)
+        given = ctypes.string_at(data, size) if data else b""
+        self._call("fence", procs[0].nspace.decode(), ranks, given, callback, cbdata)
         return pmix.SUCCESS
 
     def _on_job_control(self, *_: Any) -> int:
@@ -141,50 +152,67 @@ class Server:
 
     def serve(self) -> None:
         """Serve until the agent is gone."""
-        environments = {rank: self.library.environment(self.part.name, rank) for rank in self.part.ranks}
-        send(self.agent, ("ready", environments))
         while True:
             ready, _, _ = select.select([self.agent.fileno(), self.bell], [], [])
             if self.bell in ready:
                 os.eventfd_read(self.bell)
                 while not self.called.empty():
-                    self._do(*self.called.get())
+                    self._tell(*self.called.get())
             if self.agent.fileno() in ready:
                 message = receive(self.agent)
                 if message is None:
                     return
-                self._fenced(*message)
+                self._do(*message)
 
-    def _do(self, what: str, *values: Any) -> None:
+    def _do(self, what: str, name: str, *values: Any) -> None:
+        if what == "open":
+            part, folder = values
+            try:
+                environments = self.open(msgspec.convert(part, Part, strict=False), folder)
+            except pmix.PmixError as error:
+                send(self.agent, ("failed", name, str(error)))
+            else:
+                send(self.agent, ("ready", name, environments))
+        elif what == "fenced":
+            self._fenced(name, *values)
+        else:
+            self.close(name)
+
+    def _tell(self, what: str, name: str, *values: Any) -> None:
         if what != "fence":
-            send(self.agent, (what, *values))
-            return
-        ranks, data, callback, cbdata = values
-        everyone = pmix.WILDCARD in ranks
-        nodes = sorted(set(self.part.placement if everyone else [self.part.placement[rank] for rank in ranks]))
-        of = "all" if everyone else ",".join(map(str, sorted(ranks)))
-        self.counts[of] = self.counts.get(of, 0) + 1
-        key = f"fence {self.counts[of]} of {of}"
-        self.fences[key] = callback, cbdata
-        send(self.agent, ("fence", key, nodes, data))
+            send(self.agent, (what, name, *values))
+        elif name in self.parts:
+            self._fence(name, self.parts[name], *values)
 
-    def _fenced(self, key: str, parts: list[bytes]) -> None:
-        callback, cbdata = self.fences.pop(key)
+    def _fence(self, name: str, part: Part, ranks: list[int], data: bytes, callback: int, cbdata: int) -> None:
+        everyone = pmix.WILDCARD in ranks
+        nodes = sorted(set(part.placement if everyone else [part.placement[rank] for rank in ranks]))
+        of = "all" if everyone else ",".join(map(str, sorted(ranks)))
+        self.counts[name, of] = self.counts.get((name, of), 0) + 1
+        key = f"fence {self.counts[name, of]} of {of}"
+        self.fences[name, key] = callback, cbdata
+        send(self.agent, ("fence", name, key, nodes, data))
+
+    def _fenced(self, name: str, key: str, parts: list[bytes]) -> None:
+        if (name, key) not in self.fences:
+            return  # the job has ended meanwhile
+        callback, cbdata = self.fences.pop((name, key))
         data = b"".join(parts)
         memory = ctypes.create_string_buffer(data, len(data)) if data else None
-        self.given.append(memory)
+        self.given = [*self.given[-_KEPT:], memory]
         address = ctypes.addressof(memory) if memory is not None else None
         pmix.ModexCallback(callback)(pmix.SUCCESS, address, len(data), cbdata, None, None)
 
 
 def main(descriptor: int) -> None:
-    """Serve the job that the agent describes over that descriptor."""
+    """Serve the jobs that the agent describes over that descriptor."""
     agent = socket.socket(fileno=descriptor)
-    part, library, folder = receive(agent)
+    library, name, node, folder = receive(agent)
     try:
-        server = Server(agent, msgspec.convert(part, Part, strict=False), library, folder)
+        server = Server(agent, library, name, node, folder)
     except (OSError, pmix.PmixError) as error:
-        send(agent, ("failed", f"{library}: {error}"))
+        send(agent, ("failed", "", f"{library}: {error}"))
         sys.exit(1)
+    send(agent, ("ready", "", {}))
     server.serve()
     server.library.finalise()
