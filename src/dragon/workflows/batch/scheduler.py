@@ -1,0 +1,406 @@
+"""The order of a batch's tasks: what waits for what, what is sent to the workers, what came back.
+
+It lives in the process that made the batch. One thread of it takes what the workers and the other clients tell; whoever
+submits in this process changes the order of tasks directly. All of it holds the same lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import pickle
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dragon.infrastructure.errors import DestroyedError
+from dragon.runtime.handle import Channel, Words
+from dragon.workflows.batch.access import Accesses
+from dragon.workflows.batch.call import NEVER, Call, Kind
+from dragon.workflows.batch.crew import LOST, UNACCOUNTED, Crew
+from dragon.workflows.batch.entry import Entry, Need, State, worded_key
+from dragon.workflows.batch.errors import (
+    BatchError,
+    ReadAfterWriteDependencyError,
+    SubmitAfterCloseError,
+    TaskCancelledError,
+)
+from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
+from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.worker import ENDED, RUNS, cancelled, claimed, queued, worker_of
+
+__all__ = ["Scheduler", "cancellation"]
+
+# Told by itself; the first words of what other clients tell are above.
+STOP = 4
+
+_AHEAD = 32  # tasks that are sent for each worker, so that none waits for the next
+_AT_A_TIME = 256  # messages that are taken before others get the lock
+_PATIENCE = 5.0  # between the two signals to what was cancelled
+
+
+class Scheduler:
+    """The tasks of one batch. `told` is called for messages that are not the crew's, `ended` for tasks that have."""
+
+    def __init__(
+        self,
+        hosts: list[tuple[str, int]],
+        use_all: bool,
+        most_jobs: int | None,
+        ended: Callable[[Entry], None],
+        told: Callable[[tuple[Any, ...]], None],
+    ) -> None:
+        self.lock = threading.RLock()
+        self.closed = False
+        self._ended, self._told = ended, told
+        self._numbers = itertools.count(1)
+        self._unfinished: dict[int, Entry] = {}
+        self._ending: dict[int, Entry] = {}
+        self._ready: deque[Entry] = deque()
+        self._jobs: deque[Entry] = deque()
+        self._ranks = self._running_jobs = 0
+        self._most_jobs = most_jobs
+        self._accesses = Accesses()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_numbers = itertools.count()
+        self.workers = sum(count for _, count in hosts)
+        slots = _AHEAD * self.workers
+        self._slots = list(range(slots))
+        self.events, self._tasks = Channel(), Channel()
+        self._claims = Words(slots)
+        self.crew = Crew(hosts, use_all, self._tasks, self.events, self._claims)
+        self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
+        self.thread.start()
+
+    # ---- submitting
+
+    def submit(self, key: Key, call: Call, inputs: list[Entry]) -> Entry:
+        """A new task. Raises SubmitAfterCloseError after the end of the batch."""
+        with self.lock:
+            if self.closed:
+                raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
+            entry = Entry(key, next(self._numbers), call)
+            self._unfinished[entry.number] = entry
+            entry.inputs = inputs
+            failed = [f for one in inputs if (f := self._depend(entry, one, Need.RESULT))]
+            for before, reads in self._accesses.add(entry, call.accesses) if call.accesses else ():
+                if isinstance(before, str):
+                    failed.append(_unwritten(before))
+                elif f := self._depend(entry, before, Need.DATA if reads else Need.ORDER):
+                    failed.append(f)
+            if failed:
+                self._complete(entry, failed[0])
+            elif not entry.missing:
+                self._make_ready(entry)
+        return entry
+
+    def _depend(self, entry: Entry, before: Entry, need: Need) -> Failure | None:
+        """Have a task wait for another; if that one has failed already, how the task fails for it."""
+        if before.outcome is None:
+            before.dependents.append((entry, need))
+            entry.missing += 1
+            return None
+        return _inherited(before, before.outcome, need)
+
+    def _make_ready(self, entry: Entry) -> None:
+        entry.state = State.READY
+        if entry.kind == Kind.JOB:
+            self._jobs.append(entry)
+            self._send_jobs()
+        elif self._slots:
+            self._send(entry)
+        else:
+            self._ready.append(entry)
+
+    def _send_jobs(self) -> None:
+        """Jobs run side by side as far as there are workers for all their ranks; one always may."""
+        while self._jobs and self._slots:
+            entry = self._jobs[0]
+            if entry.state == State.READY:
+                full = self._ranks + entry.weight > self.workers or self._running_jobs == self._most_jobs
+                if self._running_jobs and full:
+                    return
+                self._send(entry)
+            self._jobs.popleft()
+
+    def _send(self, entry: Entry) -> None:
+        call = entry.call
+        assert call is not None
+        slot = entry.slot = self._slots.pop()
+        entry.state = State.SENT
+        if entry.kind == Kind.JOB:
+            self._ranks += entry.weight
+            self._running_jobs += 1
+        self._claims[slot] = queued(entry.number)
+        tells = entry.timeout < NEVER
+        try:
+            results = [one.outcome.sent() for one in entry.inputs if isinstance(one.outcome, Value)]
+            buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
+            self._tasks.put((entry.number, slot, int(entry.kind), tells, call.data, buffers, results, call.streams))
+        except Exception as error:
+            failure = Failure.of(error)
+            self._after(0, lambda: self._complete(entry, failure))
+
+    def _resend(self, entry: Entry) -> None:
+        """A worker died with it in hand before it claimed it."""
+        self._claims[entry.slot] = 0
+        self._leave_slot(entry)
+        self._send(entry)
+
+    # ---- ending
+
+    def _complete(self, entry: Entry, outcome: Outcome, stays: bool = False) -> None:
+        """A task has ended, and with it those that cannot start any more. `stays`: its place is still in use."""
+        ending: deque[tuple[Entry, Outcome]] = deque([(entry, outcome)])
+        while ending:
+            one, outcome = ending.popleft()
+            if one.outcome is not None:
+                continue
+            self._unfinished.pop(one.number, None)
+            if one.state == State.SENT and not stays:
+                self._leave_slot(one)
+            stays = False
+            one.state = State.ENDED
+            one.call, one.inputs = None, []
+            if one.accesses:
+                self._accesses.ended(one, f"{one}: {outcome.brief}" if isinstance(outcome, Failure) else "")
+            one.fulfil(outcome)
+            self._ended(one)
+            dependents, one.dependents = one.dependents, []
+            for dependent, need in dependents:
+                if dependent.outcome is not None:
+                    continue
+                dependent.missing -= 1
+                if failure := _inherited(one, outcome, need):
+                    ending.append((dependent, failure))
+                elif not dependent.missing:
+                    self._make_ready(dependent)
+        self._fill()
+
+    def _leave_slot(self, entry: Entry) -> None:
+        self._slots.append(entry.slot)
+        entry.slot = -1
+        if entry.kind == Kind.JOB:
+            self._ranks -= entry.weight
+            self._running_jobs -= 1
+
+    def _fill(self) -> None:
+        self._send_jobs()
+        while self._slots and self._ready:
+            entry = self._ready.popleft()
+            if entry.state == State.READY:
+                self._send(entry)
+
+    # ---- cancelling
+
+    def cancel(self, entry: Entry, failure: Failure) -> Promise | None:
+        """End a task with that outcome. What is fulfilled when it has gone; None if it ended before."""
+        with self.lock:
+            if entry.outcome is not None:
+                return None
+            if entry.state != State.SENT or self._claims.swap_if(
+                entry.slot, queued(entry.number), cancelled(entry.number)
+            ):
+                self._complete(entry, failure)
+                gone = Promise(entry.key)
+                gone.fulfil(failure)
+                return gone
+            return self._end_running(entry, failure)
+
+    def _end_running(self, entry: Entry, failure: Failure) -> Promise | None:
+        number = entry.number
+        worker = worker_of(self._claims[entry.slot], number)
+        if worker is None:
+            return None  # its end is on its way here
+        if entry.kind == Kind.FUNCTION:
+            if not self._claims.swap_if(entry.slot, claimed(number, worker), cancelled(number)):
+                return None
+            self._after(_PATIENCE, self.crew.end_worker(worker))
+        elif entry.running is not None:
+            self._stop(entry)
+        entry.ends = Promise(entry.key)
+        self._ending[number] = entry
+        self._complete(entry, failure, stays=True)
+        return entry.ends
+
+    def _stop(self, entry: Entry) -> None:
+        """End the process or job of a task, asking first."""
+        assert entry.running is not None
+        self._after(_PATIENCE, self.crew.end_processes(entry.running))
+
+    def _gone(self, entry: Entry) -> None:
+        """What was cancelled while it ran has ended."""
+        self._leave_slot(entry)
+        if entry.ends is not None and entry.outcome is not None:
+            entry.ends.fulfil(entry.outcome)
+        self._fill()
+
+    # ---- what is told
+
+    def _serve(self) -> None:
+        try:
+            while not self._take():
+                pass
+        except DestroyedError:
+            with self.lock:
+                self.fail_all("the run has ended")
+
+    def _take(self) -> bool:
+        """Take some of what was told; True at the end."""
+        try:
+            message = self.events.get(True, self._time_left())
+        except queue.Empty:
+            with self.lock:
+                self._call_timers()
+            return False
+        with self.lock:
+            for left in reversed(range(_AT_A_TIME)):
+                if message[0] == STOP:
+                    return True
+                self._heard(message)
+                if not left or self.events.empty():
+                    break
+                message = self.events.get_nowait()
+            self._call_timers()
+        return False
+
+    def _heard(self, message: tuple[Any, ...]) -> None:
+        kind = message[0]
+        if kind == ENDED:
+            _, number, succeeded, result = message
+            entry = self._unfinished.get(number)
+            if entry is not None:
+                self._complete(entry, received(result) if succeeded else result)
+            elif (entry := self._ending.pop(number, None)) is not None:
+                self._gone(entry)
+        elif kind == RUNS:
+            self._runs(*message[1:])
+        elif kind == LOST:
+            self._lost(*message[1:])
+        elif kind == UNACCOUNTED:
+            self._look_for_lost(message[1])
+        else:
+            self._told(message)
+
+    def _runs(self, number: int, running: Any) -> None:
+        entry = self._unfinished.get(number) or self._ending.get(number)
+        if entry is None:
+            return
+        entry.running = running
+        if entry.outcome is not None:
+            self._stop(entry)
+        elif entry.timeout < NEVER:
+            self._after(entry.timeout, lambda: self._timed_out(entry))
+
+    def _timed_out(self, entry: Entry) -> None:
+        self.cancel(entry, Failure.of(TimeoutError(f"{entry} did not end in {entry.timeout} s")))
+
+    def _lost(self, number: int, error: BaseException) -> None:
+        """The worker that had this task is dead."""
+        entry = self._unfinished.get(number)
+        if entry is not None and self._claims[entry.slot] == queued(number):
+            self._resend(entry)
+        elif entry is not None:
+            if entry.running is not None:
+                self._stop(entry)
+            self._complete(entry, Failure.of(error))
+        elif (entry := self._ending.pop(number, None)) is not None:
+            self._gone(entry)
+
+    def _look_for_lost(self, error: BaseException) -> None:
+        """A worker died between taking a task and noting which: nothing waits, and nobody has it."""
+        if self.crew.is_broken:
+            self.fail_all(f"no worker of the batch is left: {worded(error)}")
+        elif self._tasks._size() == 0:
+            doing = self.crew.at_hand()
+            for entry in list(self._unfinished.values()):
+                if entry.state != State.SENT or entry.number in doing:
+                    continue
+                # A worker that has it after all finds that it has been claimed by another.
+                if self._claims[entry.slot] == queued(entry.number):
+                    self._resend(entry)
+
+    # ---- time
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._timer_numbers), call))
+        if threading.current_thread() is not self.thread and self._timers[0][2] is call:
+            self.events.put((RUNS, 0, None))  # it waits for too long
+
+    def _time_left(self) -> float | None:
+        with self.lock:
+            return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _call_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    # ---- looking, and the end
+
+    def unfinished(self, client: int | None = None) -> list[Entry]:
+        """The tasks that have not ended, of one client or of all."""
+        with self.lock:
+            return [entry for entry in self._unfinished.values() if client in (None, entry.key[0])]
+
+    def fail_all(self, why: str) -> None:
+        """Give every task that has not ended an error for an outcome."""
+        with self.lock:
+            self.closed = True
+            for entry in list(self._unfinished.values()):
+                self._complete(entry, Failure.of(BatchError(f"{entry} did not run to its end: {why}")))
+
+    def finish(self) -> None:
+        """Let the workers end; there is nothing left for them."""
+        with self.lock:
+            self.closed = True
+        self.crew.finish(_PATIENCE)
+
+    def terminate(self, patience: float) -> None:
+        """Cancel all tasks; what does not end within `patience` seconds is killed."""
+        with self.lock:
+            self.closed = True
+            self.crew.stop_replacing()
+            for entry in list(self._unfinished.values()):
+                self.cancel(entry, cancellation(entry))
+            ends = [entry.ends for entry in self._ending.values() if entry.kind != Kind.FUNCTION and entry.ends]
+        deadline = time.monotonic() + patience
+        for one in ends:
+            one.wait(max(0.0, deadline - time.monotonic()))
+        with self.lock:
+            for _, _, call in self._timers:
+                call()  # the second signals, to whatever is left
+            self._timers = []
+        self.crew.terminate(max(0.1, deadline - time.monotonic()))
+        self.fail_all("the batch was terminated")
+
+    def end(self) -> None:
+        """End the workers and the thread, whatever they do."""
+        self.crew.terminate()
+        self.fail_all("the batch has ended")
+        if self.thread.is_alive() and threading.current_thread() is not self.thread:
+            try:
+                self.events.put((STOP,))
+            except DestroyedError:
+                pass  # the run has ended, which ends the thread as well
+            self.thread.join()
+
+
+def _unwritten(error: str) -> Failure:
+    return Failure.of(ReadAfterWriteDependencyError(f"what the task reads was not written by {error}"))
+
+
+def _inherited(before: Entry, outcome: Outcome, need: Need) -> Failure | None:
+    """How a task fails for the sake of one before it."""
+    if not isinstance(outcome, Failure) or need == Need.ORDER:
+        return None
+    if need == Need.DATA:
+        return _unwritten(f"{before}: {outcome.brief}")
+    return outcome.noted(f"raised by {worded_key(before.key, before.name)}, whose result is needed")
+
+
+def cancellation(entry: Entry) -> Failure:
+    """The outcome of a task that was cancelled."""
+    return Failure.of(TaskCancelledError(f"{entry} was cancelled"))
