@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.workflows.batch.access import Access, access
 from dragon.workflows.batch.call import NEVER, Call, Kind, Output, Work, describe, function_work, job_work, process_work
 from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
+from dragon.workflows.batch.crew import Crew
 from dragon.workflows.batch.descriptor import MakeTask
 from dragon.workflows.batch.errors import BatchError
 from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
@@ -26,6 +28,7 @@ from dragon.workflows.batch.promise import Promise
 from dragon.workflows.batch.scheduler import Scheduler
 from dragon.workflows.batch.task import Task
 from dragon.workflows.batch.topology import BatchTopology
+from dragon.workflows.batch.worker import Plan
 
 __all__ = ["Batch", "Options"]
 
@@ -130,7 +133,12 @@ class Batch:
             tuple(count for _, count in hosts),
         )
         self._logs = Logs.make(task_logs) if task_logs else None
-        own = OwnClient(functools.partial(Scheduler, hosts, len(chosen) == len(nodes), scheduler_workers))
+        policies = [
+            Policy(placement=Policy.Placement.HOST_NAME, host_name=host) for host, count in hosts for _ in range(count)
+        ]
+        some = () if len(chosen) == len(nodes) else tuple(host for host, _ in hosts)
+        crew = functools.partial(Crew, Plan([*policies], hosts=some))
+        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers))
         self._own: OwnClient | None = own
         self._client: Client = own
         self._events = own.scheduler.events

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
-from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process
 from dragon.native.workers import FINISHED, NativeWorker, WorkerProcess, Workers
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
-from dragon.workflows.batch.worker import GROUP, Setting, work
+from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
 
 __all__ = ["LOST", "UNACCOUNTED", "Crew"]
 
@@ -23,17 +22,13 @@ LOST, UNACCOUNTED = 2, 3
 
 
 class Crew:
-    """So many workers on each host."""
+    """The workers of a plan."""
 
-    def __init__(
-        self, hosts: list[tuple[str, int]], use_all: bool, tasks: Channel, events: Channel, claims: Words
-    ) -> None:
+    def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
         self._tasks = tasks
-        policies = [
-            Policy(placement=Policy.Placement.HOST_NAME, host_name=host) for host, count in hosts for _ in range(count)
-        ]
+        policies = plan.policies
         self._doing = Words(len(policies))
-        setting = Setting(tasks, events, claims, self._doing, [] if use_all else [host for host, _ in hosts])
+        setting = Setting(tasks, events, claims, self._doing, plan)
         members = placement.members("batch", policies)
 
         def start(index: int) -> WorkerProcess:

@@ -30,7 +30,7 @@ from dragon.workflows.batch.errors import (
 )
 from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
 from dragon.workflows.batch.promise import Key, Promise
-from dragon.workflows.batch.worker import ENDED, RUNS, cancelled, claimed, queued, worker_of
+from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
 __all__ = ["Scheduler", "cancellation"]
 
@@ -43,18 +43,24 @@ _PATIENCE = 5.0  # between the two signals to what was cancelled
 
 
 class Scheduler:
-    """The tasks of one batch. `told` is called for messages that are not the crew's, `ended` for tasks that have."""
+    """The tasks of one batch.
+
+    `crew` starts its workers, `most_jobs` run at a time. `ended` is called for each task that has ended, with the lock
+    held, and `told` for messages that are not the crew's.
+    """
 
     def __init__(
         self,
-        hosts: list[tuple[str, int]],
-        use_all: bool,
-        most_jobs: int | None,
+        crew: Callable[[Channel, Channel, Words], Crew],
+        workers: int,
+        most_jobs: int | None = None,
+        *,
         ended: Callable[[Entry], None],
-        told: Callable[[tuple[Any, ...]], None],
+        told: Callable[[tuple[Any, ...]], None] = lambda message: None,
     ) -> None:
         self.lock = threading.RLock()
         self.closed = False
+        self.broken = ""  # why no tasks can be run any more, if that is so
         self._ended, self._told = ended, told
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
@@ -65,21 +71,23 @@ class Scheduler:
         self._most_jobs = most_jobs
         self._accesses = Accesses()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._deadlines: list[tuple[float, int]] = []
         self._timer_numbers = itertools.count()
-        self.workers = sum(count for _, count in hosts)
-        slots = _AHEAD * self.workers
-        self._slots = list(range(slots))
+        self.workers = workers
+        self._slots = list(range(_AHEAD * workers))
         self.events, self._tasks = Channel(), Channel()
-        self._claims = Words(slots)
-        self.crew = Crew(hosts, use_all, self._tasks, self.events, self._claims)
+        self._claims = Words(len(self._slots))
+        self.crew = crew(self._tasks, self.events, self._claims)
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
         self.thread.start()
 
     # ---- submitting
 
     def submit(self, key: Key, call: Call, inputs: list[Entry]) -> Entry:
-        """A new task. Raises SubmitAfterCloseError after the end of the batch."""
+        """A new task. Raises SubmitAfterCloseError after the end of the batch, BatchError if it is broken."""
         with self.lock:
+            if self.broken:
+                raise BatchError(f"no task can be run any more: {self.broken}")
             if self.closed:
                 raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
             entry = Entry(key, next(self._numbers), call)
@@ -196,8 +204,11 @@ class Scheduler:
 
     # ---- cancelling
 
-    def cancel(self, entry: Entry, failure: Failure) -> Promise | None:
-        """End a task with that outcome. What is fulfilled when it has gone; None if it ended before."""
+    def cancel(self, entry: Entry, failure: Failure, running: bool = True) -> Promise | None:
+        """End a task with that outcome. What is fulfilled when it has gone; None if it ended before.
+
+        Without `running` one that runs is left alone, which gives None as well.
+        """
         with self.lock:
             if entry.outcome is not None:
                 return None
@@ -208,7 +219,7 @@ class Scheduler:
                 gone = Promise(entry.key)
                 gone.fulfil(failure)
                 return gone
-            return self._end_running(entry, failure)
+            return self._end_running(entry, failure) if running else None
 
     def _end_running(self, entry: Entry, failure: Failure) -> Promise | None:
         number = entry.number
@@ -245,8 +256,10 @@ class Scheduler:
             while not self._take():
                 pass
         except DestroyedError:
-            with self.lock:
-                self.fail_all("the run has ended")
+            self._break("the run has ended")
+        except BaseException as error:
+            self._break(f"an error in the scheduler: {worded(error)}")  # nobody is to wait for ever
+            raise
 
     def _take(self) -> bool:
         """Take some of what was told; True at the end."""
@@ -282,6 +295,8 @@ class Scheduler:
             self._lost(*message[1:])
         elif kind == UNACCOUNTED:
             self._look_for_lost(message[1])
+        elif kind == REFUSES:
+            self.give_up(f"the initializer raised {message[1].text}")
         else:
             self._told(message)
 
@@ -290,12 +305,16 @@ class Scheduler:
         if entry is None:
             return
         entry.running = running
-        if entry.outcome is not None:
+        if entry.outcome is not None and running is not None:
             self._stop(entry)
-        elif entry.timeout < NEVER:
-            self._after(entry.timeout, lambda: self._timed_out(entry))
+        elif entry.outcome is None and entry.timeout < NEVER:
+            # By number: a task that has ended is not to be kept for this.
+            heapq.heappush(self._deadlines, (time.monotonic() + entry.timeout, number))
+            if len(self._deadlines) > 2 * len(self._unfinished) + 64:
+                self._deadlines = [one for one in self._deadlines if one[1] in self._unfinished]
+                heapq.heapify(self._deadlines)
 
-    def _timed_out(self, entry: Entry) -> None:
+    def _time_out(self, entry: Entry) -> None:
         self.cancel(entry, Failure.of(TimeoutError(f"{entry} did not end in {entry.timeout} s")))
 
     def _lost(self, number: int, error: BaseException) -> None:
@@ -313,7 +332,7 @@ class Scheduler:
     def _look_for_lost(self, error: BaseException) -> None:
         """A worker died between taking a task and noting which: nothing waits, and nobody has it."""
         if self.crew.is_broken:
-            self.fail_all(f"no worker of the batch is left: {worded(error)}")
+            self._break(f"no worker is left: {worded(error)}")
         elif self._tasks._size() == 0:
             doing = self.crew.at_hand()
             for entry in list(self._unfinished.values()):
@@ -332,11 +351,16 @@ class Scheduler:
 
     def _time_left(self) -> float | None:
         with self.lock:
-            return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+            due = [heap[0][0] for heap in (self._timers, self._deadlines) if heap]
+            return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _call_timers(self) -> None:
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[2]()
+        while self._deadlines and self._deadlines[0][0] <= time.monotonic():
+            entry = self._unfinished.get(heapq.heappop(self._deadlines)[1])
+            if entry is not None:
+                self._time_out(entry)
 
     # ---- looking, and the end
 
@@ -345,7 +369,23 @@ class Scheduler:
         with self.lock:
             return [entry for entry in self._unfinished.values() if client in (None, entry.key[0])]
 
-    def fail_all(self, why: str) -> None:
+    def runs(self, entry: Entry) -> bool:
+        """Whether a worker has begun that task."""
+        with self.lock:
+            sent = entry.state == State.SENT
+            return sent and worker_of(self._claims[entry.slot], entry.number) is not None
+
+    def give_up(self, why: str) -> None:
+        """No task is run any more, for this reason."""
+        self.crew.stop_replacing()
+        self._break(why)
+
+    def _break(self, why: str) -> None:
+        with self.lock:
+            self.broken = self.broken or why
+            self._fail_all(self.broken)
+
+    def _fail_all(self, why: str) -> None:
         """Give every task that has not ended an error for an outcome."""
         with self.lock:
             self.closed = True
@@ -374,18 +414,19 @@ class Scheduler:
                 call()  # the second signals, to whatever is left
             self._timers = []
         self.crew.terminate(max(0.1, deadline - time.monotonic()))
-        self.fail_all("the batch was terminated")
+        self._fail_all("the batch was terminated")
 
     def end(self) -> None:
         """End the workers and the thread, whatever they do."""
         self.crew.terminate()
-        self.fail_all("the batch has ended")
-        if self.thread.is_alive() and threading.current_thread() is not self.thread:
+        self._fail_all("the batch has ended")
+        if self.thread.is_alive():
             try:
                 self.events.put((STOP,))
             except DestroyedError:
                 pass  # the run has ended, which ends the thread as well
-            self.thread.join()
+            if threading.current_thread() is not self.thread:  # which may find that nobody has the batch any more
+                self.thread.join()
 
 
 def _unwritten(error: str) -> Failure:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -22,10 +22,23 @@ from dragon.runtime.serialization import loads
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
 
-__all__ = ["ENDED", "GROUP", "PROCESS", "RUNS", "Setting", "cancelled", "claimed", "queued", "work", "worker_of"]
+__all__ = [
+    "ENDED",
+    "GROUP",
+    "PROCESS",
+    "REFUSES",
+    "RUNS",
+    "Plan",
+    "Setting",
+    "cancelled",
+    "claimed",
+    "queued",
+    "work",
+    "worker_of",
+]
 
 # The first word of what a worker tells.
-RUNS, ENDED = 0, 1
+RUNS, ENDED, REFUSES = 0, 1, 5
 PROCESS, GROUP = 0, 1
 """What runs: the process of that puid, or the group of that number."""
 
@@ -57,19 +70,35 @@ def worker_of(claim: int, number: int) -> int | None:
     return worker if 0 <= worker < 1 << _STATES else None
 
 
+class Plan(NamedTuple):
+    """Where the workers go, what they call first (a function and its arguments), and the nodes of jobs (none: all)."""
+
+    policies: list[Policy | None]
+    initializer: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    hosts: tuple[str, ...] = ()
+
+
 class Setting(NamedTuple):
-    """What all workers of a batch share. `hosts` are the nodes of a batch that does not use all."""
+    """What all workers of a batch share."""
 
     tasks: Channel
     events: Channel
     claims: Words
     doing: Words
-    hosts: list[str]
+    plan: Plan
 
 
 def work(index: int, setting: Setting) -> None:
     """A worker's loop, until None comes (and stays for the others)."""
-    tasks, events, claims, doing = setting[:4]
+    tasks, events, claims, doing, plan = setting
+    if plan.initializer is not None:
+        function, arguments = plan.initializer
+        try:
+            function(*arguments)
+        except Exception as error:
+            events.put((REFUSES, Failure.of(error, with_traceback=True)))
+            doing[index] = FINISHED
+            return
     while True:
         message = tasks.get()
         if message is None:
@@ -168,7 +197,7 @@ def _run_job(
     ranks = [template for nproc, template in templates for _ in range(nproc)]
     group = ProcessGroup(pmi=pmi)
     for rank, template in enumerate(ranks):
-        group.add_process(1, _on_hosts(_written(template, streams, rank), setting.hosts, rank))
+        group.add_process(1, _on_hosts(_written(template, streams, rank), setting.plan.hosts, rank))
     group.init()
     try:
         group.start()
@@ -191,7 +220,7 @@ def _written(template: ProcessTemplate, streams: Streams, rank: int) -> ProcessT
     return ProcessTemplate(**values)
 
 
-def _on_hosts(template: ProcessTemplate, hosts: list[str], rank: int) -> ProcessTemplate:
+def _on_hosts(template: ProcessTemplate, hosts: tuple[str, ...], rank: int) -> ProcessTemplate:
     policy = template.policy
     if hosts and (policy is None or policy.placement in (Policy.Placement.DEFAULT, Policy.Placement.ANYWHERE)):
         here = Policy(placement=Policy.Placement.HOST_NAME, host_name=hosts[rank % len(hosts)])
