@@ -192,6 +192,8 @@ def test_what_makes_no_sense_is_refused_at_once(batch: Batch) -> None:
         batch.job([])
     with pytest.raises(ValueError, match="PIPE"):
         batch.process(shell("true", stdout=Popen.PIPE))
+    with pytest.raises(RuntimeError, match="PMI"):
+        batch.job([(1, shell("true"))], pmi="nonsense")
     with pytest.raises(ValueError, match="timeout"):
         batch.options(timeout=0)
     with pytest.raises(ValueError, match="workers_per_node"):
@@ -643,17 +645,19 @@ def test_a_batch_spans_the_nodes_of_the_run(site: Site) -> None:
         "--nodes",
         "2",
         site.write("""
-        import os, sys
+        from dragon.native import Barrier
         from dragon.native.machine import current
         from dragon.native.process import ProcessTemplate
         from dragon.workflows.batch import Batch
 
-        def where():
+        def where(barrier):
+            barrier.wait(60)
             return current().h_uid
 
         if __name__ == "__main__":
             with Batch(workers_per_node=1) as batch:
-                tasks = [batch.function(where) for _ in range(200)]
+                barrier = Barrier(2)
+                tasks = [batch.function(where, barrier) for _ in range(2)]
                 print(len({task.get() for task in tasks}), batch.topology().total_nodes)
                 print(batch.job([(2, ProcessTemplate("true"))]).get())
                 print(batch.process(ProcessTemplate("sleep", ["1000"]), timeout=0.2).cancel())

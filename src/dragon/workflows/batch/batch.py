@@ -14,6 +14,7 @@ from typing import Any, Self
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
+from dragon.native.process_group import ProcessGroup
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.workflows.batch.access import Access, access
@@ -69,7 +70,11 @@ class Options:
         return self._submit(Kind.PROCESS, process_work(template), 1, [template])
 
     def job(self, templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
-        """Submit processes that run together: pairs of how many, and which. If one fails, the others are ended."""
+        """Submit processes that run together: pairs of how many, and which. If one fails, the others are ended.
+
+        Raises RuntimeError for a `pmi` that there is not.
+        """
+        ProcessGroup(pmi=self._pmi)  # which raises for a backend that there is not
         templates = list(templates)
         work, weight = job_work(templates, self._pmi)
         return self._submit(Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)])
