@@ -162,6 +162,20 @@ def test_a_worker_that_dies_costs_its_task_and_is_replaced(alone: Batch) -> None
     assert next_one.get(timeout=60) == 1
 
 
+def test_killed_workers_cost_no_task_but_those_they_had(batch: Batch) -> None:
+    for _ in range(10):
+        pid = batch.function(os.getpid).get(timeout=60)
+        tasks = [batch.function(add, i) for i in range(200)]
+        os.kill(pid, signal.SIGKILL)
+        lost = 0
+        for i, task in enumerate(tasks):
+            try:
+                assert task.get(timeout=60) == i
+            except WorkerLostError:
+                lost += 1
+        assert lost <= 1
+
+
 def test_a_time_out_of_get_is_honoured(batch: Batch) -> None:
     released = Event()
     task = batch.function(wait_for, released)

@@ -17,9 +17,10 @@ from dragon.workflows.batch.call import Call
 from dragon.workflows.batch.crew import UNACCOUNTED
 from dragon.workflows.batch.entry import Entry
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
+from dragon.workflows.batch.failures import cancellation
 from dragon.workflows.batch.outcome import Failure, Outcome, pack, unpack
 from dragon.workflows.batch.promise import Key, Promise
-from dragon.workflows.batch.scheduler import Scheduler, cancellation
+from dragon.workflows.batch.scheduler import Scheduler
 
 __all__ = ["Client", "OtherClient", "OwnClient"]
 

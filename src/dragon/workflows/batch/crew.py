@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.native.process import Process
-from dragon.native.workers import FINISHED, NativeWorker, WorkerProcess, Workers
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
@@ -50,10 +50,6 @@ class Crew:
     def is_broken(self) -> bool:
         """Whether no worker lives, nor will."""
         return not self._workers._replacing and not any(p.is_alive() for p in self._workers.processes)
-
-    def at_hand(self) -> set[int]:
-        """The numbers of the tasks that the workers say they have."""
-        return {self._doing[index] for index in range(len(self._doing))} - {0, FINISHED}
 
     def end_worker(self, index: int) -> Callable[[], None]:
         """Ask a worker to end; another takes its place. What ends it if it does not listen."""

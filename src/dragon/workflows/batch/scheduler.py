@@ -6,7 +6,6 @@ submits in this process changes the order of tasks directly. All of it holds the
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import pickle
 import queue
@@ -21,24 +20,25 @@ from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.access import Accesses
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, UNACCOUNTED, Crew
-from dragon.workflows.batch.entry import Entry, Need, State, worded_key
+from dragon.workflows.batch.entry import Entry, Need, State
 from dragon.workflows.batch.errors import (
     BatchError,
-    ReadAfterWriteDependencyError,
     SubmitAfterCloseError,
-    TaskCancelledError,
 )
+from dragon.workflows.batch.failures import cancellation, given_up, inherited, overdue, unwritten
 from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
 from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.timers import Timers
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
 
-__all__ = ["Scheduler", "cancellation"]
+__all__ = ["Scheduler"]
 
 # Told by itself; the first words of what other clients tell are above.
 STOP = 4
 
 _AHEAD = 32  # tasks that are sent for each worker, so that none waits for the next
 _AT_A_TIME = 256  # messages that are taken before others get the lock
+_UNTIL_SENT_AGAIN = 0.5
 _PATIENCE = 5.0  # between the two signals to what was cancelled
 
 
@@ -70,9 +70,7 @@ class Scheduler:
         self._ranks = self._running_jobs = 0
         self._most_jobs = most_jobs
         self._accesses = Accesses()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._deadlines: list[tuple[float, int]] = []
-        self._timer_numbers = itertools.count()
+        self._timers = Timers(self._unfinished)
         self.workers = workers
         self._slots = list(range(_AHEAD * workers))
         self.events, self._tasks = Channel(), Channel()
@@ -96,7 +94,7 @@ class Scheduler:
             failed = [f for one in inputs if (f := self._depend(entry, one, Need.RESULT))]
             for before, reads in self._accesses.add(entry, call.accesses) if call.accesses else ():
                 if isinstance(before, str):
-                    failed.append(_unwritten(before))
+                    failed.append(unwritten(before))
                 elif f := self._depend(entry, before, Need.DATA if reads else Need.ORDER):
                     failed.append(f)
             if failed:
@@ -111,7 +109,7 @@ class Scheduler:
             before.dependents.append((entry, need))
             entry.missing += 1
             return None
-        return _inherited(before, before.outcome, need)
+        return inherited(before, before.outcome, need)
 
     def _make_ready(self, entry: Entry) -> None:
         entry.state = State.READY
@@ -135,28 +133,28 @@ class Scheduler:
             self._jobs.popleft()
 
     def _send(self, entry: Entry) -> None:
-        call = entry.call
-        assert call is not None
         slot = entry.slot = self._slots.pop()
         entry.state = State.SENT
         if entry.kind == Kind.JOB:
             self._ranks += entry.weight
             self._running_jobs += 1
         self._claims[slot] = queued(entry.number)
+        self._put(entry)
+
+    def _put(self, entry: Entry) -> None:
+        """Send it, perhaps once more: whoever claims it first has it, and others that get it drop it."""
+        call = entry.call
+        assert call is not None
         tells = entry.timeout < NEVER
         try:
             results = [one.outcome.sent() for one in entry.inputs if isinstance(one.outcome, Value)]
             buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
-            self._tasks.put((entry.number, slot, int(entry.kind), tells, call.data, buffers, results, call.streams))
+            self._tasks.put(
+                (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams)
+            )
         except Exception as error:
             failure = Failure.of(error)
             self._after(0, lambda: self._complete(entry, failure))
-
-    def _resend(self, entry: Entry) -> None:
-        """A worker died with it in hand before it claimed it."""
-        self._claims[entry.slot] = 0
-        self._leave_slot(entry)
-        self._send(entry)
 
     # ---- ending
 
@@ -182,7 +180,7 @@ class Scheduler:
                 if dependent.outcome is not None:
                     continue
                 dependent.missing -= 1
-                if failure := _inherited(one, outcome, need):
+                if failure := inherited(one, outcome, need):
                     ending.append((dependent, failure))
                 elif not dependent.missing:
                     self._make_ready(dependent)
@@ -308,20 +306,13 @@ class Scheduler:
         if entry.outcome is not None and running is not None:
             self._stop(entry)
         elif entry.outcome is None and entry.timeout < NEVER:
-            # By number: a task that has ended is not to be kept for this.
-            heapq.heappush(self._deadlines, (time.monotonic() + entry.timeout, number))
-            if len(self._deadlines) > 2 * len(self._unfinished) + 64:
-                self._deadlines = [one for one in self._deadlines if one[1] in self._unfinished]
-                heapq.heapify(self._deadlines)
-
-    def _time_out(self, entry: Entry) -> None:
-        self.cancel(entry, Failure.of(TimeoutError(f"{entry} did not end in {entry.timeout} s")))
+            self._timers.end_after(entry.timeout, number)
 
     def _lost(self, number: int, error: BaseException) -> None:
         """The worker that had this task is dead."""
         entry = self._unfinished.get(number)
-        if entry is not None and self._claims[entry.slot] == queued(number):
-            self._resend(entry)
+        if entry is not None and self._is_unclaimed(entry):
+            self._put(entry)
         elif entry is not None:
             if entry.running is not None:
                 self._stop(entry)
@@ -329,38 +320,39 @@ class Scheduler:
         elif (entry := self._ending.pop(number, None)) is not None:
             self._gone(entry)
 
+    def _is_unclaimed(self, entry: Entry) -> bool:
+        return entry.state == State.SENT and self._claims[entry.slot] == queued(entry.number)
+
     def _look_for_lost(self, error: BaseException) -> None:
-        """A worker died between taking a task and noting which: nothing waits, and nobody has it."""
+        """A worker died, perhaps between taking a task and noting which. What nobody has claimed soon is sent again."""
         if self.crew.is_broken:
             self._break(f"no worker is left: {worded(error)}")
-        elif self._tasks._size() == 0:
-            doing = self.crew.at_hand()
-            for entry in list(self._unfinished.values()):
-                if entry.state != State.SENT or entry.number in doing:
-                    continue
-                # A worker that has it after all finds that it has been claimed by another.
-                if self._claims[entry.slot] == queued(entry.number):
-                    self._resend(entry)
+            return
+        numbers = [number for number, entry in self._unfinished.items() if self._is_unclaimed(entry)]
+        if numbers:
+            self._after(_UNTIL_SENT_AGAIN, lambda: self._send_again(numbers))
 
-    # ---- time
+    def _send_again(self, numbers: list[int]) -> None:
+        for number in numbers:
+            entry = self._unfinished.get(number)
+            if entry is not None and self._is_unclaimed(entry):
+                self._put(entry)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._timer_numbers), call))
-        if threading.current_thread() is not self.thread and self._timers[0][2] is call:
-            self.events.put((RUNS, 0, None))  # it waits for too long
+        self._timers.call_after(seconds, call)
+        if threading.current_thread() is not self.thread:
+            self.events.put((RUNS, 0, None))  # it may wait for something later
 
     def _time_left(self) -> float | None:
         with self.lock:
-            due = [heap[0][0] for heap in (self._timers, self._deadlines) if heap]
-            return max(0.0, min(due) - time.monotonic()) if due else None
+            return self._timers.left()
 
     def _call_timers(self) -> None:
-        while self._timers and self._timers[0][0] <= time.monotonic():
-            heapq.heappop(self._timers)[2]()
-        while self._deadlines and self._deadlines[0][0] <= time.monotonic():
-            entry = self._unfinished.get(heapq.heappop(self._deadlines)[1])
-            if entry is not None:
-                self._time_out(entry)
+        for call in self._timers.due_calls():
+            call()
+        for number in self._timers.overdue():
+            entry = self._unfinished[number]
+            self.cancel(entry, overdue(entry))
 
     # ---- looking, and the end
 
@@ -390,7 +382,7 @@ class Scheduler:
         with self.lock:
             self.closed = True
             for entry in list(self._unfinished.values()):
-                self._complete(entry, Failure.of(BatchError(f"{entry} did not run to its end: {why}")))
+                self._complete(entry, given_up(entry, why))
 
     def finish(self) -> None:
         """Let the workers end; there is nothing left for them."""
@@ -410,9 +402,8 @@ class Scheduler:
         for one in ends:
             one.wait(max(0.0, deadline - time.monotonic()))
         with self.lock:
-            for _, _, call in self._timers:
+            for call in self._timers.due_calls(early=True):
                 call()  # the second signals, to whatever is left
-            self._timers = []
         self.crew.terminate(max(0.1, deadline - time.monotonic()))
         self._fail_all("the batch was terminated")
 
@@ -427,21 +418,3 @@ class Scheduler:
                 pass  # the run has ended, which ends the thread as well
             if threading.current_thread() is not self.thread:  # which may find that nobody has the batch any more
                 self.thread.join()
-
-
-def _unwritten(error: str) -> Failure:
-    return Failure.of(ReadAfterWriteDependencyError(f"what the task reads was not written by {error}"))
-
-
-def _inherited(before: Entry, outcome: Outcome, need: Need) -> Failure | None:
-    """How a task fails for the sake of one before it."""
-    if not isinstance(outcome, Failure) or need == Need.ORDER:
-        return None
-    if need == Need.DATA:
-        return _unwritten(f"{before}: {outcome.brief}")
-    return outcome.noted(f"raised by {worded_key(before.key, before.name)}, whose result is needed")
-
-
-def cancellation(entry: Entry) -> Failure:
-    """The outcome of a task that was cancelled."""
-    return Failure.of(TaskCancelledError(f"{entry} was cancelled"))
