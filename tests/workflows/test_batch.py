@@ -643,6 +643,24 @@ def test_nothing_is_left_after_a_signal(site: Site, number: signal.Signals) -> N
     site.assert_nothing_left()
 
 
+def test_a_batch_that_nobody_has_any_more_ends_what_it_runs(wait_until: Callable[[Callable[[], object]], None]) -> None:
+    queue = Queue()
+    own = Batch(workers_per_node=2)
+    tasks = [own.function(announce_and_sleep, queue), own.process(ProcessTemplate(announce_and_sleep, (queue,)))]
+    pids = [queue.get(timeout=60) for _ in tasks]
+    del own, tasks
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_the_end_of_a_batch_waits_for_processes_that_were_cancelled() -> None:
+    queue = Queue()
+    with Batch(workers_per_node=1) as own:
+        task = own.process(ProcessTemplate(announce_and_sleep, (queue,)))
+        pid = queue.get(timeout=60)
+        task.cancel(timeout=0)
+    assert not Path(f"/proc/{pid}").exists()
+
+
 def test_a_program_that_forgets_its_batch_ends(site: Site) -> None:
     done = site.python("""
         from dragon.workflows.batch import Batch

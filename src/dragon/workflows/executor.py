@@ -182,7 +182,9 @@ def _call_each(fn: Callable[..., _T], chunk: tuple[tuple[Any, ...], ...]) -> lis
 def _settle(ended: queue.SimpleQueue[Entry | None], futures: dict[int, _Future[Any]], scheduler: Scheduler) -> None:
     """Give the futures of tasks that have ended their results."""
     while (entry := ended.get()) is not None:
-        future = futures.pop(entry.key[1])
+        future = futures.pop(entry.key[1], None)
+        if future is None:
+            continue  # submitting it has failed
         future._entry = future._executor = None
         if entry.outcome is _CANCELLED:
             Future.cancel(future)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
+from dragon.infrastructure.errors import RunEndedError
 from dragon.native.process import Process
 from dragon.native.workers import NativeWorker, WorkerProcess, Workers
 from dragon.runtime import placement
@@ -51,6 +52,10 @@ class Crew:
         """Whether no worker lives, nor will."""
         return not self._workers._replacing and not any(p.is_alive() for p in self._workers.processes)
 
+    def task_of(self, worker: int) -> int:
+        """The number of the task that a worker says it has; 0: none, or it is dead."""
+        return self._doing[worker]
+
     def end_worker(self, index: int) -> Callable[[], None]:
         """Ask a worker to end; another takes its place. What ends it if it does not listen."""
         worker = self._workers.processes[index]
@@ -88,5 +93,5 @@ def _signal(running: tuple[int, int], number: signal.Signals) -> None:
             ask("groups.signal", number=name, which=int(number))
         else:
             process_service.kill(name, number)
-    except (ProcessError, LookupError, RuntimeError):
-        pass  # it has ended
+    except (ProcessError, LookupError, RuntimeError, RunEndedError):
+        pass  # it has ended, and perhaps all else

@@ -27,6 +27,7 @@ from dragon.workflows.batch.errors import (
 )
 from dragon.workflows.batch.failures import cancellation, given_up, inherited, overdue, unwritten
 from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
+from dragon.workflows.batch.places import Places
 from dragon.workflows.batch.promise import Key, Promise
 from dragon.workflows.batch.timers import Timers
 from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
@@ -36,7 +37,6 @@ __all__ = ["Scheduler"]
 # Told by itself; the first words of what other clients tell are above.
 STOP = 4
 
-_AHEAD = 32  # tasks that are sent for each worker, so that none waits for the next
 _AT_A_TIME = 256  # messages that are taken before others get the lock
 _UNTIL_SENT_AGAIN = 0.5
 _PATIENCE = 5.0  # between the two signals to what was cancelled
@@ -65,16 +65,11 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self._unfinished: dict[int, Entry] = {}
         self._ending: dict[int, Entry] = {}
-        self._ready: deque[Entry] = deque()
-        self._jobs: deque[Entry] = deque()
-        self._ranks = self._running_jobs = 0
-        self._most_jobs = most_jobs
+        self._places = Places(workers, most_jobs)
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
-        self.workers = workers
-        self._slots = list(range(_AHEAD * workers))
         self.events, self._tasks = Channel(), Channel()
-        self._claims = Words(len(self._slots))
+        self._claims = Words(len(self._places))
         self.crew = crew(self._tasks, self.events, self._claims)
         self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
         self.thread.start()
@@ -113,33 +108,15 @@ class Scheduler:
 
     def _make_ready(self, entry: Entry) -> None:
         entry.state = State.READY
-        if entry.kind == Kind.JOB:
-            self._jobs.append(entry)
-            self._send_jobs()
-        elif self._slots:
-            self._send(entry)
-        else:
-            self._ready.append(entry)
+        self._places.wait(entry)
+        self._fill()
 
-    def _send_jobs(self) -> None:
-        """Jobs run side by side as far as there are workers for all their ranks; one always may."""
-        while self._jobs and self._slots:
-            entry = self._jobs[0]
-            if entry.state == State.READY:
-                full = self._ranks + entry.weight > self.workers or self._running_jobs == self._most_jobs
-                if self._running_jobs and full:
-                    return
-                self._send(entry)
-            self._jobs.popleft()
-
-    def _send(self, entry: Entry) -> None:
-        slot = entry.slot = self._slots.pop()
-        entry.state = State.SENT
-        if entry.kind == Kind.JOB:
-            self._ranks += entry.weight
-            self._running_jobs += 1
-        self._claims[slot] = queued(entry.number)
-        self._put(entry)
+    def _fill(self) -> None:
+        """Send what may be sent."""
+        while entry := self._places.next():
+            entry.state = State.SENT
+            self._claims[entry.slot] = queued(entry.number)
+            self._put(entry)
 
     def _put(self, entry: Entry) -> None:
         """Send it, perhaps once more: whoever claims it first has it, and others that get it drop it."""
@@ -167,7 +144,7 @@ class Scheduler:
                 continue
             self._unfinished.pop(one.number, None)
             if one.state == State.SENT and not stays:
-                self._leave_slot(one)
+                self._places.leave(one)
             stays = False
             one.state = State.ENDED
             one.call, one.inputs = None, []
@@ -185,20 +162,6 @@ class Scheduler:
                 elif not dependent.missing:
                     self._make_ready(dependent)
         self._fill()
-
-    def _leave_slot(self, entry: Entry) -> None:
-        self._slots.append(entry.slot)
-        entry.slot = -1
-        if entry.kind == Kind.JOB:
-            self._ranks -= entry.weight
-            self._running_jobs -= 1
-
-    def _fill(self) -> None:
-        self._send_jobs()
-        while self._slots and self._ready:
-            entry = self._ready.popleft()
-            if entry.state == State.READY:
-                self._send(entry)
 
     # ---- cancelling
 
@@ -242,7 +205,7 @@ class Scheduler:
 
     def _gone(self, entry: Entry) -> None:
         """What was cancelled while it ran has ended."""
-        self._leave_slot(entry)
+        self._places.leave(entry)
         if entry.ends is not None and entry.outcome is not None:
             entry.ends.fulfil(entry.outcome)
         self._fill()
@@ -313,12 +276,16 @@ class Scheduler:
         entry = self._unfinished.get(number)
         if entry is not None and self._is_unclaimed(entry):
             self._put(entry)
-        elif entry is not None:
+        elif entry is not None and not self._has_other_worker(entry):
             if entry.running is not None:
                 self._stop(entry)
             self._complete(entry, Failure.of(error))
-        elif (entry := self._ending.pop(number, None)) is not None:
+        elif entry is None and (entry := self._ending.pop(number, None)) is not None:
             self._gone(entry)
+
+    def _has_other_worker(self, entry: Entry) -> bool:
+        worker = worker_of(self._claims[entry.slot], entry.number)
+        return worker is not None and self.crew.task_of(worker) == entry.number
 
     def _is_unclaimed(self, entry: Entry) -> bool:
         return entry.state == State.SENT and self._claims[entry.slot] == queued(entry.number)
@@ -385,10 +352,17 @@ class Scheduler:
                 self._complete(entry, given_up(entry, why))
 
     def finish(self) -> None:
-        """Let the workers end; there is nothing left for them."""
+        """Let the workers end; there is nothing left for them but the ends of what was cancelled."""
         with self.lock:
             self.closed = True
+            ends = self._ends()
+        deadline = time.monotonic() + 2 * _PATIENCE
+        for one in ends:
+            one.wait(max(0.0, deadline - time.monotonic()))
         self.crew.finish(_PATIENCE)
+
+    def _ends(self) -> list[Promise]:
+        return [entry.ends for entry in self._ending.values() if entry.kind != Kind.FUNCTION and entry.ends]
 
     def terminate(self, patience: float) -> None:
         """Cancel all tasks; what does not end within `patience` seconds is killed."""
@@ -397,7 +371,7 @@ class Scheduler:
             self.crew.stop_replacing()
             for entry in list(self._unfinished.values()):
                 self.cancel(entry, cancellation(entry))
-            ends = [entry.ends for entry in self._ending.values() if entry.kind != Kind.FUNCTION and entry.ends]
+            ends = self._ends()
         deadline = time.monotonic() + patience
         for one in ends:
             one.wait(max(0.0, deadline - time.monotonic()))
@@ -409,6 +383,10 @@ class Scheduler:
 
     def end(self) -> None:
         """End the workers and the thread, whatever they do."""
+        with self.lock:
+            for entry in [*self._unfinished.values(), *self._ending.values()]:
+                if entry.running is not None:
+                    self.crew.end_processes(entry.running)()
         self.crew.terminate()
         self._fail_all("the batch has ended")
         if self.thread.is_alive():
