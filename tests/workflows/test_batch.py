@@ -18,7 +18,7 @@ import dragon
 from conftest import Site
 from dragon.infrastructure.policy import Policy
 from dragon.native import Event, Queue
-from dragon.native.process import Popen, ProcessTemplate
+from dragon.native.process import Popen, Process, ProcessTemplate
 from dragon.native.workers import WorkerLostError
 from dragon.workflows.batch import (
     Batch,
@@ -503,6 +503,23 @@ def test_a_task_comes_back_as_the_same_task(batch: Batch) -> None:
     task = batch.function(add, 1)
     queue.put(task)
     assert queue.get().get(timeout=60) == 1
+
+
+def test_clients_that_are_killed_disturb_nobody(batch: Batch) -> None:
+    queue = Queue()
+    for _ in range(20):
+        process = Process(submit_without_end, (batch, queue))
+        process.start()
+        assert queue.get(timeout=60) == 3
+        process.kill()
+        process.join()
+    assert batch.function(add, 1, 2).get(timeout=60) == 3
+
+
+def submit_without_end(batch: Batch, queue: Any) -> None:
+    queue.put(batch.function(add, 1, 2).get(timeout=60))
+    while True:
+        batch.function(time.sleep, 0.001)
 
 
 # ---- output

@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dragon.globalservices import process as process_service
 from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.run import identity
 from dragon.workflows.batch.call import Call
 from dragon.workflows.batch.crew import UNACCOUNTED
 from dragon.workflows.batch.entry import Entry
@@ -81,6 +84,8 @@ class OwnClient:
         self._numbers = itertools.count()
         self._exported: dict[Key, Entry] = {}
         self._others: dict[int, Channel] = {}
+        self._puids: dict[int, int] = {}
+        self._most_puids = 16
         self._closed = False
         self.scheduler = make(ended=self._task_ended, told=self._told)
 
@@ -146,10 +151,7 @@ class OwnClient:
     def _told(self, message: tuple[Any, ...]) -> None:
         what, client = message[:2]
         if what == _HELLO:
-            try:
-                self._others[client] = Channel._attached(message[2])
-            except DestroyedError:
-                return  # it has ended
+            self._meet(client, message[2], message[3])
         elif what == _SUBMIT:
             self._submit_for(client, message[2], message[3:])
         elif what == _WATCH:
@@ -158,6 +160,21 @@ class OwnClient:
             self._exported.pop(message[2], None)
         elif what == _CANCEL:
             self._cancel_for(client, message[2], message[3])
+
+    def _meet(self, client: int, replies: Name, puid: int) -> None:
+        try:
+            self._others[client] = Channel._attached(replies)
+        except DestroyedError:
+            return  # it has ended
+        self._puids[client] = puid
+        if len(self._puids) > self._most_puids:
+            # Those that were killed have not let go of their tasks.
+            ended = [one for one, puid in self._puids.items() if process_service.query(puid).ecode is not None]
+            for one in ended:
+                del self._puids[one]
+                self._others.pop(one, None)
+            self._exported = {key: entry for key, entry in self._exported.items() if key[0] not in ended}
+            self._most_puids = 2 * len(self._puids) + 16
 
     def _submit_for(self, client: int, key: Key, sent: Any) -> None:
         try:
@@ -220,7 +237,7 @@ class OtherClient:
         self._watched: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
         self._closed = False
         self._replies = Channel()
-        self._events.put((_HELLO, number, self._replies._name()))
+        self._events.put((_HELLO, number, self._replies._name(), identity().puid))
         self._thread = threading.Thread(target=self._serve, name="dragon-batch-client", daemon=True)
         self._thread.start()
 
