@@ -18,6 +18,7 @@ FLOORS = {
     "native": 4,
     "mpbridge": 4,
     "launcher": 5,
+    "workflows": 5,
     "cli": 6,
 }
 HANDS_ON = {"infrastructure/connection.py"}

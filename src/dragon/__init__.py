@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from dragon.native.machine import System, current
     from dragon.native.process import ProcessTemplate
     from dragon.native.process_group import ProcessGroup
+    from dragon.workflows.batch import Batch
 
-__all__ = ["Policy", "ProcessGroup", "ProcessTemplate", "System", "__version__", "current", "in_dragon"]
+__all__ = ["Batch", "Policy", "ProcessGroup", "ProcessTemplate", "System", "__version__", "current", "in_dragon"]
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Batch": "dragon.workflows.batch",
     "Policy": "dragon.infrastructure.policy",
     "ProcessGroup": "dragon.native.process_group",
     "ProcessTemplate": "dragon.native.process",

@@ -1,0 +1,376 @@
+"""A batch: where tasks are submitted to."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import util as mp_util
+from types import TracebackType
+from typing import Any, Self
+
+from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.policy import Policy
+from dragon.native.process import ProcessTemplate
+from dragon.runtime.handle import Channel, Words
+from dragon.runtime.nodes import own_node, run_nodes
+from dragon.workflows.batch.access import Access, access
+from dragon.workflows.batch.call import NEVER, Call, Kind, Output, Work, describe
+from dragon.workflows.batch.client import Client, OtherClient, OwnClient, wait_all
+from dragon.workflows.batch.crew import Crew
+from dragon.workflows.batch.descriptor import MakeTask
+from dragon.workflows.batch.errors import BatchError
+from dragon.workflows.batch.logs import Logs, checked_stream, output_of, read_files
+from dragon.workflows.batch.options import Options
+from dragon.workflows.batch.outcome import Failure
+from dragon.workflows.batch.promise import Promise
+from dragon.workflows.batch.scheduler import Scheduler
+from dragon.workflows.batch.task import Task
+from dragon.workflows.batch.topology import BatchTopology
+from dragon.workflows.batch.worker import Plan
+
+__all__ = ["Batch"]
+
+_batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary()
+
+
+class Batch:
+    """Runs functions, programs and jobs as tasks, each as soon as what it depends on has ended.
+
+    Args:
+        num_nodes: how many nodes of the run it uses (default, and at most: all).
+        workers_per_node: how many tasks run on a node at a time (default: its CPUs that the run may use).
+        scheduler_workers: how many jobs run at a time at most (default: as many as there are workers for their ranks;
+            one always may).
+        managed_lifecycle: join() leaves the workers to others; destroy() ends them.
+        stdout, stderr: where the output of tasks goes that say nothing themselves: a file to append to, in whose name
+            `{rank}` is replaced by the rank in a job, Popen.DEVNULL, for stderr Popen.STDOUT; None: as that of this
+            program.
+        task_logs: whether the output of every task is kept in files; a path says in which folder.
+        pool_nodes, disable_telem, results_ddict_mem, results_ddict_managers_per_pool: taken and unused; results are
+            in the memory of whoever holds their tasks.
+
+    In a `with` block it is joined at the end, and terminated after an exception. It may be sent to other processes of
+    the run, which may submit to it too. Raises ValueError for numbers that make no sense.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int | None = None,
+        pool_nodes: int | None = None,
+        disable_telem: bool = False,
+        scheduler_workers: int | None = None,
+        results_ddict_mem: int | None = None,
+        results_ddict_managers_per_pool: int = 4,
+        managed_lifecycle: bool = False,
+        stdout: Any = None,
+        stderr: Any = None,
+        task_logs: bool | str | os.PathLike[str] = False,
+        *,
+        workers_per_node: int | None = None,
+    ) -> None:
+        for name, number in (
+            ("num_nodes", num_nodes),
+            ("workers_per_node", workers_per_node),
+            ("scheduler_workers", scheduler_workers),
+        ):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, not {number}")
+        self._streams = checked_stream("stdout", stdout), checked_stream("stderr", stderr)
+        self._managed = managed_lifecycle
+        nodes = run_nodes()
+        chosen = nodes[: num_nodes or len(nodes)]
+        hosts = [(node.host_name, workers_per_node or node.num_cpus) for node in chosen]
+        self._topology = BatchTopology(
+            len(hosts),
+            own_node().host_name,
+            tuple(host for host, _ in hosts),
+            tuple((host,) for host, _ in hosts),
+            tuple(count for _, count in hosts),
+        )
+        self._logs = Logs.make(task_logs) if task_logs else None
+        policies = [
+            Policy(placement=Policy.Placement.HOST_NAME, host_name=host) for host, count in hosts for _ in range(count)
+        ]
+        some = () if len(chosen) == len(nodes) else tuple(host for host, _ in hosts)
+        crew = functools.partial(Crew, Plan([*policies], hosts=some))
+        own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers))
+        self._own: OwnClient | None = own
+        self._client: Client = own
+        self._events = own.scheduler.events
+        self._clients = Words(1)
+        self._cleared = False
+        self._promises: weakref.WeakSet[Promise] = weakref.WeakSet()
+        self._end = mp_util.Finalize(self, _end, (own,), exitpriority=15)
+        _batches[self._events._name()] = self
+
+    # ---- submitting
+
+    def options(
+        self,
+        reads: Iterable[Access] | None = None,
+        writes: Iterable[Access] | None = None,
+        name: str | None = None,
+        timeout: float | None = NEVER,
+        stdout: Any = None,
+        stderr: Any = None,
+        pmi: PMIBackend | str | None = None,
+    ) -> Options:
+        """What a task is to have, to submit it with `.function()`, `.process()` or `.job()`.
+
+        Args:
+            reads, writes: the data it uses, from read() and write(): it waits for tasks submitted before that write
+                the same, and if it writes also for those that read it.
+            name: shows in messages and in the manifest of the logs.
+            timeout: seconds for which it may run; then it is ended, and its outcome is a TimeoutError.
+            stdout, stderr: where its output goes, as for the batch.
+            pmi: how the ranks of a job find each other, as for a ProcessGroup.
+        """
+        return Options(self, reads, writes, name, timeout, stdout, stderr, pmi)
+
+    def function(
+        self,
+        target: Callable[..., Any],
+        /,
+        *args: Any,
+        reads: Iterable[Access] | None = None,
+        writes: Iterable[Access] | None = None,
+        name: str | None = None,
+        timeout: float | None = NEVER,
+        stdout: Any = None,
+        stderr: Any = None,
+        **kwargs: Any,
+    ) -> Task:
+        """Submit `target(*args, **kwargs)`: options() and its function() in one."""
+        return self.options(reads, writes, name, timeout, stdout, stderr).function(target, *args, **kwargs)
+
+    def process(
+        self,
+        template: ProcessTemplate,
+        reads: Iterable[Access] | None = None,
+        writes: Iterable[Access] | None = None,
+        name: str | None = None,
+        timeout: float | None = NEVER,
+        stdout: Any = None,
+        stderr: Any = None,
+    ) -> Task:
+        """Submit a process, whose exit code is the result: options() and its process() in one."""
+        return self.options(reads, writes, name, timeout, stdout, stderr).process(template)
+
+    def job(
+        self,
+        templates: Iterable[tuple[int, ProcessTemplate]],
+        reads: Iterable[Access] | None = None,
+        writes: Iterable[Access] | None = None,
+        name: str | None = None,
+        timeout: float | None = NEVER,
+        stdout: Any = None,
+        stderr: Any = None,
+        pmi: PMIBackend | str | None = None,
+    ) -> Task:
+        """Submit processes that run together: options() and its job() in one."""
+        return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(templates)
+
+    def _submit(
+        self,
+        kind: Kind,
+        work: Work,
+        weight: int,
+        ranks: list[ProcessTemplate] | None,
+        accesses: list[Access],
+        name: str,
+        timeout: float,
+        streams: tuple[int | str | None, int | str | None],
+    ) -> Task:
+        data, buffers, inputs = describe(kind, work, Task, lambda task: task._promise)
+        stdout, stderr = (mine if mine is not None else all_ for mine, all_ in zip(streams, self._streams, strict=True))
+        key = self._client.next_key()
+        if self._logs is not None:
+            files = self._logs.streams(f"{key[0]}-{key[1]}", kind == Kind.JOB)
+            stdout, stderr = files[0] if stdout is None else stdout, files[1] if stderr is None else stderr
+        output = _NO_OUTPUT
+        if ranks or stdout is not None or stderr is not None:
+            output = output_of((stdout, stderr), ranks)
+        call = Call(kind, data, buffers, inputs, accesses, name, timeout, output.streams, weight)
+        promise = self._client.submit(key, call)
+        self._promises.add(promise)
+        task = Task(self, promise, kind, name, weight, output)
+        if self._logs is not None:
+            self._logs.note(task.uid, name, kind.name.lower(), output)
+        return task
+
+    def read(self, obj: Any, *channels: Any) -> Access:
+        """For `reads`: a folder and files in it, one file, a DDict and keys of it, or any object and parts of it.
+
+        Without parts all of an object is meant; a folder does not stand for the files in it.
+        """
+        return access(obj, channels, writes=False)
+
+    def write(self, obj: Any, *channels: Any) -> Access:
+        """For `writes`, as read()."""
+        return access(obj, channels, writes=True)
+
+    def import_func(self, ptd_file: str | os.PathLike[str], *args: Any, **kwargs: Any) -> MakeTask:
+        """A function that submits a task as a YAML file describes it; the arguments are those that it imports.
+
+        Raises OSError where the file cannot be read, BatchError where it describes no task.
+        """
+        return MakeTask(self, ptd_file, args, kwargs)
+
+    # ---- waiting
+
+    def fence(self, timeout: float | None = NEVER) -> None:
+        """Wait for the ends of all tasks that this process has submitted. Raises TimeoutError after `timeout` s."""
+        left = wait_all(self._client.unfinished(), timeout)
+        if left:
+            raise TimeoutError(f"{left} tasks have not ended after {timeout} s")
+
+    def poll(self, timeout: float | None = NEVER) -> str | None:
+        """The uid of a task of this process that has ended, each once, in the order of their ends.
+
+        None where none ends within `timeout` seconds. A million ends that were not asked for are kept.
+        """
+        index = self._client.ended.take(timeout)
+        return None if index is None else f"{self._client.number}-{index}"
+
+    def clear_results(self) -> None:
+        """Wait for all tasks of this process, and drop their results. get() of those raises BatchError afterwards."""
+        self.fence()
+        for promise in list(self._promises):
+            promise.outcome = Failure.of(BatchError("the result was dropped by clear_results()"))
+        self._promises.clear()
+
+    def topology(self) -> BatchTopology:
+        """The nodes and workers."""
+        return self._topology
+
+    # ---- ending
+
+    def join(self, timeout: float | None = NEVER) -> None:
+        """Wait for all tasks, and end the batch; with a managed lifecycle, and in a process that was sent the batch,
+        only this process's part in it. Raises TimeoutError after `timeout` seconds, when it goes on."""
+        if self._own is None or self._managed:
+            self.fence(timeout)
+            self._client.close()
+        else:
+            self._finish(self._own, timeout)
+
+    def _finish(self, own: OwnClient, timeout: float | None) -> None:
+        end = time.monotonic() + (NEVER if timeout is None else timeout)
+        while unfinished := own.scheduler.unfinished():
+            left = wait_all(list(unfinished), max(0.0, end - time.monotonic()))
+            if left:
+                raise TimeoutError(f"{left} tasks of the batch have not ended after {timeout} s")
+        own.close()
+        own.scheduler.finish()
+        self._end()
+
+    def close(self) -> None:
+        """Does nothing: for programs that call it before join()."""
+
+    def destroy(self, timeout: float | None = NEVER, force_timeout: float | None = None) -> None:
+        """End a batch with a managed lifecycle, when all tasks of all processes have ended.
+
+        After `timeout` seconds it raises TimeoutError, or with `force_timeout` ends them within that time. Raises
+        RuntimeError for a batch without a managed lifecycle, and in processes that did not make it.
+        """
+        if not self._managed or self._own is None:
+            raise RuntimeError("destroy() is for the process that made a Batch(managed_lifecycle=True); use join()")
+        try:
+            self._finish(self._own, timeout)
+        except TimeoutError:
+            if force_timeout is None:
+                raise
+            self.terminate(timeout=force_timeout)
+
+    def terminate(self, *, timeout: float = 5.0) -> None:
+        """Cancel all tasks and end the batch now; what does not end when asked is killed after `timeout` seconds.
+
+        In a process that was sent the batch, only its own tasks are cancelled.
+        """
+        if self._own is None:
+            for promise in self._client.unfinished():
+                self._client.cancel(promise, timeout)
+            self._client.close()
+            return
+        self._own.close()
+        self._own.scheduler.terminate(timeout)
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.join()
+        else:
+            self.terminate()
+
+    # ---- logs
+
+    def _kept_logs(self) -> Logs:
+        if self._logs is None:
+            raise RuntimeError("the batch keeps no logs: make it with Batch(task_logs=True)")
+        return self._logs
+
+    def log_dir(self) -> str:
+        """The folder with the output of all tasks. Raises RuntimeError without task_logs, as the next ones do."""
+        return str(self._kept_logs().folder)
+
+    def log_manifest_path(self) -> str:
+        """A file with a line of JSON for each task: uid, name, kind, and paths of stdout and stderr by rank."""
+        return str(self._kept_logs().manifest)
+
+    def iter_log_records(self) -> Iterator[dict[str, Any]]:
+        """The lines of the manifest."""
+        return self._kept_logs().records()
+
+    def find_logs(self, tuid: str) -> list[dict[str, Any]]:
+        """The lines of the manifest of one task."""
+        return self._kept_logs().find(tuid)
+
+    def read_logs(self, tuid: str, log_type: str | None = None) -> str | dict[str, str]:
+        """What a task has written: its "stdout" or "stderr", or both by name. Raises KeyError for an unknown task."""
+        records = self.find_logs(tuid)
+        if not records:
+            raise KeyError(tuid)
+        if log_type not in (None, "stdout", "stderr"):
+            raise ValueError(f'log_type must be "stdout" or "stderr", not {log_type!r}')
+        texts = {
+            name: b"".join(read_files(record[name]) for record in records).decode(errors="replace")
+            for name in ("stdout", "stderr")
+        }
+        return texts if log_type is None else texts[log_type]
+
+    # ---- in other processes
+
+    def __reduce__(self) -> Any:
+        return _restore, (self._events, self._clients, self._topology, self._logs, self._streams, self._managed)
+
+
+_NO_OUTPUT = Output((None, None), [], [])
+
+
+def _restore(events: Channel, clients: Words, topology: BatchTopology, logs: Logs | None, *settings: Any) -> Batch:
+    known = _batches.get(events._name())
+    if known is not None:
+        return known
+    batch = Batch.__new__(Batch)
+    batch._own, batch._events, batch._clients = None, events, clients
+    batch._topology, batch._logs = topology, logs
+    batch._streams, batch._managed = settings
+    batch._promises = weakref.WeakSet()
+    batch._client = OtherClient(clients.add(0, 1) + 1, events)
+    _batches[events._name()] = batch
+    return batch
+
+
+def _end(own: OwnClient) -> None:
+    """Whatever is left of a batch, when it is joined or forgotten."""
+    own.close()
+    own.tell_end()
+    own.scheduler.end()

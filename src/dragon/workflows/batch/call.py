@@ -1,0 +1,131 @@
+"""What is to be done in a task, as it is submitted and as a worker gets it."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dragon.native.process import ProcessTemplate
+from dragon.native.template import PIPE
+from dragon.runtime.serialization import dumps
+from dragon.workflows.batch.access import Access
+from dragon.workflows.batch.outcome import Input, contained, replaced
+from dragon.workflows.batch.promise import Key, Promise
+
+__all__ = ["NEVER", "Call", "Kind", "Output", "Streams", "describe", "function_work", "job_work", "process_work"]
+
+NEVER = 1e9
+"""Seconds from which a time-out means none."""
+
+
+class Kind(enum.IntEnum):
+    """What a task runs."""
+
+    FUNCTION = 0
+    PROCESS = 1
+    JOB = 2
+
+
+Streams = tuple[int | str | None, int | str | None]
+"""Where stdout and stderr go: None as they are, DEVNULL, STDOUT, or a file, of whose name `{rank}` is replaced."""
+
+
+class Output(NamedTuple):
+    """Where a task's output goes, and which of it is in files: paths by rank, per stream."""
+
+    streams: Streams
+    stdout: list[str]
+    stderr: list[str]
+
+
+class Call(NamedTuple):
+    """A task to be submitted: the call, pickled, and what has to come before it. `inputs` are other tasks."""
+
+    kind: Kind
+    data: bytes
+    buffers: list[Any]
+    inputs: list[Key | Promise]
+    accesses: list[Access]
+    name: str
+    timeout: float
+    streams: Streams
+    weight: int
+
+
+Work = tuple[Callable[..., Any] | None, tuple[Any, ...], dict[str, Any]]
+
+
+def function_work(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:
+    """Raises TypeError for what cannot be called."""
+    if not callable(target):
+        raise TypeError(f"the target of a function task must be callable, not {target!r}")
+    return target, args, kwargs
+
+
+def process_work(template: ProcessTemplate) -> Work:
+    """Raises TypeError for what is no template, ValueError for one with a PIPE."""
+    return None, (_checked(template),), {}
+
+
+def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
+    """With the number of ranks. Raises TypeError and ValueError for what are no pairs of a number and a template."""
+    pairs = [(nproc, _checked(template)) for nproc, template in templates]
+    if not pairs:
+        raise ValueError("a job needs at least one (number of processes, template)")
+    for nproc, _ in pairs:
+        if not isinstance(nproc, int) or nproc < 1:
+            raise ValueError(f"the number of processes must be a positive whole number, not {nproc!r}")
+    return (None, (pairs, pmi), {}), sum(nproc for nproc, _ in pairs)
+
+
+def _checked(template: ProcessTemplate) -> ProcessTemplate:
+    if not isinstance(template, ProcessTemplate):
+        raise TypeError(f"a process is described by a ProcessTemplate, not {template!r}")
+    if PIPE in (template.stdin, template.stdout, template.stderr):
+        raise ValueError("nobody could read a PIPE of a task's process: use stdout='file' or Batch(task_logs=True)")
+    return template
+
+
+def describe(
+    kind: Kind, work: Work, task_class: type, promise_of: Callable[[Any], Promise]
+) -> tuple[bytes, list[Any], list[Key | Promise]]:
+    """The call as bytes and buffers, and the tasks whose results it takes. Raises what its pickling raises."""
+    target, args, kwargs = work
+    inputs: list[Key | Promise] = []
+    if any(True for _ in contained((_searched(kind, args), kwargs), task_class)):
+
+        def stand_in(task: Any) -> Input:
+            inputs.append(promise_of(task))
+            return Input(len(inputs) - 1)
+
+        args, kwargs = substituted(kind, args, kwargs, task_class, stand_in)
+    buffers: list[Any] = []
+    data = dumps((target, args, kwargs), buffers.append)
+    return data, buffers, inputs
+
+
+def _searched(kind: Kind, args: tuple[Any, ...]) -> Any:
+    if kind == Kind.FUNCTION:
+        return args
+    templates = [args[0]] if kind == Kind.PROCESS else [template for _, template in args[0]]
+    return tuple(part for template in templates for part in (template.args, template.kwargs))
+
+
+def substituted(
+    kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], what: type, replace: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call, those of its processes among them, with everything of a kind replaced."""
+    if kind == Kind.FUNCTION:
+        return replaced(args, what, replace), replaced(kwargs, what, replace)
+
+    def in_template(template: ProcessTemplate) -> ProcessTemplate:
+        changed = copy.copy(template)
+        changed.args = replaced(template.args, what, replace)
+        changed.kwargs = replaced(template.kwargs, what, replace)
+        return changed
+
+    if kind == Kind.PROCESS:
+        return (in_template(args[0]),), kwargs
+    return ([(nproc, in_template(template)) for nproc, template in args[0]], *args[1:]), kwargs

@@ -1,0 +1,338 @@
+"""Who submits to a batch: the process that made it, and every process that was sent it."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dragon.globalservices import process as process_service
+from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.messages import Name
+from dragon.runtime.handle import Channel
+from dragon.runtime.run import identity
+from dragon.workflows.batch.call import Call
+from dragon.workflows.batch.crew import UNACCOUNTED
+from dragon.workflows.batch.entry import Entry
+from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
+from dragon.workflows.batch.failures import cancellation
+from dragon.workflows.batch.outcome import Failure, Outcome, pack, unpack
+from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.scheduler import Scheduler
+
+__all__ = ["Client", "OtherClient", "OwnClient"]
+
+# What other clients tell.
+_HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE = range(UNACCOUNTED + 10, UNACCOUNTED + 15)
+# What they are told.
+_OUTCOME, _CANCELLED, _ENDED = range(3)
+
+_MOST_POLLED = 1_000_000  # ends of tasks that are kept for poll()
+
+
+class Ended:
+    """The tasks of a client that have ended, in the order of their ends, for whoever polls."""
+
+    def __init__(self) -> None:
+        self._keys: deque[int] = deque(maxlen=_MOST_POLLED)
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def add(self, index: int) -> None:
+        self._keys.append(index)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
+
+    def take(self, timeout: float | None) -> int | None:
+        """The next one; None after `timeout` seconds."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: bool(self._keys), _waitable(timeout))
+            finally:
+                self._waiting -= 1
+            return self._keys.popleft() if self._keys else None
+
+
+class Client(Protocol):
+    """Submits, cancels, and knows of the ends of its tasks."""
+
+    number: int
+    ended: Ended
+
+    def next_key(self) -> Key: ...
+    def submit(self, key: Key, call: Call) -> Promise: ...
+    def known(self, key: Key) -> Promise: ...
+    def export(self, promise: Promise) -> None: ...
+    def cancel(self, promise: Promise, timeout: float | None) -> bool: ...
+    def unfinished(self) -> list[Promise]: ...
+    def close(self) -> None: ...
+
+
+class OwnClient:
+    """The process that made the batch. It does what other clients ask for, too."""
+
+    def __init__(self, make: Callable[..., Scheduler]) -> None:
+        self.number = 0
+        self.ended = Ended()
+        self._numbers = itertools.count()
+        self._exported: dict[Key, Entry] = {}
+        self._others: dict[int, Channel] = {}
+        self._puids: dict[int, int] = {}
+        self._most_puids = 16
+        self._closed = False
+        self.scheduler = make(ended=self._task_ended, told=self._told)
+
+    def next_key(self) -> Key:
+        """The name of its next task. Raises SubmitAfterCloseError when it takes no more."""
+        if self._closed:
+            raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
+        return 0, next(self._numbers)
+
+    def submit(self, key: Key, call: Call) -> Entry:
+        inputs = [self._entry(one) for one in call.inputs] if call.inputs else []
+        return self.scheduler.submit(key, call, inputs)
+
+    def _entry(self, one: Promise | Key) -> Entry:
+        if isinstance(one, Entry):
+            return one
+        key = one.key if isinstance(one, Promise) else one
+        known = self._exported.get(key)
+        if known is None:
+            raise BatchError(f"task {key[0]}-{key[1]} is not known any more: who submitted it has let go of it")
+        return known
+
+    def known(self, key: Key) -> Promise:
+        return self._entry(key)
+
+    def export(self, promise: Promise) -> None:
+        """Other processes may ask for it from now on."""
+        self._exported[promise.key] = self._entry(promise)
+
+    def cancel(self, promise: Promise, timeout: float | None) -> bool:
+        entry = self._entry(promise)
+        gone = self.scheduler.cancel(entry, cancellation(entry))
+        return gone is not None and gone.wait(timeout)
+
+    def unfinished(self) -> list[Promise]:
+        return list(self.scheduler.unfinished(0))
+
+    def close(self) -> None:
+        self._closed = True
+
+    # ---- other clients
+
+    def _task_ended(self, entry: Entry) -> None:
+        if entry.key[0] == 0:
+            self.ended.add(entry.key[1])
+        for client in entry.watchers:
+            self._tell_outcome(client, entry.key, entry.outcome)
+        entry.watchers = []
+
+    def _tell_outcome(self, client: int, key: Key, outcome: Outcome | None) -> None:
+        try:
+            self._tell(client, (_OUTCOME, key, *pack(outcome)))
+        except Exception as error:
+            self._tell(client, (_OUTCOME, key, *pack(Failure.of(error))))
+
+    def _tell(self, client: int, message: tuple[Any, ...]) -> None:
+        try:
+            if client in self._others:
+                self._others[client].put(message)
+        except DestroyedError:
+            del self._others[client]  # it has ended
+
+    def _told(self, message: tuple[Any, ...]) -> None:
+        what, client = message[:2]
+        if what == _HELLO:
+            self._meet(client, message[2], message[3])
+        elif what == _SUBMIT:
+            self._submit_for(client, message[2], message[3:])
+        elif what == _WATCH:
+            self._watch_for(client, message[2])
+        elif what == _RELEASE:
+            self._exported.pop(message[2], None)
+        elif what == _CANCEL:
+            self._cancel_for(client, message[2], message[3])
+
+    def _meet(self, client: int, replies: Name, puid: int) -> None:
+        try:
+            self._others[client] = Channel._attached(replies)
+        except DestroyedError:
+            return  # it has ended
+        self._puids[client] = puid
+        if len(self._puids) > self._most_puids:
+            # Those that were killed have not let go of their tasks.
+            ended = [one for one, puid in self._puids.items() if process_service.query(puid).ecode is not None]
+            for one in ended:
+                del self._puids[one]
+                self._others.pop(one, None)
+            self._exported = {key: entry for key, entry in self._exported.items() if key[0] not in ended}
+            self._most_puids = 2 * len(self._puids) + 16
+
+    def _submit_for(self, client: int, key: Key, sent: Any) -> None:
+        try:
+            call: Call = unpack(sent)
+            entry = self.scheduler.submit(key, call, [self._entry(one) for one in call.inputs])
+        except Exception as error:
+            self._tell_outcome(client, key, Failure.of(error))
+            return
+        self._exported[key] = entry
+        self._watch_for(client, key)
+
+    def _watch_for(self, client: int, key: Key) -> None:
+        try:
+            entry = self._entry(key)
+        except BatchError as error:
+            self._tell_outcome(client, key, Failure.of(error))
+            return
+        if entry.outcome is None:
+            entry.watchers.append(client)
+        else:
+            self._tell_outcome(client, key, entry.outcome)
+
+    def _cancel_for(self, client: int, key: Key, request: int) -> None:
+        entry = self._exported.get(key)
+        gone = self.scheduler.cancel(entry, cancellation(entry)) if entry is not None else None
+        self._tell(client, (_CANCELLED, request, gone is not None))
+
+    def tell_end(self) -> None:
+        """The batch is over, for the other clients too."""
+        with self.scheduler.lock:
+            for client in list(self._others):
+                self._tell(client, (_ENDED,))
+
+
+class _Distant(Promise):
+    """A promise of the process that made the batch, as another client has it."""
+
+    __slots__ = ("_release",)
+
+    def __init__(self, key: Key, release: Callable[[Key], None] | None) -> None:
+        super().__init__(key)
+        self._release = release
+
+    def __del__(self) -> None:
+        if self._release is not None:
+            self._release(self.key)
+
+
+class OtherClient:
+    """A process that was sent the batch."""
+
+    def __init__(self, number: int, events: Channel) -> None:
+        self.number = number
+        self.ended = Ended()
+        self._events = events
+        self._numbers = itertools.count()
+        self._requests = itertools.count()
+        self._answers: dict[int, queue.SimpleQueue[bool]] = {}
+        self._unfinished: dict[Key, Promise] = {}
+        self._watched: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
+        self._closed = False
+        self._replies = Channel()
+        self._events.put((_HELLO, number, self._replies._name(), identity().puid))
+        self._thread = threading.Thread(target=self._serve, name="dragon-batch-client", daemon=True)
+        self._thread.start()
+
+    def next_key(self) -> Key:
+        """The name of its next task. Raises SubmitAfterCloseError when it takes no more."""
+        if self._closed:
+            raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
+        return self.number, next(self._numbers)
+
+    def submit(self, key: Key, call: Call) -> Promise:
+        promise = _Distant(key, self._let_go)
+        self._unfinished[promise.key] = promise
+        call = call._replace(inputs=[one.key if isinstance(one, Promise) else one for one in call.inputs])
+        try:
+            self._events.put((_SUBMIT, self.number, promise.key, *pack(call)))
+        except DestroyedError:
+            self._over()
+            raise SubmitAfterCloseError("the batch has ended and takes no more tasks") from None
+        return promise
+
+    def known(self, key: Key) -> Promise:
+        promise = self._watched.get(key)
+        if promise is None:
+            promise = self._watched[key] = _Distant(key, None)
+            self._events.put((_WATCH, self.number, key))
+        return promise
+
+    def export(self, promise: Promise) -> None:
+        """Other processes may ask for it: they can as long as this one keeps it."""
+
+    def cancel(self, promise: Promise, timeout: float | None) -> bool:
+        request = next(self._requests)
+        answer = self._answers[request] = queue.SimpleQueue()
+        try:
+            self._events.put((_CANCEL, self.number, promise.key, request))
+            return answer.get(True, _waitable(timeout))
+        except (queue.Empty, DestroyedError):
+            return False
+        finally:
+            del self._answers[request]
+
+    def unfinished(self) -> list[Promise]:
+        return list(self._unfinished.values())
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _let_go(self, key: Key) -> None:
+        try:
+            self._events.put((_RELEASE, self.number, key))
+        except (DestroyedError, ValueError):
+            pass  # the batch has ended, or this process is about to
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                what, *rest = self._replies.get()
+                if what == _OUTCOME:
+                    self._has_ended(*rest)
+                elif what == _CANCELLED and rest[0] in self._answers:
+                    self._answers[rest[0]].put(rest[1])
+                elif what == _ENDED:
+                    self._over()
+        except DestroyedError:
+            self._over()
+
+    def _has_ended(self, key: Key, *sent: Any) -> None:
+        try:
+            outcome: Outcome = unpack((sent[0], sent[1], sent[2]))
+        except Exception as error:
+            outcome = Failure.of(error)
+        promise = self._unfinished.pop(key, None)
+        if promise is not None:
+            self.ended.add(key[1])
+        promise = promise or self._watched.get(key)
+        if promise is not None:
+            promise.fulfil(outcome)
+
+    def _over(self) -> None:
+        self._closed = True
+        for promise in [*self._unfinished.values(), *self._watched.values()]:
+            if promise.outcome is None:
+                promise.fulfil(Failure.of(BatchError("the batch ended before this task did")))
+        self._unfinished.clear()
+
+
+def _waitable(timeout: float | None) -> float | None:
+    """A lock cannot wait for longer."""
+    return None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+
+
+def wait_all(promises: list[Promise], timeout: float | None) -> int:
+    """Wait for the ends of tasks; how many have not ended within `timeout` seconds."""
+    end = None if timeout is None else time.monotonic() + timeout
+    for promise in promises:
+        if not promise.wait(None if end is None else max(0.0, end - time.monotonic())):
+            return sum(one.outcome is None for one in promises)
+    return 0

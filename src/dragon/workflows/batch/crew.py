@@ -1,0 +1,97 @@
+"""The workers of a batch, and the processes that they start for its tasks."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from dragon.globalservices import process as process_service
+from dragon.globalservices.process import ProcessError
+from dragon.infrastructure.errors import RunEndedError
+from dragon.native.process import Process
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers
+from dragon.runtime import placement
+from dragon.runtime.agent_client import ask
+from dragon.runtime.handle import Channel, Words
+from dragon.runtime.lacking import one_warning
+from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
+
+__all__ = ["LOST", "UNACCOUNTED", "Crew"]
+
+LOST, UNACCOUNTED = 2, 3
+"""The first words of what is told when a worker has died: with a task in hand, or perhaps with one."""
+
+
+class Crew:
+    """The workers of a plan."""
+
+    def __init__(self, plan: Plan, tasks: Channel, events: Channel, claims: Words) -> None:
+        self._tasks = tasks
+        policies = plan.policies
+        self._doing = Words(len(policies))
+        setting = Setting(tasks, events, claims, self._doing, plan)
+        members = placement.members("batch", policies)
+
+        def start(index: int) -> WorkerProcess:
+            with placement.as_member(members[index]):
+                process = Process(work, (index, setting), policy=policies[index])
+                process.start()
+            return NativeWorker(process)
+
+        def lost(number: int, error: BaseException) -> None:
+            events.put((LOST, number, error))
+
+        def unaccounted(error: BaseException) -> None:
+            events.put((UNACCOUNTED, error))
+
+        with one_warning():
+            self._workers = Workers(len(policies), start, lost, unaccounted, self._doing)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether no worker lives, nor will."""
+        return not self._workers._replacing and not any(p.is_alive() for p in self._workers.processes)
+
+    def task_of(self, worker: int) -> int:
+        """The number of the task that a worker says it has; 0: none, or it is dead."""
+        return self._doing[worker]
+
+    def end_worker(self, index: int) -> Callable[[], None]:
+        """Ask a worker to end; another takes its place. What ends it if it does not listen."""
+        worker = self._workers.processes[index]
+        worker.terminate()
+
+        def kill() -> None:
+            if worker.is_alive():
+                worker.kill()
+
+        return kill
+
+    def end_processes(self, running: tuple[int, int]) -> Callable[[], None]:
+        """Ask a task's process or group to end. What ends it if it does not listen."""
+        _signal(running, signal.SIGTERM)
+        return lambda: _signal(running, signal.SIGKILL)
+
+    def finish(self, timeout: float | None) -> bool:
+        """Let the workers end when they have done all that was sent; whether they have, within `timeout` seconds."""
+        self._tasks.put(None)
+        return self._workers.join(timeout)
+
+    def stop_replacing(self) -> None:
+        """Workers that end from now on are not replaced."""
+        self._workers.stop_replacing()
+
+    def terminate(self, patience: float = 5.0) -> None:
+        """End the workers now: asked first, killed after `patience` seconds."""
+        self._workers.terminate(patience)
+
+
+def _signal(running: tuple[int, int], number: signal.Signals) -> None:
+    what, name = running
+    try:
+        if what == GROUP:
+            ask("groups.signal", number=name, which=int(number))
+        else:
+            process_service.kill(name, number)
+    except (ProcessError, LookupError, RuntimeError, RunEndedError):
+        pass  # it has ended, and perhaps all else

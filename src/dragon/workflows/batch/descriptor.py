@@ -1,0 +1,116 @@
+"""Tasks described by a file: what is the same in all of them, with names for what is not."""
+
+from __future__ import annotations
+
+import os
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dragon.native.process import ProcessTemplate
+from dragon.workflows.batch.errors import BatchError
+
+if TYPE_CHECKING:
+    from dragon.workflows.batch.batch import Batch
+    from dragon.workflows.batch.task import Task
+
+__all__ = ["MakeTask"]
+
+_TASK = {"type", "import_args", "run_args", "name", "timeout", "reads", "writes", "stdout", "stderr"}
+_PROCESS = {"target", "args", "kwargs", "cwd", "env", "policy"}
+_KEYS = {
+    "function": _TASK | {"target", "args", "kwargs"},
+    "process": _TASK | _PROCESS,
+    "job": _TASK | {"processes", "pmi"},
+}
+
+
+class MakeTask:
+    """Makes a task from a description at each call. Returned by Batch.import_func().
+
+    Positional arguments are named in order by the file's `run_args`; keyword arguments have their own names. Raises
+    BatchError for a file that describes no task, TypeError for arguments that the file does not name.
+    """
+
+    def __init__(self, batch: Batch, path: str | os.PathLike[str], args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self._batch = batch
+        self._path = os.fspath(path)
+        self._description = self._read()
+        self._values = self._named("import_args", args, kwargs)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = yaml.safe_load(Path(self._path).read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise BatchError(f"{self._path} is no YAML: {error}") from error
+        if not isinstance(found, dict):
+            raise BatchError(f"{self._path} must be a mapping with the keys {', '.join(sorted(_KEYS['function']))}")
+        kind = found.setdefault("type", "function")
+        if kind not in _KEYS:
+            raise BatchError(f"{self._path}: the type is {kind!r}, and must be one of {', '.join(_KEYS)}")
+        unknown = set(found) - _KEYS[kind]
+        if unknown:
+            raise BatchError(f"{self._path}: a {kind} has no {', '.join(sorted(map(str, unknown)))}")
+        needed = "processes" if kind == "job" else "target"
+        if needed not in found:
+            raise BatchError(f"{self._path}: a {kind} needs {needed}")
+        return found
+
+    def _named(self, which: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        names = self._description.get(which) or []
+        if len(args) > len(names):
+            raise TypeError(f"{self._path} names {len(names)} {which}, and there are {len(args)}")
+        return {**dict(zip(names, args, strict=False)), **kwargs}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Task:
+        """Submit a task."""
+        values = {**self._values, **self._named("run_args", args, kwargs)}
+        one = {key: self._filled(part, values) for key, part in self._description.items()}
+        options = self._batch.options(
+            reads=[self._access(part, writes=False) for part in one.get("reads") or []],
+            writes=[self._access(part, writes=True) for part in one.get("writes") or []],
+            name=one.get("name"),
+            timeout=one.get("timeout"),
+            stdout=one.get("stdout"),
+            stderr=one.get("stderr"),
+            pmi=one.get("pmi"),
+        )
+        if one["type"] == "function":
+            return options.function(one["target"], *(one.get("args") or []), **(one.get("kwargs") or {}))
+        if one["type"] == "process":
+            return options.process(self._template(one))
+        return options.job([(part.get("nproc", 1), self._template(part)) for part in one["processes"]])
+
+    def _filled(self, part: Any, values: Mapping[str, Any]) -> Any:
+        """`$name` is that value, within a longer text its text; `{call: ..., args: [...]}` what the call returns."""
+        if isinstance(part, str):
+            return self._value(part, values)
+        if isinstance(part, list):
+            return [self._filled(item, values) for item in part]
+        if isinstance(part, dict):
+            filled = {key: self._filled(item, values) for key, item in part.items()}
+            if "call" in filled:
+                return filled["call"](*filled.get("args", []), **filled.get("kwargs", {}))
+            return filled
+        return part
+
+    def _value(self, text: str, values: Mapping[str, Any]) -> Any:
+        try:
+            if text.startswith("$") and text[1:].isidentifier():
+                return values[text[1:]]
+            return string.Template(text).substitute(values)
+        except (KeyError, ValueError) as error:
+            raise TypeError(f"{self._path}: {text!r} needs a value that was not given: {error}") from None
+
+    def _access(self, part: Any, writes: bool) -> Any:
+        make = self._batch.write if writes else self._batch.read
+        if isinstance(part, dict):
+            return make(part["obj"], *(part.get("channels") or []))
+        return make(part)
+
+    @staticmethod
+    def _template(part: dict[str, Any]) -> ProcessTemplate:
+        return ProcessTemplate(**{key: value for key, value in part.items() if key in _PROCESS and value is not None})

@@ -1,0 +1,62 @@
+"""A task as the scheduler knows it."""
+
+from __future__ import annotations
+
+import enum
+
+from dragon.workflows.batch.access import Access
+from dragon.workflows.batch.call import Call, Kind
+from dragon.workflows.batch.promise import Key, Promise
+
+__all__ = ["Entry", "Need", "State", "worded_key"]
+
+
+class State(enum.IntEnum):
+    """Where a task is. A task that was cancelled goes from any state to ENDED."""
+
+    WAITING = 0  # for other tasks
+    READY = 1  # for a place among those that are sent to the workers
+    SENT = 2  # a worker has it, or will
+    ENDED = 3
+
+
+class Need(enum.IntEnum):
+    """Why a task has to wait for another."""
+
+    RESULT = 0
+    DATA = 1  # it reads what the other writes
+    ORDER = 2  # it writes what the other uses
+
+
+class Entry(Promise):
+    """A task and its place in the order of tasks. What it needs no more it lets go of."""
+
+    __slots__ = ("accesses", "call", "dependents", "ends", "inputs", "kind", "missing", "name", "number", "running",
+                 "slot", "state", "timeout", "watchers", "weight")  # fmt: skip
+
+    def __init__(self, key: Key, number: int, call: Call) -> None:
+        super().__init__(key)
+        self.number = number
+        self.call: Call | None = call
+        self.kind: Kind = call.kind
+        self.name = call.name
+        self.timeout = call.timeout
+        self.weight = call.weight
+        self.state = State.WAITING
+        self.missing = 0
+        self.slot = -1
+        self.inputs: list[Entry] = []
+        self.dependents: list[tuple[Entry, Need]] = []
+        self.accesses: list[Access] = []
+        self.running: tuple[int, int] | None = None  # its process or group, as the worker tells it
+        self.watchers: list[int] = []  # the clients to be told of its end
+        self.ends: Promise | None = None  # fulfilled when what was cancelled has gone
+
+    def __str__(self) -> str:
+        return worded_key(self.key, self.name)
+
+
+def worded_key(key: Key, name: str) -> str:
+    """How a task is called in messages."""
+    uid = f"{key[0]}-{key[1]}"
+    return f"task {uid} ({name})" if name and name != uid else f"task {uid}"

@@ -1,0 +1,66 @@
+"""What is asked for of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dragon.infrastructure.facts import PMIBackend
+from dragon.native.process import ProcessTemplate
+from dragon.native.process_group import ProcessGroup
+from dragon.workflows.batch.access import Access
+from dragon.workflows.batch.call import NEVER, Kind, Work, function_work, job_work, process_work
+from dragon.workflows.batch.logs import checked_stream
+
+if TYPE_CHECKING:
+    from dragon.workflows.batch.batch import Batch
+    from dragon.workflows.batch.task import Task
+
+__all__ = ["Options"]
+
+
+class Options:
+    """What is asked for of a task, before it is submitted. Made by Batch.options()."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        reads: Iterable[Access] | None,
+        writes: Iterable[Access] | None,
+        name: str | None,
+        timeout: float | None,
+        stdout: Any,
+        stderr: Any,
+        pmi: PMIBackend | str | None,
+    ) -> None:
+        self._batch = batch
+        self._accesses = [*(reads or ()), *(writes or ())]
+        if not all(isinstance(one, Access) for one in self._accesses):
+            raise TypeError("reads and writes are lists of what Batch.read() and Batch.write() return")
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
+        self._name = name or ""
+        self._timeout = NEVER if timeout is None else timeout
+        self._streams = checked_stream("stdout", stdout), checked_stream("stderr", stderr)
+        self._pmi = pmi
+
+    def function(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task:
+        """Submit `target(*args, **kwargs)`. Raises what pickling that raises, SubmitAfterCloseError after the end."""
+        return self._submit(Kind.FUNCTION, function_work(target, args, kwargs), 1, None)
+
+    def process(self, template: ProcessTemplate) -> Task:
+        """Submit a process, whose exit code is the result. Without a node in its policy it runs on the batch's."""
+        return self._submit(Kind.PROCESS, process_work(template), 1, [template])
+
+    def job(self, templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
+        """Submit processes that run together: pairs of how many, and which. If one fails, the others are ended.
+
+        Raises RuntimeError for a `pmi` that there is not.
+        """
+        ProcessGroup(pmi=self._pmi)  # which raises for a backend that there is not
+        templates = list(templates)
+        work, weight = job_work(templates, self._pmi)
+        return self._submit(Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)])
+
+    def _submit(self, kind: Kind, work: Work, weight: int, ranks: list[ProcessTemplate] | None) -> Task:
+        return self._batch._submit(kind, work, weight, ranks, self._accesses, self._name, self._timeout, self._streams)

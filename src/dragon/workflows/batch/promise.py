@@ -1,0 +1,45 @@
+"""The outcome of a task, to come."""
+
+from __future__ import annotations
+
+import threading
+
+from dragon.workflows.batch.outcome import Outcome
+
+__all__ = ["Key", "Promise"]
+
+Key = tuple[int, int]
+"""How a task is named in its batch: by the number of the client that submitted it, and its number among that one's."""
+
+
+class Promise:
+    """The outcome of one task. It is set once, by one thread."""
+
+    __slots__ = ("__weakref__", "_set", "key", "outcome")
+
+    _lock = threading.Lock()
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.outcome: Outcome | None = None
+        self._set: threading.Event | None = None
+
+    def fulfil(self, outcome: Outcome) -> None:
+        """Set the outcome and wake whoever waits for it."""
+        with Promise._lock:
+            self.outcome = outcome
+            waited_for = self._set
+        if waited_for is not None:
+            waited_for.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether there is an outcome within `timeout` seconds."""
+        if self.outcome is not None:
+            return True
+        with Promise._lock:
+            if self.outcome is not None:
+                return True
+            if self._set is None:
+                self._set = threading.Event()
+        # A lock cannot wait for longer.
+        return self._set.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))

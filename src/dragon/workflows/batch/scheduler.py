@@ -1,0 +1,398 @@
+"""The order of a batch's tasks: what waits for what, what is sent to the workers, what came back.
+
+It lives in the process that made the batch. One thread of it takes what the workers and the other clients tell; whoever
+submits in this process changes the order of tasks directly. All of it holds the same lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dragon.infrastructure.errors import DestroyedError
+from dragon.runtime.handle import Channel, Words
+from dragon.workflows.batch.access import Accesses
+from dragon.workflows.batch.call import NEVER, Call, Kind
+from dragon.workflows.batch.crew import LOST, UNACCOUNTED, Crew
+from dragon.workflows.batch.entry import Entry, Need, State
+from dragon.workflows.batch.errors import (
+    BatchError,
+    SubmitAfterCloseError,
+)
+from dragon.workflows.batch.failures import cancellation, given_up, inherited, overdue, unwritten
+from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
+from dragon.workflows.batch.places import Places
+from dragon.workflows.batch.promise import Key, Promise
+from dragon.workflows.batch.timers import Timers
+from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claimed, queued, worker_of
+
+__all__ = ["Scheduler"]
+
+# Told by itself; the first words of what other clients tell are above.
+STOP = 4
+
+_AT_A_TIME = 256  # messages that are taken before others get the lock
+_UNTIL_SENT_AGAIN = 0.5
+_PATIENCE = 5.0  # between the two signals to what was cancelled
+
+
+class Scheduler:
+    """The tasks of one batch.
+
+    `crew` starts its workers, `most_jobs` run at a time. `ended` is called for each task that has ended, with the lock
+    held, and `told` for messages that are not the crew's.
+    """
+
+    def __init__(
+        self,
+        crew: Callable[[Channel, Channel, Words], Crew],
+        workers: int,
+        most_jobs: int | None = None,
+        *,
+        ended: Callable[[Entry], None],
+        told: Callable[[tuple[Any, ...]], None] = lambda message: None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.closed = False
+        self.broken = ""  # why no tasks can be run any more, if that is so
+        self._ended, self._told = ended, told
+        self._numbers = itertools.count(1)
+        self._unfinished: dict[int, Entry] = {}
+        self._ending: dict[int, Entry] = {}
+        self._places = Places(workers, most_jobs)
+        self._accesses = Accesses()
+        self._timers = Timers(self._unfinished)
+        self.events, self._tasks = Channel(), Channel()
+        self._claims = Words(len(self._places))
+        self.crew = crew(self._tasks, self.events, self._claims)
+        self.thread = threading.Thread(target=self._serve, name="dragon-batch", daemon=True)
+        self.thread.start()
+
+    # ---- submitting
+
+    def submit(self, key: Key, call: Call, inputs: list[Entry]) -> Entry:
+        """A new task. Raises SubmitAfterCloseError after the end of the batch, BatchError if it is broken."""
+        with self.lock:
+            if self.broken:
+                raise BatchError(f"no task can be run any more: {self.broken}")
+            if self.closed:
+                raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
+            entry = Entry(key, next(self._numbers), call)
+            self._unfinished[entry.number] = entry
+            entry.inputs = inputs
+            failed = [f for one in inputs if (f := self._depend(entry, one, Need.RESULT))]
+            for before, reads in self._accesses.add(entry, call.accesses) if call.accesses else ():
+                if isinstance(before, str):
+                    failed.append(unwritten(before))
+                elif f := self._depend(entry, before, Need.DATA if reads else Need.ORDER):
+                    failed.append(f)
+            if failed:
+                self._complete(entry, failed[0])
+            elif not entry.missing:
+                self._make_ready(entry)
+        return entry
+
+    def _depend(self, entry: Entry, before: Entry, need: Need) -> Failure | None:
+        """Have a task wait for another; if that one has failed already, how the task fails for it."""
+        if before.outcome is None:
+            before.dependents.append((entry, need))
+            entry.missing += 1
+            return None
+        return inherited(before, before.outcome, need)
+
+    def _make_ready(self, entry: Entry) -> None:
+        entry.state = State.READY
+        self._places.wait(entry)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Send what may be sent."""
+        while entry := self._places.next():
+            entry.state = State.SENT
+            self._claims[entry.slot] = queued(entry.number)
+            self._put(entry)
+
+    def _put(self, entry: Entry) -> None:
+        """Send it, perhaps once more: whoever claims it first has it, and others that get it drop it."""
+        call = entry.call
+        assert call is not None
+        tells = entry.timeout < NEVER
+        try:
+            results = [one.outcome.sent() for one in entry.inputs if isinstance(one.outcome, Value)]
+            buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
+            self._tasks.put(
+                (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams)
+            )
+        except Exception as error:
+            failure = Failure.of(error)
+            self._after(0, lambda: self._complete(entry, failure))
+
+    # ---- ending
+
+    def _complete(self, entry: Entry, outcome: Outcome, stays: bool = False) -> None:
+        """A task has ended, and with it those that cannot start any more. `stays`: its place is still in use."""
+        ending: deque[tuple[Entry, Outcome]] = deque([(entry, outcome)])
+        while ending:
+            one, outcome = ending.popleft()
+            if one.outcome is not None:
+                continue
+            self._unfinished.pop(one.number, None)
+            if one.state == State.SENT and not stays:
+                self._places.leave(one)
+            stays = False
+            one.state = State.ENDED
+            one.call, one.inputs = None, []
+            if one.accesses:
+                self._accesses.ended(one, f"{one}: {outcome.brief}" if isinstance(outcome, Failure) else "")
+            one.fulfil(outcome)
+            self._ended(one)
+            dependents, one.dependents = one.dependents, []
+            for dependent, need in dependents:
+                if dependent.outcome is not None:
+                    continue
+                dependent.missing -= 1
+                if failure := inherited(one, outcome, need):
+                    ending.append((dependent, failure))
+                elif not dependent.missing:
+                    self._make_ready(dependent)
+        self._fill()
+
+    # ---- cancelling
+
+    def cancel(self, entry: Entry, failure: Failure, running: bool = True) -> Promise | None:
+        """End a task with that outcome. What is fulfilled when it has gone; None if it ended before.
+
+        Without `running` one that runs is left alone, which gives None as well.
+        """
+        with self.lock:
+            if entry.outcome is not None:
+                return None
+            if entry.state != State.SENT or self._claims.swap_if(
+                entry.slot, queued(entry.number), cancelled(entry.number)
+            ):
+                self._complete(entry, failure)
+                gone = Promise(entry.key)
+                gone.fulfil(failure)
+                return gone
+            return self._end_running(entry, failure) if running else None
+
+    def _end_running(self, entry: Entry, failure: Failure) -> Promise | None:
+        number = entry.number
+        worker = worker_of(self._claims[entry.slot], number)
+        if worker is None:
+            return None  # its end is on its way here
+        if entry.kind == Kind.FUNCTION:
+            if not self._claims.swap_if(entry.slot, claimed(number, worker), cancelled(number)):
+                return None
+            self._after(_PATIENCE, self.crew.end_worker(worker))
+        elif entry.running is not None:
+            self._stop(entry)
+        entry.ends = Promise(entry.key)
+        self._ending[number] = entry
+        self._complete(entry, failure, stays=True)
+        return entry.ends
+
+    def _stop(self, entry: Entry) -> None:
+        """End the process or job of a task, asking first."""
+        assert entry.running is not None
+        self._after(_PATIENCE, self.crew.end_processes(entry.running))
+
+    def _gone(self, entry: Entry) -> None:
+        """What was cancelled while it ran has ended."""
+        self._places.leave(entry)
+        if entry.ends is not None and entry.outcome is not None:
+            entry.ends.fulfil(entry.outcome)
+        self._fill()
+
+    # ---- what is told
+
+    def _serve(self) -> None:
+        try:
+            while not self._take():
+                pass
+        except DestroyedError:
+            self._break("the run has ended")
+        except BaseException as error:
+            self._break(f"an error in the scheduler: {worded(error)}")  # nobody is to wait for ever
+            raise
+
+    def _take(self) -> bool:
+        """Take some of what was told; True at the end."""
+        try:
+            message = self.events.get(True, self._time_left())
+        except queue.Empty:
+            with self.lock:
+                self._call_timers()
+            return False
+        with self.lock:
+            for left in reversed(range(_AT_A_TIME)):
+                if message[0] == STOP:
+                    return True
+                self._heard(message)
+                if not left or self.events.empty():
+                    break
+                message = self.events.get_nowait()
+            self._call_timers()
+        return False
+
+    def _heard(self, message: tuple[Any, ...]) -> None:
+        kind = message[0]
+        if kind == ENDED:
+            _, number, succeeded, result = message
+            entry = self._unfinished.get(number)
+            if entry is not None:
+                self._complete(entry, received(result) if succeeded else result)
+            elif (entry := self._ending.pop(number, None)) is not None:
+                self._gone(entry)
+        elif kind == RUNS:
+            self._runs(*message[1:])
+        elif kind == LOST:
+            self._lost(*message[1:])
+        elif kind == UNACCOUNTED:
+            self._look_for_lost(message[1])
+        elif kind == REFUSES:
+            self.give_up(f"the initializer raised {message[1].text}")
+        else:
+            self._told(message)
+
+    def _runs(self, number: int, running: Any) -> None:
+        entry = self._unfinished.get(number) or self._ending.get(number)
+        if entry is None:
+            return
+        entry.running = running
+        if entry.outcome is not None and running is not None:
+            self._stop(entry)
+        elif entry.outcome is None and entry.timeout < NEVER:
+            self._timers.end_after(entry.timeout, number)
+
+    def _lost(self, number: int, error: BaseException) -> None:
+        """The worker that had this task is dead."""
+        entry = self._unfinished.get(number)
+        if entry is not None and self._is_unclaimed(entry):
+            self._put(entry)
+        elif entry is not None and not self._has_other_worker(entry):
+            if entry.running is not None:
+                self._stop(entry)
+            self._complete(entry, Failure.of(error))
+        elif entry is None and (entry := self._ending.pop(number, None)) is not None:
+            self._gone(entry)
+
+    def _has_other_worker(self, entry: Entry) -> bool:
+        worker = worker_of(self._claims[entry.slot], entry.number)
+        return worker is not None and self.crew.task_of(worker) == entry.number
+
+    def _is_unclaimed(self, entry: Entry) -> bool:
+        return entry.state == State.SENT and self._claims[entry.slot] == queued(entry.number)
+
+    def _look_for_lost(self, error: BaseException) -> None:
+        """A worker died, perhaps between taking a task and noting which. What nobody has claimed soon is sent again."""
+        if self.crew.is_broken:
+            self._break(f"no worker is left: {worded(error)}")
+            return
+        numbers = [number for number, entry in self._unfinished.items() if self._is_unclaimed(entry)]
+        if numbers:
+            self._after(_UNTIL_SENT_AGAIN, lambda: self._send_again(numbers))
+
+    def _send_again(self, numbers: list[int]) -> None:
+        for number in numbers:
+            entry = self._unfinished.get(number)
+            if entry is not None and self._is_unclaimed(entry):
+                self._put(entry)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers.call_after(seconds, call)
+        if threading.current_thread() is not self.thread:
+            self.events.put((RUNS, 0, None))  # it may wait for something later
+
+    def _time_left(self) -> float | None:
+        with self.lock:
+            return self._timers.left()
+
+    def _call_timers(self) -> None:
+        for call in self._timers.due_calls():
+            call()
+        for number in self._timers.overdue():
+            entry = self._unfinished[number]
+            self.cancel(entry, overdue(entry))
+
+    # ---- looking, and the end
+
+    def unfinished(self, client: int | None = None) -> list[Entry]:
+        """The tasks that have not ended, of one client or of all."""
+        with self.lock:
+            return [entry for entry in self._unfinished.values() if client in (None, entry.key[0])]
+
+    def runs(self, entry: Entry) -> bool:
+        """Whether a worker has begun that task."""
+        with self.lock:
+            sent = entry.state == State.SENT
+            return sent and worker_of(self._claims[entry.slot], entry.number) is not None
+
+    def give_up(self, why: str) -> None:
+        """No task is run any more, for this reason."""
+        self.crew.stop_replacing()
+        self._break(why)
+
+    def _break(self, why: str) -> None:
+        with self.lock:
+            self.broken = self.broken or why
+            self._fail_all(self.broken)
+
+    def _fail_all(self, why: str) -> None:
+        """Give every task that has not ended an error for an outcome."""
+        with self.lock:
+            self.closed = True
+            for entry in list(self._unfinished.values()):
+                self._complete(entry, given_up(entry, why))
+
+    def finish(self) -> None:
+        """Let the workers end; there is nothing left for them but the ends of what was cancelled."""
+        with self.lock:
+            self.closed = True
+            ends = self._ends()
+        deadline = time.monotonic() + 2 * _PATIENCE
+        for one in ends:
+            one.wait(max(0.0, deadline - time.monotonic()))
+        self.crew.finish(_PATIENCE)
+
+    def _ends(self) -> list[Promise]:
+        return [entry.ends for entry in self._ending.values() if entry.kind != Kind.FUNCTION and entry.ends]
+
+    def terminate(self, patience: float) -> None:
+        """Cancel all tasks; what does not end within `patience` seconds is killed."""
+        with self.lock:
+            self.closed = True
+            self.crew.stop_replacing()
+            for entry in list(self._unfinished.values()):
+                self.cancel(entry, cancellation(entry))
+            ends = self._ends()
+        deadline = time.monotonic() + patience
+        for one in ends:
+            one.wait(max(0.0, deadline - time.monotonic()))
+        with self.lock:
+            for call in self._timers.due_calls(early=True):
+                call()  # the second signals, to whatever is left
+        self.crew.terminate(max(0.1, deadline - time.monotonic()))
+        self._fail_all("the batch was terminated")
+
+    def end(self) -> None:
+        """End the workers and the thread, whatever they do."""
+        with self.lock:
+            for entry in [*self._unfinished.values(), *self._ending.values()]:
+                if entry.running is not None:
+                    self.crew.end_processes(entry.running)()
+        self.crew.terminate()
+        self._fail_all("the batch has ended")
+        if self.thread.is_alive():
+            try:
+                self.events.put((STOP,))
+            except DestroyedError:
+                pass  # the run has ended, which ends the thread as well
+            if threading.current_thread() is not self.thread:  # which may find that nobody has the batch any more
+                self.thread.join()

@@ -1,0 +1,118 @@
+"""A task, for whoever submitted it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dragon.workflows.batch.call import NEVER, Kind, Output
+from dragon.workflows.batch.errors import BatchError, TaskNotReadyError
+from dragon.workflows.batch.logs import read_files
+from dragon.workflows.batch.promise import Promise
+
+if TYPE_CHECKING:
+    from dragon.workflows.batch.batch import Batch
+
+__all__ = ["Task"]
+
+
+class Task:
+    """Something that a batch runs: made by Batch.function(), process() and job().
+
+    As an argument of another task it stands for its result. Sent to another process by any other way it is the same
+    task there, as long as the process that submitted it keeps it.
+    """
+
+    __slots__ = ("__weakref__", "_batch", "_promise", "kind", "name", "output", "weight")
+
+    def __init__(self, batch: Batch, promise: Promise, kind: Kind, name: str, weight: int, output: Output) -> None:
+        self._batch = batch
+        self._promise = promise
+        self.kind = kind
+        self.name = name
+        self.weight = weight
+        self.output = output
+
+    @property
+    def uid(self) -> str:
+        """Its name in the batch: "client-number", the process that made the batch being client 0."""
+        client, number = self._promise.key
+        return f"{client}-{number}"
+
+    def get(self, block: bool = True, timeout: float | None = NEVER) -> Any:
+        """What it returned: a function's value; the exit code of a process; of a job 0, or the exit code of the rank
+        that failed first.
+
+        Raises what the function raised, TaskNotReadyError (a TimeoutError) where the task has not ended within
+        `timeout` seconds, at once without `block`; TaskCancelledError if it or a task that it needs was cancelled,
+        TimeoutError if it ran for longer than it may, WorkerLostError if its worker died,
+        ReadAfterWriteDependencyError if what it reads was not written.
+        """
+        self._wait(block, timeout)
+        assert self._promise.outcome is not None
+        return self._promise.outcome.get()
+
+    def _wait(self, block: bool, timeout: float | None) -> None:
+        if not self._promise.wait(timeout if block else 0):
+            after = f" within {timeout} s" if block else ""
+            raise TaskNotReadyError(f"{self!r} has not ended{after}")
+
+    def cancel(self, timeout: float | None = 10.0) -> bool:
+        """Have it not run, or end it if it does. Whether that happened, and what ran is gone, within `timeout` seconds.
+
+        False for a task that has ended already. Tasks that need its result are cancelled with it.
+        """
+        return self._batch._client.cancel(self._promise, timeout)
+
+    def done(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self._promise.outcome is not None
+
+    def log_paths(self) -> dict[str, list[str]]:
+        """The files that its output goes to, by rank: "stdout" and "stderr"."""
+        return {"stdout": list(self.output.stdout), "stderr": list(self.output.stderr)}
+
+    @property
+    def stdout_path(self) -> str | None:
+        """The file that its stdout goes to, that of rank 0 of a job; None if it goes to none."""
+        return self.output.stdout[0] if self.output.stdout else None
+
+    @property
+    def stderr_path(self) -> str | None:
+        """The file that its stderr goes to, that of rank 0 of a job; None if it goes to none."""
+        return self.output.stderr[0] if self.output.stderr else None
+
+    def get_stdout(
+        self, block: bool = True, timeout: float | None = NEVER, encoding: str | None = "utf-8"
+    ) -> str | bytes:
+        """What it wrote to stdout, all ranks of a job in order; as bytes without an encoding.
+
+        Raises TaskNotReadyError where it has not ended, as get() does, BatchError if its output goes to no file.
+        """
+        return self._read("stdout", self.output.stdout, block, timeout, encoding)
+
+    def get_stderr(
+        self, block: bool = True, timeout: float | None = NEVER, encoding: str | None = "utf-8"
+    ) -> str | bytes:
+        """The same for stderr."""
+        return self._read("stderr", self.output.stderr, block, timeout, encoding)
+
+    def _read(
+        self, name: str, paths: list[str], block: bool, timeout: float | None, encoding: str | None
+    ) -> str | bytes:
+        if not paths:
+            raise BatchError(f"the {name} of {self!r} goes to no file: Batch(task_logs=True) keeps that of every task")
+        self._wait(block, timeout)
+        data = read_files(paths)
+        return data if encoding is None else data.decode(encoding, errors="replace")
+
+    def __repr__(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        return f"<Task {self.uid}{named}>"
+
+    def __reduce__(self) -> Any:
+        self._batch._client.export(self._promise)
+        return _restore, (self._batch, self._promise.key, self.kind, self.name, self.weight, self.output)
+
+
+def _restore(batch: Batch, key: tuple[int, int], *fields: Any) -> Task:
+    return Task(batch, batch._client.known(key), *fields)

@@ -1,0 +1,228 @@
+"""What a worker of a batch does: it takes a task, claims it, runs it and says how it ended.
+
+A task is claimed by a word that the scheduler can change too: whoever changes it first has the task, or has cancelled
+it. So a task that was cancelled in time never runs, and a worker is ended for the task that it was to be ended for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.process import Process, ProcessTemplate
+from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+from dragon.native.template import DEVNULL, STDOUT, STREAMS
+from dragon.native.workers import FINISHED
+from dragon.runtime.handle import Channel, Words
+from dragon.runtime.serialization import loads
+from dragon.workflows.batch.call import Kind, Streams, substituted
+from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
+
+__all__ = [
+    "ENDED",
+    "GROUP",
+    "PROCESS",
+    "REFUSES",
+    "RUNS",
+    "Plan",
+    "Setting",
+    "cancelled",
+    "claimed",
+    "queued",
+    "work",
+    "worker_of",
+]
+
+# The first word of what a worker tells.
+RUNS, ENDED, REFUSES = 0, 1, 5
+PROCESS, GROUP = 0, 1
+"""What runs: the process of that puid, or the group of that number."""
+
+_STATES = 20  # bits of a claim that say what happened to the task; those above are its number
+_CANCELLED, _FIRST_WORKER = 1, 2
+
+# number, slot, kind, whether to tell of the start, the call, its buffers, results of other tasks, streams
+TaskMessage = tuple[int, int, int, bool, bytes, list[Any], list[Sent], Streams]
+
+
+def queued(number: int) -> int:
+    """A claim that says: nobody has the task of that number yet."""
+    return number << _STATES
+
+
+def cancelled(number: int) -> int:
+    """A claim that says: nobody will run it, or who does will end."""
+    return number << _STATES | _CANCELLED
+
+
+def claimed(number: int, worker: int) -> int:
+    """A claim that says: that worker has it."""
+    return number << _STATES | _FIRST_WORKER + worker
+
+
+def worker_of(claim: int, number: int) -> int | None:
+    """The worker that has the task of that number, if one has."""
+    worker = claim - claimed(number, 0)
+    return worker if 0 <= worker < 1 << _STATES else None
+
+
+class Plan(NamedTuple):
+    """Where the workers go, what they call first (a function and its arguments), and the nodes of jobs (none: all)."""
+
+    policies: list[Policy | None]
+    initializer: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+    hosts: tuple[str, ...] = ()
+
+
+class Setting(NamedTuple):
+    """What all workers of a batch share."""
+
+    tasks: Channel
+    events: Channel
+    claims: Words
+    doing: Words
+    plan: Plan
+
+
+def work(index: int, setting: Setting) -> None:
+    """A worker's loop, until None comes (and stays for the others)."""
+    tasks, events, claims, doing, plan = setting
+    if plan.initializer is not None:
+        function, arguments = plan.initializer
+        try:
+            function(*arguments)
+        except Exception as error:
+            events.put((REFUSES, Failure.of(error, with_traceback=True)))
+            doing[index] = FINISHED
+            return
+    while True:
+        message = tasks.get()
+        if message is None:
+            tasks.put(None)
+            doing[index] = FINISHED
+            return
+        number, slot, kind = message[:3]
+        mine = claimed(number, index)
+        doing[index] = number
+        if claims.swap_if(slot, queued(number), mine):
+            ended = _run(Kind(kind), message, setting)
+            if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, queued(number)):
+                return  # it was cancelled meanwhile, and this process is about to be killed
+            _tell(events, number, ended)
+        doing[index] = 0
+        del message  # and with it the memory that it lies in
+
+
+def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
+    try:
+        events.put((ENDED, number, *ended))
+    except MemoryError as error:  # the result is too large
+        events.put((ENDED, number, False, Failure.of(error)))
+
+
+def _run(kind: Kind, message: TaskMessage, setting: Setting) -> tuple[bool, Any]:
+    """(True, its result for a message) or (False, a Failure)."""
+    number, _, _, tells, data, buffers, inputs, streams = message
+    try:
+        target, args, kwargs = loads(data, buffers)
+        if inputs:
+            values = [unpack(sent) for sent in inputs]
+            args, kwargs = substituted(kind, args, kwargs, Input, lambda one: values[one.index])
+        if kind == Kind.FUNCTION:
+            if tells:
+                setting.events.put((RUNS, number, None))
+            if streams == (None, None):
+                return True, pack(target(*args, **kwargs))
+            with _redirected(streams):
+                return True, pack(target(*args, **kwargs))
+        if kind == Kind.PROCESS:
+            return True, (None, [], _run_process(number, args[0], streams, setting))
+        return True, (None, [], _run_job(number, args[0], args[1], streams, setting))
+    except Exception as error:
+        return False, Failure.of(error, with_traceback=True)
+    except SystemExit as error:
+        return False, Failure.of(RuntimeError(f"the task called sys.exit({error.code!r})"))
+
+
+@contextmanager
+def _redirected(streams: Streams) -> Iterator[None]:
+    """This process's own output goes there in the block."""
+    saved = [os.dup(1), os.dup(2)]
+    sys.stdout.flush()
+    try:
+        for number, stream in zip((1, 2), streams, strict=True):
+            if stream is not None:
+                _redirect(number, stream)
+        yield
+    finally:
+        for file in (sys.stdout, sys.stderr):
+            with suppress(ValueError):  # the task has closed it
+                file.flush()
+        for number, fd in zip((1, 2), saved, strict=True):
+            os.dup2(fd, number)
+            os.close(fd)
+
+
+def _redirect(number: int, stream: int | str) -> None:
+    if stream == STDOUT:
+        os.dup2(1, number)
+        return
+    path = os.devnull if stream == DEVNULL else str(stream).replace("{rank}", "0")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(fd, number)
+    os.close(fd)
+
+
+def _run_process(number: int, template: ProcessTemplate, streams: Streams, setting: Setting) -> int:
+    template = _written(template, streams, 0)
+    if template.policy is None or template.policy.placement == Policy.Placement.DEFAULT:
+        # The place among the tasks is one of this node's.
+        template.policy = Policy.merge(Policy(placement=Policy.Placement.LOCAL), template.policy)
+    process = Process.from_template(template)
+    process.start()
+    setting.events.put((RUNS, number, (PROCESS, process.puid)))
+    code = process.join()
+    assert code is not None
+    return code
+
+
+def _run_job(
+    number: int, templates: list[tuple[int, ProcessTemplate]], pmi: Any, streams: Streams, setting: Setting
+) -> int:
+    """0, or the exit code of the rank that failed first."""
+    ranks = [template for nproc, template in templates for _ in range(nproc)]
+    group = ProcessGroup(pmi=pmi)
+    for rank, template in enumerate(ranks):
+        group.add_process(1, _on_hosts(_written(template, streams, rank), setting.plan.hosts, rank))
+    group.init()
+    try:
+        group.start()
+        setting.events.put((RUNS, number, (GROUP, group._number)))
+        try:
+            group.join()
+        except DragonUserCodeError:
+            pass  # its exit code is the result, and what it wrote has been written
+        return next((code for _, code in group.exit_status if code), 0)
+    finally:
+        group.close()
+
+
+def _written(template: ProcessTemplate, streams: Streams, rank: int) -> ProcessTemplate:
+    """The description with the task's output where it has none of its own."""
+    values = {**template.get_sdict(), "policy": template.policy}
+    for name, stream in zip(STREAMS[1:], streams, strict=True):
+        if values[name] is None:
+            values[name] = stream.replace("{rank}", str(rank)) if isinstance(stream, str) else stream
+    return ProcessTemplate(**values)
+
+
+def _on_hosts(template: ProcessTemplate, hosts: tuple[str, ...], rank: int) -> ProcessTemplate:
+    policy = template.policy
+    if hosts and (policy is None or policy.placement in (Policy.Placement.DEFAULT, Policy.Placement.ANYWHERE)):
+        here = Policy(placement=Policy.Placement.HOST_NAME, host_name=hosts[rank % len(hosts)])
+        template.policy = Policy.merge(policy, here)
+    return template

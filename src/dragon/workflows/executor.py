@@ -1,0 +1,213 @@
+"""An executor in the manner of concurrent.futures, on workers of the run."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import util as mp_util
+from typing import Any, TypeVar
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.machine import cpu_count
+from dragon.native.workers import WorkerLostError
+from dragon.runtime.serialization import dumps
+from dragon.workflows.batch.call import NEVER, Call, Kind
+from dragon.workflows.batch.crew import Crew
+from dragon.workflows.batch.entry import Entry
+from dragon.workflows.batch.errors import BatchError
+from dragon.workflows.batch.outcome import Failure
+from dragon.workflows.batch.scheduler import Scheduler
+from dragon.workflows.batch.worker import Plan
+
+__all__ = ["DragonExecutor", "LostTaskError"]
+
+_T = TypeVar("_T")
+
+
+class LostTaskError(WorkerLostError, BrokenProcessPool):
+    """The worker died in the middle of this task. Another has taken its place; other tasks are not touched."""
+
+
+_CANCELLED = Failure.of(CancelledError())
+
+
+class _Future(Future[_T]):
+    """A future whose task can be taken back as long as no worker has begun it."""
+
+    # Those of a call that has not ended; a future keeps its executor.
+    _entry: Entry | None = None
+    _executor: DragonExecutor | None = None
+
+    def cancel(self) -> bool:
+        """Whether it will not run. One that runs or has ended cannot be cancelled."""
+        if self.cancelled():
+            return True
+        entry, executor = self._entry, self._executor
+        if entry is None or executor is None:
+            return False
+        if executor._scheduler.cancel(entry, _CANCELLED, running=False) is None:
+            return False
+        super().cancel()
+        return True
+
+    def running(self) -> bool:
+        """Whether a worker has begun it."""
+        entry, executor = self._entry, self._executor
+        return entry is not None and executor is not None and executor._scheduler.runs(entry)
+
+
+class DragonExecutor(Executor):
+    """Runs calls in worker processes, on all nodes of the run.
+
+    Args:
+        max_workers: number of workers (default: one per CPU of the run).
+        initializer, initargs: called in every worker first. If it raises, the executor is broken.
+        policy: where the workers run: a policy for all, or one for each, which says how many there are. Workers of
+            which no policy names the node go round robin over the nodes.
+
+    A task whose worker dies raises LostTaskError, which is a BrokenExecutor; the other tasks go on. When none can go
+    on, every future raises BrokenProcessPool, and so does submit(). Raises ValueError for less than one worker.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Iterable[Any] = (),
+        *,
+        policy: Policy | list[Policy] | None = None,
+    ) -> None:
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        if isinstance(policy, list):
+            if max_workers is not None and max_workers != len(policy):
+                raise ValueError(f"there are {len(policy)} policies for {max_workers} workers")
+            policies: list[Policy | None] = [*policy]
+        else:
+            policies = [policy] * (cpu_count() if max_workers is None else max_workers)
+        if not policies:
+            raise ValueError("max_workers must be at least 1")
+        self._max_workers = len(policies)
+        self._numbers = itertools.count()
+        self._futures: dict[int, _Future[Any]] = {}
+        self._ended: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        plan = Plan(policies, None if initializer is None else (initializer, tuple(initargs)))
+        self._scheduler = Scheduler(functools.partial(Crew, plan), len(policies), ended=self._ended.put)
+        # Callbacks of users run in a thread of their own: they may wait for locks, also for those of who submits.
+        self._thread = threading.Thread(
+            target=_settle, args=(self._ended, self._futures, self._scheduler), name="dragon-executor", daemon=True
+        )
+        self._thread.start()
+        self._end = mp_util.Finalize(self, _end, (self._scheduler, self._ended), exitpriority=15)
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Have `fn(*args, **kwargs)` called; its future. Raises what pickling the call raises, RuntimeError after
+        shutdown(), BrokenProcessPool when it is broken."""
+        if self._closed and not self._scheduler.broken:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        buffers: list[Any] = []
+        data = dumps((fn, args, kwargs), buffers.append)
+        call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1)
+        future: _Future[_T] = _Future()
+        number = next(self._numbers)
+        self._futures[number] = future
+        try:
+            entry = self._scheduler.submit((0, number), call, [])
+        except BatchError as error:
+            self._futures.pop(number, None)
+            if self._scheduler.broken:
+                raise BrokenProcessPool(str(error)) from None
+            raise RuntimeError("cannot schedule new futures after shutdown") from None
+        future._entry, future._executor = entry, self
+        return future
+
+    def map(
+        self, fn: Callable[..., _T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[_T]:
+        """`fn` of the elements of each iterable, in order; `chunksize` calls to a task.
+
+        The iterator raises what a call raised, and TimeoutError if a result is not there `timeout` seconds after this
+        call. The calls that were not begun are cancelled when it is given up.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        elements = zip(*iterables, strict=False)
+        chunks = iter(lambda: tuple(itertools.islice(elements, chunksize)), ())
+        results = super().map(functools.partial(_call_each, fn), chunks, timeout=timeout)
+        return itertools.chain.from_iterable(results)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls; the workers end when all are done. With `wait` that is waited for."""
+        with self._closing:
+            self._closed = True
+            if cancel_futures:
+                for future in list(self._futures.values()):
+                    future.cancel()
+            if wait:
+                self._finish()
+            elif self._scheduler.unfinished():
+                # Not a daemon: the program does not end before its calls have.
+                threading.Thread(target=self._finish, name="dragon-executor-shutdown").start()
+            else:
+                self._finish()
+
+    def terminate_workers(self) -> None:
+        """End the workers now; what they have not done raises BrokenProcessPool."""
+        self._closed = True
+        self._scheduler.give_up("the workers were terminated")
+        self._end()
+
+    def _finish(self) -> None:
+        while unfinished := self._scheduler.unfinished():
+            for entry in unfinished:
+                entry.wait(None)
+        if self._end.still_active():
+            self._scheduler.finish()
+            self._end()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _call_each(fn: Callable[..., _T], chunk: tuple[tuple[Any, ...], ...]) -> list[_T]:
+    return [fn(*args) for args in chunk]
+
+
+def _settle(ended: queue.SimpleQueue[Entry | None], futures: dict[int, _Future[Any]], scheduler: Scheduler) -> None:
+    """Give the futures of tasks that have ended their results."""
+    while (entry := ended.get()) is not None:
+        future = futures.pop(entry.key[1], None)
+        if future is None:
+            continue  # submitting it has failed
+        future._entry = future._executor = None
+        if entry.outcome is _CANCELLED:
+            Future.cancel(future)
+            future.set_running_or_notify_cancel()
+            continue
+        assert entry.outcome is not None
+        try:
+            value = entry.outcome.get()
+        except BaseException as error:
+            future.set_exception(_as_in_pools(error, scheduler.broken))
+        else:
+            future.set_result(value)
+        del future, entry
+
+
+def _as_in_pools(error: BaseException, broken: str) -> BaseException:
+    if isinstance(error, WorkerLostError):
+        return LostTaskError(str(error))
+    if isinstance(error, BatchError) and broken:
+        return BrokenProcessPool(str(error))
+    return error
+
+
+def _end(scheduler: Scheduler, ended: queue.SimpleQueue[Entry | None]) -> None:
+    scheduler.end()
+    ended.put(None)

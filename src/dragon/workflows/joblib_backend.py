@@ -1,0 +1,86 @@
+"""joblib on workers of the run: importing this module registers the backend "dragon"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from dragon.native.machine import cpu_count
+from dragon.workflows.executor import DragonExecutor
+
+try:
+    from joblib import register_parallel_backend
+    from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "dragon.workflows.joblib_backend needs joblib: pip install dragon-runtime[joblib]"
+    ) from error
+
+__all__ = ["DragonBackend"]
+
+
+class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+    """Runs the calls of joblib.Parallel in worker processes, on all nodes of the run.
+
+    Takes what DragonExecutor takes by name: `parallel_config(backend="dragon", policy=...)`. With n_jobs=-1 there is
+    one worker for each CPU of the run.
+    """
+
+    supports_retrieve_callback = True
+    supports_sharedmem = False
+    uses_threads = False
+    default_n_jobs = -1
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._executor: DragonExecutor | None = None
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """How many workers there are for that number of jobs. Raises ValueError for 0."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs is None:
+            n_jobs = self.default_n_jobs
+        return n_jobs if n_jobs > 0 else max(1, cpu_count() + 1 + n_jobs)
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+        """Start the workers."""
+        self.parallel = parallel
+        # What joblib adds for its own pools means nothing here.
+        own = {key: value for key, value in {**self.backend_kwargs, **options}.items() if key in _OPTIONS}
+        workers = self.effective_n_jobs(n_jobs)
+        self._executor = DragonExecutor(workers, **own)
+        return workers
+
+    def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
+        """Have it called; `callback` gets the future when it has ended."""
+        assert self._executor is not None
+        future = self._executor.submit(func)
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        """What a call returned; raises what it raised."""
+        return out.result()
+
+    def terminate(self) -> None:
+        """End the workers."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
+            self.reset_batch_stats()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """End the workers though they have not finished; with `ensure_ready` there are new ones then."""
+        if self._executor is not None:
+            self._executor.terminate_workers()
+            self._executor = None
+        if ensure_ready:
+            self.configure(n_jobs=self.parallel.n_jobs, parallel=self.parallel)
+
+
+_OPTIONS = {"initializer", "initargs", "policy"}
+
+register_parallel_backend("dragon", DragonBackend)

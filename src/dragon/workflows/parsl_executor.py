@@ -1,0 +1,95 @@
+"""Parsl's tasks on workers of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from dragon.infrastructure.policy import Policy
+from dragon.workflows.executor import DragonExecutor
+
+try:
+    from parsl.executors.base import ParslExecutor
+    from parsl.executors.errors import UnsupportedFeatureError
+    from parsl.utils import RepresentationMixin
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("Dragon's executors for Parsl need it: pip install dragon-runtime[parsl]") from error
+
+__all__ = ["DragonParslExecutor", "DragonPoolExecutor"]
+
+
+class DragonParslExecutor(ParslExecutor, RepresentationMixin):  # type: ignore[misc]
+    """What all executors for Parsl here have in common: the run's nodes are there, none are asked for."""
+
+    def __init__(self, label: str, storage_access: list[Any] | None, working_dir: str | None) -> None:
+        super().__init__()
+        self.label = label
+        self.storage_access = storage_access
+        self.working_dir = working_dir
+
+    def check(self, resource_specification: dict[str, Any]) -> None:
+        """Raises UnsupportedFeatureError for any request of resources: a policy says where the workers run."""
+        if resource_specification:
+            raise UnsupportedFeatureError("resource_specification", type(self).__name__, "")
+
+    def scale_out(self, blocks: int = 1) -> list[str]:
+        """Raises NotImplementedError: the nodes are those of the run."""
+        raise NotImplementedError("the nodes are those of the run; start it on more of them")
+
+    def scale_in(self, blocks: int) -> list[str]:
+        """Raises NotImplementedError: the nodes are those of the run."""
+        raise NotImplementedError("the nodes are those of the run; start it on fewer of them")
+
+    def monitor_resources(self) -> bool:
+        """False: a worker does one task after the other, and Parsl would start a process in each to watch it."""
+        return False
+
+
+class DragonPoolExecutor(DragonParslExecutor):
+    """Runs apps in a pool of worker processes, on all nodes of the run.
+
+    Args:
+        label: its name, by which apps choose it.
+        max_processes: number of workers.
+        storage_access, working_dir: as Parsl's own executors have them.
+        policy: where the workers run, as for DragonExecutor.
+    """
+
+    def __init__(
+        self,
+        label: str = "dragon",
+        max_processes: int = 2,
+        storage_access: list[Any] | None = None,
+        working_dir: str | None = None,
+        policy: Policy | list[Policy] | None = None,
+    ) -> None:
+        super().__init__(label, storage_access, working_dir)
+        self.max_processes = max_processes
+        self.policy = policy
+        self._pool: DragonExecutor | None = None
+
+    def start(self) -> None:
+        """Start the workers."""
+        workers = None if isinstance(self.policy, list) else self.max_processes
+        self._pool = DragonExecutor(workers, policy=self.policy)
+
+    def submit(
+        self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        """Have it called. Raises UnsupportedFeatureError for a resource specification."""
+        self.check(resource_specification)
+        return self.pool.submit(func, *args, **kwargs)
+
+    @property
+    def pool(self) -> DragonExecutor:
+        """The workers. Raises RuntimeError before start()."""
+        if self._pool is None:
+            raise RuntimeError(f"the executor {self.label!r} was not started; Parsl does that when it is loaded")
+        return self._pool
+
+    def shutdown(self) -> None:
+        """End the workers when they have done what was submitted."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        super().shutdown()

@@ -1,0 +1,716 @@
+"""Batches: tasks that depend on each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragon
+from conftest import Site
+from dragon.infrastructure.policy import Policy
+from dragon.native import Event, Queue
+from dragon.native.process import Popen, Process, ProcessTemplate
+from dragon.native.workers import WorkerLostError
+from dragon.workflows.batch import (
+    Batch,
+    BatchError,
+    ReadAfterWriteDependencyError,
+    SubmitAfterCloseError,
+    Task,
+    TaskCancelledError,
+    TaskNotReadyError,
+)
+
+
+@pytest.fixture(scope="module")
+def batch() -> Iterator[Batch]:
+    """One for all tests that leave it as it was."""
+    with Batch(workers_per_node=2) as shared:
+        yield shared
+
+
+@pytest.fixture
+def alone() -> Iterator[Batch]:
+    """One with a single worker."""
+    with Batch(workers_per_node=1) as own:
+        yield own
+
+
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+def fail(text: str) -> None:
+    raise KeyError(text)
+
+
+def write_line(path: Path, line: str) -> None:
+    time.sleep(0.01)
+    with path.open("a") as file:
+        file.write(line + "\n")
+
+
+def wait_for(event: Any) -> str:
+    event.wait(60)
+    return "waited"
+
+
+def announce_and_sleep(queue: Any) -> None:
+    queue.put(os.getpid())
+    time.sleep(1000)
+
+
+def kill_myself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave() -> None:
+    sys.exit(7)
+
+
+def shell(command: str, **options: Any) -> ProcessTemplate:
+    return ProcessTemplate("sh", ["-c", command], **options)
+
+
+# ---- results
+
+
+def test_a_function_runs_and_its_result_comes_back(batch: Batch) -> None:
+    task = batch.function(add, 1, 2)
+    assert task.get() == 3
+    assert task.get() == 3  # as often as it is asked for
+
+
+def test_dragon_offers_it_by_its_own_name() -> None:
+    assert dragon.Batch is Batch
+
+
+def test_the_first_result_comes_in_well_under_a_second(site: Site) -> None:
+    done = site.python("""
+        import time
+        start = time.perf_counter()
+        from dragon.workflows.batch import Batch
+
+        def one():
+            return 1
+
+        if __name__ == "__main__":
+            with Batch() as batch:
+                batch.function(one).get()
+                print(time.perf_counter() - start)
+    """)
+    assert float(done.stdout) < 5, "generous: a machine may be busy"
+
+
+def test_lambdas_and_large_arrays_are_sent(batch: Batch) -> None:
+    np = pytest.importorskip("numpy")
+    ones = batch.function(lambda: np.ones(1_000_000))
+    assert batch.function(lambda array: array.sum(), ones).get() == 1_000_000
+    assert ones.get().shape == (1_000_000,)
+
+
+def test_a_result_may_hold_queues_for_everybody_who_takes_it(batch: Batch) -> None:
+    made = batch.function(lambda: {"queue": Queue()})
+    puts = [batch.function(lambda found, i: found["queue"].put(i), made, i) for i in range(3)]
+    for put in puts:
+        put.get()
+    assert sorted(made.get()["queue"].get(timeout=30) for _ in range(3)) == [0, 1, 2]
+
+
+def test_what_a_function_raises_is_raised_with_its_remote_traceback(batch: Batch) -> None:
+    task = batch.function(fail, "on purpose")
+    with pytest.raises(KeyError, match="on purpose") as caught:
+        task.get()
+    assert "in fail" in str(caught.value.__cause__)
+
+
+def test_an_exception_that_cannot_be_sent_is_told_in_words(batch: Batch) -> None:
+    class Odd(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__("only one argument")
+
+    def raise_odd() -> None:
+        raise Odd(1, 2)
+
+    with pytest.raises(BatchError, match="Odd: only one argument"):
+        batch.function(raise_odd).get()
+
+
+def test_a_result_that_cannot_be_sent_is_an_error(batch: Batch) -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        batch.function(threading.Lock).get()
+
+
+def test_sys_exit_in_a_function_is_an_error_and_not_the_end_of_the_worker(batch: Batch) -> None:
+    with pytest.raises(RuntimeError, match=r"sys\.exit\(7\)"):
+        batch.function(leave).get()
+
+
+def test_a_worker_that_dies_costs_its_task_and_is_replaced(alone: Batch) -> None:
+    lost, next_one = alone.function(kill_myself), alone.function(add, 1)
+    with pytest.raises(WorkerLostError, match="signal 9"):
+        lost.get(timeout=60)
+    assert next_one.get(timeout=60) == 1
+
+
+def test_killed_workers_cost_no_task_but_those_they_had(batch: Batch) -> None:
+    for _ in range(10):
+        pid = batch.function(os.getpid).get(timeout=60)
+        tasks = [batch.function(add, i) for i in range(200)]
+        os.kill(pid, signal.SIGKILL)
+        lost = 0
+        for i, task in enumerate(tasks):
+            try:
+                assert task.get(timeout=60) == i
+            except WorkerLostError:
+                lost += 1
+        assert lost <= 1
+
+
+def test_a_time_out_of_get_is_honoured(batch: Batch) -> None:
+    released = Event()
+    task = batch.function(wait_for, released)
+    with pytest.raises(TaskNotReadyError):
+        task.get(timeout=0.05)
+    with pytest.raises(TaskNotReadyError):
+        task.get(block=False)
+    released.set()
+    assert task.get(timeout=60) == "waited"
+
+
+def test_a_task_that_runs_for_longer_than_it_may_is_ended(batch: Batch) -> None:
+    for task in (
+        batch.function(time.sleep, 1000, timeout=0.1),
+        batch.process(shell("sleep 1000"), timeout=0.1),
+        batch.job([(2, shell("exec sleep 1000"))], timeout=0.1),
+    ):
+        with pytest.raises(TimeoutError, match=r"did not end in 0\.1 s"):
+            task.get(timeout=60)
+
+
+def test_what_makes_no_sense_is_refused_at_once(batch: Batch) -> None:
+    with pytest.raises(TypeError, match="callable"):
+        batch.function(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ProcessTemplate"):
+        batch.process("ls")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one"):
+        batch.job([])
+    with pytest.raises(ValueError, match="PIPE"):
+        batch.process(shell("true", stdout=Popen.PIPE))
+    with pytest.raises(RuntimeError, match="PMI"):
+        batch.job([(1, shell("true"))], pmi="nonsense")
+    with pytest.raises(ValueError, match="timeout"):
+        batch.options(timeout=0)
+    with pytest.raises(ValueError, match="workers_per_node"):
+        Batch(workers_per_node=0)
+
+
+# ---- processes and jobs
+
+
+def test_a_process_gives_its_exit_code(batch: Batch) -> None:
+    assert batch.process(shell("exit 3")).get() == 3
+    assert batch.process(ProcessTemplate("true", args=None)).get() == 0
+    assert batch.process(ProcessTemplate(sys.exit, args=(5,))).get() == 5
+
+
+def test_a_job_of_more_ranks_than_workers_runs(alone: Batch) -> None:
+    assert alone.job([(2, shell("true")), (1, ProcessTemplate("true", args=None))]).get(timeout=60) == 0
+
+
+def test_a_job_gives_the_exit_code_of_the_rank_that_failed_first(batch: Batch) -> None:
+    assert batch.job([(2, shell("sleep 1000")), (1, shell("exit 4"))]).get(timeout=60) == 4
+
+
+def test_results_are_arguments_of_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
+    code = batch.function(add, 1, 2)
+    assert batch.process(ProcessTemplate("sh", ["-c", "exit $0", code])).get() == 3
+    assert batch.job([(2, ProcessTemplate("sh", ["-c", "exit $0", code]))]).get() == 3
+
+
+def test_the_policy_of_a_process_is_kept(batch: Batch) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    assert cpu < 256, "an exit code can say no more"
+    pinned = ProcessTemplate(exit_with_only_cpu, policy=Policy(cpu_affinity=[cpu]))
+    assert batch.process(pinned).get() == cpu
+    assert batch.job([(1, pinned)]).get() == cpu
+
+
+def exit_with_only_cpu() -> None:
+    (cpu,) = os.sched_getaffinity(0)
+    sys.exit(cpu)
+
+
+# ---- the order of tasks
+
+
+def test_results_of_tasks_stand_for_them_among_arguments_also_in_lists_and_dicts(batch: Batch) -> None:
+    one, two = batch.function(add, 1), batch.function(add, 2)
+    assert batch.function(add, one, two).get() == 3
+    assert batch.function(lambda numbers, more: sum(numbers) + more["b"], [one, two], more={"b": two}).get() == 5
+
+
+def test_the_failure_of_a_task_is_that_of_those_that_need_its_result(batch: Batch) -> None:
+    first = batch.function(fail, "the cause")
+    last = batch.function(add, batch.function(add, first, 1), 1)
+    with pytest.raises(KeyError, match="the cause") as caught:
+        last.get()
+    assert any(f"task {first.uid}" in note for note in caught.value.__notes__)
+
+
+def test_ten_thousand_tasks_that_each_need_the_one_before(batch: Batch) -> None:
+    last = batch.function(add, 0)
+    for _ in range(10_000):
+        last = batch.function(add, last, 1)
+    assert last.get(timeout=100) == 10_000
+
+
+def test_a_long_chain_that_fails_at_its_beginning_fails_to_its_end(batch: Batch) -> None:
+    released = Event()
+    last = batch.function(lambda event: event.wait(60) and fail("first"), released)
+    for _ in range(3000):
+        last = batch.function(add, last, 1)
+    released.set()
+    with pytest.raises(KeyError, match="first"):
+        last.get(timeout=60)
+
+
+def test_results_that_nobody_holds_take_no_memory(batch: Batch) -> None:
+    np = pytest.importorskip("numpy")
+    psutil = pytest.importorskip("psutil")
+    last = batch.function(lambda: np.zeros(1_000_000))
+    for _ in range(200):  # 1.6 GB, if all were kept
+        last = batch.function(lambda array: array + 1, last)
+    assert last.get(timeout=100)[0] == 200
+    assert psutil.Process().memory_info().rss < 1e9
+
+
+def test_who_reads_waits_for_who_writes_the_same_file(batch: Batch, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for i in range(10):
+        batch.function(write_line, path, str(i), writes=[batch.write(tmp_path, "file")])
+    read = batch.function(path.read_text, reads=[batch.read(path)])
+    batch.function(path.unlink, writes=[batch.write(path)])
+    assert read.get(timeout=60).split() == [str(i) for i in range(10)]
+
+
+def test_accesses_to_other_parts_do_not_wait(batch: Batch) -> None:
+    released = Event()
+    waits = batch.options(writes=[batch.write("/data", "a")]).function(wait_for, released)
+    batch.options(reads=[batch.read("/data", "b")]).function(add).get(timeout=60)
+    both = batch.options(reads=[batch.read("/data", "a", "b")]).function(add)
+    with pytest.raises(TaskNotReadyError):
+        both.get(timeout=0.1)
+    released.set()
+    both.get(timeout=60)
+    waits.get(timeout=60)
+
+
+def test_who_reads_all_of_an_object_waits_for_who_writes_a_part(batch: Batch) -> None:
+    released = Event()
+    batch.options(writes=[batch.write(("any", "key"), 1)]).function(wait_for, released)
+    whole = batch.options(reads=[batch.read(("any", "key"))]).function(add)
+    with pytest.raises(TaskNotReadyError):
+        whole.get(timeout=0.1)
+    released.set()
+    whole.get(timeout=60)
+
+
+def test_keys_of_a_dictionary_order_tasks(batch: Batch, make: Callable[..., Any]) -> None:
+    ddict = make(1)
+    batch.function(ddict.__setitem__, "a", 1, writes=[batch.write(ddict, "a")])
+    assert batch.function(ddict.__getitem__, "a", reads=[batch.read(ddict, "a")]).get(timeout=60) == 1
+
+
+def test_who_reads_what_was_not_written_fails(batch: Batch) -> None:
+    broken = [batch.write("/data/broken")]
+    batch.options(writes=broken, name="writer").function(fail, "no disk")
+    reader = batch.options(reads=[batch.read("/data/broken")]).function(add)
+    with pytest.raises(ReadAfterWriteDependencyError, match=r"writer.*no disk"):
+        reader.get(timeout=60)
+    batch.options(writes=broken).function(add).get(timeout=60)  # who writes it again is not disturbed
+    assert batch.options(reads=[batch.read("/data/broken")]).function(add, 1).get(timeout=60) == 1
+
+
+# ---- cancelling
+
+
+def test_a_cancelled_task_that_was_not_started_never_runs(alone: Batch, tmp_path: Path) -> None:
+    released = Event()
+    first = alone.function(wait_for, released)
+    marks = [alone.function((tmp_path / str(i)).touch) for i in range(100)]  # some are sent already
+    assert all(mark.cancel() for mark in marks)
+    released.set()
+    assert first.get(timeout=60) == "waited"
+    assert alone.function(os.listdir, tmp_path).get(timeout=60) == []
+    with pytest.raises(TaskCancelledError):
+        marks[0].get()
+    assert not marks[0].cancel()
+
+
+def test_a_function_that_runs_is_ended(alone: Batch) -> None:
+    queue = Queue()
+    task = alone.function(announce_and_sleep, queue)
+    pid = queue.get(timeout=60)
+    assert task.cancel(timeout=60)
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+    assert alone.function(add, 1).get(timeout=60) == 1
+
+
+def test_a_process_and_a_job_that_run_are_ended(batch: Batch, site: Site) -> None:
+    for start in (batch.process, lambda template: batch.job([(2, template)])):
+        queue = Queue()
+        task = start(ProcessTemplate(announce_and_sleep, (queue,)))
+        pid = queue.get(timeout=60)
+        assert task.cancel(timeout=60)
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_process_that_ignores_sigterm_is_killed(batch: Batch) -> None:
+    queue = Queue()
+
+    def ignore(queue: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        announce_and_sleep(queue)
+
+    task = batch.process(ProcessTemplate(ignore, (queue,)))
+    pid = queue.get(timeout=60)
+    assert task.cancel(timeout=60)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_who_needs_a_cancelled_task_is_cancelled_too(alone: Batch) -> None:
+    released = Event()
+    alone.function(wait_for, released)
+    first = alone.function(add, 1)
+    second = alone.function(add, first)
+    assert first.cancel()
+    with pytest.raises(TaskCancelledError, match=first.uid):
+        second.get(timeout=60)
+    released.set()
+
+
+# ---- waiting and ending
+
+
+def test_a_fence_waits_for_all(batch: Batch) -> None:
+    tasks = [batch.function(time.sleep, 0.01) for _ in range(10)]
+    batch.fence()
+    assert all(task.done() for task in tasks)
+    released = Event()
+    batch.function(wait_for, released)
+    with pytest.raises(TimeoutError, match="1 tasks"):
+        batch.fence(timeout=0.1)
+    released.set()
+
+
+def test_poll_tells_of_each_end_once() -> None:
+    with Batch(workers_per_node=1) as own:
+        tasks = [own.function(add, i) for i in range(5)]
+        assert [own.poll(60) for _ in tasks] == [task.uid for task in tasks]
+        assert own.poll(timeout=0.01) is None
+
+
+def test_results_can_be_dropped() -> None:
+    with Batch(workers_per_node=1) as own:
+        task = own.function(add, 1)
+        own.clear_results()
+        with pytest.raises(BatchError, match="dropped"):
+            task.get()
+        assert own.function(add, 2).get() == 2
+
+
+def test_after_the_end_tasks_are_refused_and_results_are_there() -> None:
+    own = Batch(workers_per_node=1)
+    task = own.function(add, 1)
+    own.close()
+    own.join()
+    assert task.get() == 1
+    with pytest.raises(SubmitAfterCloseError):
+        own.function(add, 1)
+
+
+def test_an_exception_in_the_block_ends_what_runs() -> None:
+    queue = Queue()
+    tasks: list[Task] = []
+
+    def submit_and_fail() -> None:
+        with Batch(workers_per_node=1) as own:
+            tasks.extend([own.function(announce_and_sleep, queue), own.process(shell("sleep 1000"))])
+            queue.get(timeout=60)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        submit_and_fail()
+    for task in tasks:
+        with pytest.raises(TaskCancelledError):
+            task.get(timeout=0)
+
+
+def test_a_managed_batch_outlives_join_and_ends_with_destroy() -> None:
+    own = Batch(workers_per_node=1, managed_lifecycle=True)
+    task = own.function(time.sleep, 1000)
+    with pytest.raises(TimeoutError):
+        own.destroy(timeout=0.1)
+    own.destroy(timeout=0.1, force_timeout=1)
+    with pytest.raises(TaskCancelledError):
+        task.get(timeout=0)
+    with Batch(workers_per_node=1) as other, pytest.raises(RuntimeError, match="managed_lifecycle"):
+        other.destroy()
+
+
+def test_the_topology_names_nodes_and_workers(batch: Batch) -> None:
+    topology = batch.topology()
+    assert topology.total_nodes == len(topology.pool_hostnames) == 1
+    assert topology.workers_per_pool == (2,)
+    assert topology.total_managers == 2
+    assert "2 workers" in str(topology)
+
+
+# ---- other processes
+
+
+def submit_more(batch: Batch, known: Task) -> tuple[int, str]:
+    task = batch.function(add, known, 10)
+    with pytest.raises(KeyError):
+        batch.function(fail, "there").get(timeout=60)
+    never = batch.function(add, 0)
+    batch.fence(60)
+    never.cancel(60)
+    return task.get(timeout=60), task.uid
+
+
+def test_a_process_that_was_sent_a_batch_submits_to_it(batch: Batch) -> None:
+    known, boxed = batch.function(add, 1), Queue()
+    known.get()
+    boxed.put(known)
+    value, uid = batch.function(lambda b, box: submit_more(b, box.get()), batch, boxed).get(timeout=60)
+    assert value == 11
+    assert not uid.startswith("0-")
+
+
+def test_a_task_comes_back_as_the_same_task(batch: Batch) -> None:
+    queue: Queue = Queue()
+    task = batch.function(add, 1)
+    queue.put(task)
+    assert queue.get().get(timeout=60) == 1
+
+
+def test_clients_that_are_killed_disturb_nobody(batch: Batch) -> None:
+    queue = Queue()
+    for _ in range(20):
+        process = Process(submit_without_end, (batch, queue))
+        process.start()
+        assert queue.get(timeout=60) == 3
+        process.kill()
+        process.join()
+    assert batch.function(add, 1, 2).get(timeout=60) == 3
+
+
+def submit_without_end(batch: Batch, queue: Any) -> None:
+    queue.put(batch.function(add, 1, 2).get(timeout=60))
+    while True:
+        batch.function(time.sleep, 0.001)
+
+
+# ---- output
+
+
+def test_the_output_of_every_task_and_every_rank_is_kept(tmp_path: Path) -> None:
+    with Batch(workers_per_node=2, task_logs=tmp_path / "logs") as own:
+        function = own.options(name="speaks").function(print, "from a function")
+        process = own.process(shell("echo from a process; echo an error >&2"))
+        job = own.job([(3, shell("echo from a rank"))])
+        assert function.get_stdout() == "from a function\n"
+        assert (process.get_stdout(), process.get_stderr(encoding=None)) == ("from a process\n", b"an error\n")
+        assert job.get_stdout() == "from a rank\n" * 3
+        assert len(job.log_paths()["stdout"]) == 3
+        assert own.read_logs(process.uid) == {"stdout": "from a process\n", "stderr": "an error\n"}
+        assert own.read_logs(process.uid, "stderr") == "an error\n"
+        assert [record["name"] for record in own.iter_log_records()] == ["speaks", "", ""]
+        assert own.find_logs(job.uid)[0]["stdout"] == job.log_paths()["stdout"]
+        assert Path(own.log_manifest_path()).parent == Path(own.log_dir()) == tmp_path / "logs"
+        assert json.loads(Path(own.log_manifest_path()).read_text().splitlines()[0])["uid"] == function.uid
+
+
+def test_output_goes_where_the_task_says_then_where_the_batch_says(tmp_path: Path) -> None:
+    with Batch(workers_per_node=1, stdout=tmp_path / "all", stderr=Popen.DEVNULL) as own:
+        own.function(print, "one").get()
+        own.function(print, "two", stdout=tmp_path / "mine").get()
+        own.job([(2, shell("echo rank"))], stdout=str(tmp_path / "rank-{rank}")).get()
+        own.process(shell("echo four", stdout=str(tmp_path / "template"))).get()
+    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert contents == {
+        "all": "one\n",
+        "mine": "two\n",
+        "rank-0": "rank\n",
+        "rank-1": "rank\n",
+        "template": "four\n",
+    }
+
+
+def test_without_files_there_is_nothing_to_read(batch: Batch) -> None:
+    task = batch.function(add)
+    assert task.stdout_path is None
+    with pytest.raises(BatchError, match="task_logs=True"):
+        task.get_stdout()
+    for look in (batch.log_dir, batch.log_manifest_path, batch.iter_log_records):
+        with pytest.raises(RuntimeError, match="task_logs=True"):
+            look()
+
+
+# ---- tasks described by a file
+
+
+def describe(folder: Path, text: str) -> Path:
+    path = folder / "task.yml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_describes_functions_by_names_of_their_arguments(batch: Batch, tmp_path: Path) -> None:
+    path = describe(
+        tmp_path,
+        """
+        type: function
+        import_args: [write, folder, name_of]
+        run_args: [i]
+        target: $write
+        args: [{call: $name_of, args: [$folder, $i]}, "line $i"]
+        writes: [{obj: $folder, channels: ["file_$i"]}]
+        name: write-$i
+        """,
+    )
+    make = batch.import_func(path, write_line, tmp_path, lambda folder, i: folder / f"file_{i}")
+    first, second = make(1), make(i=2)
+    batch.function(add, reads=[batch.read(tmp_path, "file_1", "file_2")]).get(timeout=60)
+    assert (first.name, second.name) == ("write-1", "write-2")
+    assert (tmp_path / "file_2").read_text() == "line 2\n"
+
+
+def test_a_file_describes_processes_and_jobs(batch: Batch, tmp_path: Path) -> None:
+    process = batch.import_func(
+        describe(tmp_path, "{type: process, run_args: [code], target: sh, args: ['-c', exit $code]}")
+    )
+    assert process(3).get(timeout=60) == 3
+    job = batch.import_func(
+        describe(tmp_path, "{type: job, run_args: [n], processes: [{nproc: $n, target: sh, args: ['-c', exit 4]}]}")
+    )
+    assert job(2).get(timeout=60) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2", "no YAML"),
+        ("just words", "must be a mapping"),
+        ("type: dance", "the type is 'dance'"),
+        ("{target: $f, speed: 3}", "a function has no speed"),
+        ("type: process", "a process needs target"),
+    ],
+)
+def test_a_file_that_describes_no_task_is_refused(batch: Batch, tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        batch.import_func(describe(tmp_path, text))
+
+
+def test_arguments_that_a_file_does_not_name_are_refused(batch: Batch, tmp_path: Path) -> None:
+    make = batch.import_func(describe(tmp_path, "{import_args: [f], target: $f, args: [$missing]}"), add)
+    with pytest.raises(TypeError, match="missing"):
+        make()
+    with pytest.raises(TypeError, match="0 run_args"):
+        make(1)
+
+
+# ---- nothing is left
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_after_a_signal(site: Site, number: signal.Signals) -> None:
+    process = site.start(
+        sys.executable,
+        site.write("""
+        import time
+        from dragon.native.process import ProcessTemplate
+        from dragon.workflows.batch import Batch
+
+        if __name__ == "__main__":
+            with Batch(workers_per_node=2) as batch:
+                batch.function(time.sleep, 1000)
+                batch.process(ProcessTemplate("sleep", ["1000"]))
+                batch.job([(2, ProcessTemplate("sleep", ["1000"]))])
+                print("ready", flush=True)
+                batch.fence()
+    """),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    site.assert_nothing_left()
+
+
+def test_a_batch_that_nobody_has_any_more_ends_what_it_runs(wait_until: Callable[[Callable[[], object]], None]) -> None:
+    queue = Queue()
+    own = Batch(workers_per_node=2)
+    tasks = [own.function(announce_and_sleep, queue), own.process(ProcessTemplate(announce_and_sleep, (queue,)))]
+    pids = [queue.get(timeout=60) for _ in tasks]
+    del own, tasks
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_the_end_of_a_batch_waits_for_processes_that_were_cancelled() -> None:
+    queue = Queue()
+    with Batch(workers_per_node=1) as own:
+        task = own.process(ProcessTemplate(announce_and_sleep, (queue,)))
+        pid = queue.get(timeout=60)
+        task.cancel(timeout=0)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_program_that_forgets_its_batch_ends(site: Site) -> None:
+    done = site.python("""
+        from dragon.workflows.batch import Batch
+
+        if __name__ == "__main__":
+            batch = Batch(workers_per_node=2)
+            print(batch.function(abs, -3).get())
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
+def test_a_batch_spans_the_nodes_of_the_run(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        site.write("""
+        from dragon.native import Barrier
+        from dragon.native.machine import current
+        from dragon.native.process import ProcessTemplate
+        from dragon.workflows.batch import Batch
+
+        def where(barrier):
+            barrier.wait(60)
+            return current().h_uid
+
+        if __name__ == "__main__":
+            with Batch(workers_per_node=1) as batch:
+                barrier = Barrier(2)
+                tasks = [batch.function(where, barrier) for _ in range(2)]
+                print(len({task.get() for task in tasks}), batch.topology().total_nodes)
+                print(batch.job([(2, ProcessTemplate("true"))]).get())
+                print(batch.process(ProcessTemplate("sleep", ["1000"]), timeout=0.2).cancel())
+    """),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "2", "0", "True"]
