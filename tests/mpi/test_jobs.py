@@ -120,6 +120,25 @@ def test_several_jobs_run_at_once(site: Site, mpi: Mpi) -> None:
     assert [line[:14] for line in done.stdout.splitlines()] == ["2 ranks, sum 1"] * 4, done.stderr
 
 
+def test_a_job_of_a_batch_is_one_of_mpi(site: Site, mpi: Mpi) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.native.process import ProcessTemplate
+        from dragon.workflows.batch import Batch
+
+        if __name__ == "__main__":
+            with Batch() as batch:
+                template = ProcessTemplate(sys.argv[1], [sys.argv[2], "work"])
+                jobs = [batch.job([(3, template)]) for _ in range(2)]
+                print([job.get(timeout=60) for job in jobs])
+        """
+    )
+    done = site.dragon("--nodes", "2", "--no-label", program, str(mpi.python), str(PROGRAMS / "rank.py"))
+    assert done.stdout.count("3 ranks, sum 3") == 2, done.stderr
+    assert done.stdout.endswith("[0, 0]\n")
+
+
 def test_a_python_function_is_told_its_rank(site: Site) -> None:
     program = site.write(
         """

@@ -116,7 +116,7 @@ class Batch:
         timeout: float | None = NEVER,
         stdout: Any = None,
         stderr: Any = None,
-        pmi: PMIBackend | str | None = None,
+        pmi: PMIBackend | str | None = PMIBackend.AUTO,
     ) -> Options:
         """What a task is to have, to submit it with `.function()`, `.process()` or `.job()`.
 
@@ -126,7 +126,7 @@ class Batch:
             name: shows in messages and in the manifest of the logs.
             timeout: seconds for which it may run; then it is ended, and its outcome is a TimeoutError.
             stdout, stderr: where its output goes, as for the batch.
-            pmi: how the ranks of a job find each other, as for a ProcessGroup.
+            pmi: how the ranks of a job find each other, as for a ProcessGroup; None for programs without MPI.
         """
         return Options(self, reads, writes, name, timeout, stdout, stderr, pmi)
 
@@ -168,7 +168,7 @@ class Batch:
         timeout: float | None = NEVER,
         stdout: Any = None,
         stderr: Any = None,
-        pmi: PMIBackend | str | None = None,
+        pmi: PMIBackend | str | None = PMIBackend.AUTO,
     ) -> Task:
         """Submit processes that run together: options() and its job() in one."""
         return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(templates)

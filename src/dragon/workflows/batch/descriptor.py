@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
 from dragon.workflows.batch.errors import BatchError
 
@@ -76,7 +77,7 @@ class MakeTask:
             timeout=one.get("timeout"),
             stdout=one.get("stdout"),
             stderr=one.get("stderr"),
-            pmi=one.get("pmi"),
+            pmi=one.get("pmi", PMIBackend.AUTO),
         )
         if one["type"] == "function":
             return options.function(one["target"], *(one.get("args") or []), **(one.get("kwargs") or {}))
