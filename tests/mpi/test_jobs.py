@@ -215,6 +215,30 @@ def test_a_library_that_does_not_speak_what_it_is_offered_is_named(site: Site, o
     assert "Open MPI" in done.stderr
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_library_without_libpmix_is_told_so(site: Site, mpich: Mpi, nodes: int) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi="pmix")
+            group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], "work"]))
+            group.init()
+            group.start()
+            try:
+                group.join(60)
+            except DragonUserCodeError as error:
+                print(error)
+            group.close()
+        """
+    )
+    done = site.dragon("--nodes", str(nodes), "--no-label", program, str(mpich.python), str(PROGRAMS / "rank.py"))
+    assert "could not be started: no libpmix.so.2 was found" in done.stdout, done.stderr
+
+
 def test_restart_is_refused_for_a_job() -> None:
     from dragon.native.process_group import ProcessGroup
 

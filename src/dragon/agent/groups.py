@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from dragon.agent.links import RemoteError
 from dragon.agent.mpi.group_jobs import GroupJobs
 from dragon.agent.mpi.jobs import Job, Jobs
 from dragon.agent.mpi.part import Part
@@ -255,7 +256,7 @@ class Groups:
         except NodeLostError as error:
             for member in members:
                 self._lost(group, member, str(error))
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, RemoteError) as error:
             for member in members:
                 self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
 

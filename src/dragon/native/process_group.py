@@ -186,6 +186,9 @@ class ProcessGroup:
         if self._pmi is not None:
             programs = [request.executable or None for request in templates]
             backend, library = choose_backend(self._pmi, programs)
+            if library is not None:
+                for request in templates:
+                    request.environment = {**library.environment, **request.environment}
             self._settings |= {
                 "pmi": backend.value,
                 "mpi_library": library.name if library else "",

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from dragon.infrastructure.errors import NotSupportedError
@@ -32,11 +33,18 @@ _LAUNCHERS = ("srun", "mpiexec", "aprun")
 
 
 class Library(NamedTuple):
-    """An MPI library: "mpich" (and its family), "openmpi" or "cray"; its name for people; the libpmix that it uses."""
+    """An MPI library: "mpich" (and its family), "openmpi" or "cray"; its name for people; its file; its libpmix."""
 
     family: str
     name: str
+    path: str = ""
     pmix: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its ranks need to know, as its own launcher tells them."""
+        # Open MPI looks for its files where it was built to be, and a wheel is elsewhere.
+        return {"OPAL_PREFIX": str(Path(self.path).parents[1])} if self.family == "openmpi" and self.path else {}
 
 
 def recognise(executable: str) -> Library | None:
@@ -90,9 +98,9 @@ def _of_program(path: str, changed: int) -> Library | None:
     if mpi is None:
         return None
     if any(name.startswith(("libopen-pal", "libopen-rte", "libprrte")) for name in linked) or mpi == "libmpi.so.40":
-        return Library("openmpi", f"Open MPI ({linked[mpi]})", linked.get("libpmix.so.2", ""))
+        return Library("openmpi", f"Open MPI ({linked[mpi]})", linked[mpi], linked.get("libpmix.so.2", ""))
     name = f"MPICH or one of its family ({linked[mpi]})"
-    return Library("mpich", name, linked.get("libpmix.so.2", ""))
+    return Library("mpich", name, linked[mpi], linked.get("libpmix.so.2", ""))
 
 
 def _linked(path: str) -> dict[str, str]:
@@ -112,4 +120,4 @@ def _of_python(interpreter: str) -> Library | None:
     if "CRAY" in version:
         return Library("cray", version)
     pmix = _linked(path).get("libpmix.so.2", "") if path else ""
-    return Library("openmpi" if version.startswith("Open MPI") else "mpich", version.split(",")[0], pmix)
+    return Library("openmpi" if version.startswith("Open MPI") else "mpich", version.split(",")[0], path, pmix)

@@ -202,7 +202,7 @@ class Jobs:
 
     def _pmix_server(self, library: str) -> PmixServer:
         if not library:
-            raise PmixUnavailableError("no libpmix.so.2 was found beside the program's Open MPI")
+            raise PmixUnavailableError("no libpmix.so.2 was found beside the program's MPI library")
         if library not in self._pmix or self._pmix[library].is_lost:
             self._pmix[library] = PmixServer(library)
         return self._pmix[library]
