@@ -141,6 +141,24 @@ def test_time_outs_and_closing() -> None:
     assert result.get(30) is None
 
 
+class Deadly:
+    """Kills whoever reads it from a message."""
+
+    def __reduce__(self) -> Any:
+        return kill_myself, (1,)
+
+
+def test_a_worker_killed_while_it_takes_a_task_costs_no_more_than_that_task() -> None:
+    with Pool(2) as pool:
+        before = [pool.apply_async(time.sleep, (0.2,)) for _ in range(2)]
+        lost = pool.apply_async(square, (Deadly(),))
+        after = [pool.apply_async(square, (n,)) for n in range(50)]
+        with pytest.raises(WorkerLostError):
+            lost.get(60)
+        assert [result.get(60) for result in before] == [None, None]
+        assert [result.get(60) for result in after] == [n * n for n in range(50)]
+
+
 def test_terminate_ends_tasks_with_an_error() -> None:
     pool = Pool(1)
     results = [pool.apply_async(time.sleep, (100,)) for _ in range(3)]

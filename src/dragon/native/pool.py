@@ -16,7 +16,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult, Single, chunks
-from dragon.native.workers import NativeWorker, WorkerProcess, Workers, work
+from dragon.native.workers import FINISHED, NativeWorker, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
@@ -150,20 +150,22 @@ class Pool:
 
         return lost
 
-    def _unaccounted_handler(self) -> Callable[[BaseException], None]:
-        """A worker killed between taking a task and noting it: seen when nothing moves and something is left."""
+    def _unaccounted_handler(self) -> Callable[[BaseException], bool]:
+        """A worker killed between taking a task and noting it: seen when nothing moves and something is left. Whether
+        that could be seen."""
         tickets, collector, tasks, doing = self._tickets, self._collector, self._tasks, self._doing
 
-        def look(error: BaseException) -> None:
+        def look(error: BaseException) -> bool:
             for _ in range(3):
-                if tasks._size() or any(doing[i] for i in range(len(doing))):
-                    return
+                if tasks._size() or any(doing[i] not in (0, FINISHED) for i in range(len(doing))):
+                    return False
                 collector.poll()
                 time.sleep(0.05)
             for ticket, (job, part) in list(tickets.items()):
                 if job in collector.jobs:
                     collector.fail(job, part, error)
                 tickets.pop(ticket, None)
+            return True
 
         return look
 

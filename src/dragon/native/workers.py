@@ -20,6 +20,7 @@ __all__ = ["NativeWorker", "WorkerLostError", "WorkerProcess", "Workers", "work"
 
 START_FAILED = -1
 FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
+_LOOK_AGAIN = 200  # milliseconds
 
 
 class WorkerLostError(DragonError):
@@ -118,14 +119,18 @@ def work(
 
 
 class Workers:
-    """The workers of one pool. `start(index)` starts one; `lost(ticket or None, error)` is told of tasks that died."""
+    """The workers of one pool.
+
+    `start(index)` starts one; `lost(ticket, error)` is told of tasks that died; `unaccounted(error)` looks for a task
+    that a worker had taken and not yet noted when it died, and says whether it could be seen by now.
+    """
 
     def __init__(
         self,
         count: int,
         start: Callable[[int], WorkerProcess],
         lost: Callable[[int, BaseException], None],
-        unaccounted: Callable[[BaseException], None],
+        unaccounted: Callable[[BaseException], bool],
         doing: Words,
     ) -> None:
         self._start = start
@@ -136,6 +141,7 @@ class Workers:
         self._wake = os.eventfd(0)
         self._replacing = True
         self._terminated = False
+        self._suspicion: BaseException | None = None
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
@@ -154,11 +160,13 @@ class Workers:
             events = select.poll()
             for fd in [*waiting, self._wake]:
                 events.register(fd, select.POLLIN)
-            for fd, _ in events.poll():
+            for fd, _ in events.poll(None if self._suspicion is None else _LOOK_AGAIN):
                 if fd == self._wake:
                     os.eventfd_read(fd)
                 else:
                     self._ended(waiting[fd])
+            if self._suspicion is not None and self._unaccounted(self._suspicion):
+                self._suspicion = None
         with self._lock:
             os.close(self._wake)
             self._wake = -1
@@ -181,7 +189,7 @@ class Workers:
             self._lost(ticket, error)
         self.replace(index)
         if process.exitcode != 0:
-            self._unaccounted(error)
+            self._suspicion = error
 
     def replace(self, index: int) -> None:
         """Start a new worker in the place of one that ended."""
@@ -191,7 +199,7 @@ class Workers:
                     self.processes[index] = self._start(index)
                 except Exception as error:
                     self._replacing = False
-                    self._unaccounted(error)
+                    self._suspicion = error
 
     def stop_replacing(self) -> None:
         """Workers that end from now on are not replaced."""
