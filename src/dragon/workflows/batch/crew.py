@@ -41,8 +41,9 @@ class Crew:
         def lost(number: int, error: BaseException) -> None:
             events.put((LOST, number, error))
 
-        def unaccounted(error: BaseException) -> None:
-            events.put((UNACCOUNTED, error))
+        def unaccounted(error: BaseException) -> bool:
+            events.put((UNACCOUNTED, error))  # the scheduler looks for as long as it takes
+            return True
 
         with one_warning():
             self._workers = Workers(len(policies), start, lost, unaccounted, self._doing)
