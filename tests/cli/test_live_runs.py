@@ -100,7 +100,7 @@ def test_a_programs_own_forks_are_listed_and_end_with_it(site: Site) -> None:
     with running(site, source, plain=True) as program:
         assert program.pids["child"] in {row["pid"] for row in program.ask("ps")["processes"]}
         assert site.dragon("kill", str(program.process.pid)).returncode == 0
-        site.assert_nothing_left(within=1)
+        site.assert_nothing_left(within=10)
 
 
 def test_a_run_is_found_whatever_the_environment_leads_to(site: Site, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_killed_run_leaves_nothing(site: Site, how: str) -> None:
         _, errors = program.process.communicate(timeout=10)
         assert program.process.returncode == (-signal.SIGTERM if how == "python" else 128 + signal.SIGTERM)
         assert "Traceback" not in errors
-        site.assert_nothing_left(within=1)
+        site.assert_nothing_left(within=10)
 
 
 @pytest.mark.parametrize("stopped", ["dragon", "agent", "zygote", "worker", "head"])
@@ -172,7 +172,7 @@ def test_a_run_with_a_stopped_process_ends_too(site: Site, stopped: str) -> None
         done = site.dragon("kill", str(program.process.pid))
         assert done.returncode == 0, done.stderr
         program.process.communicate(timeout=10)
-        site.assert_nothing_left(within=1)
+        site.assert_nothing_left(within=10)
 
 
 def test_who_ignores_sigterm_is_killed(site: Site) -> None:
@@ -190,7 +190,7 @@ def test_who_ignores_sigterm_is_killed(site: Site) -> None:
         done = site.dragon("kill", str(program.process.pid))
         assert "1 of which had to be killed" in done.stdout
         assert program.process.wait(10) == -signal.SIGKILL
-        site.assert_nothing_left(within=1)
+        site.assert_nothing_left(within=10)
 
 
 def test_any_agent_has_the_run_ended_on_all_nodes(site: Site) -> None:
