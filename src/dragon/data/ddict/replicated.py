@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.data.ddict.shards import LocalShard, Pending, RemoteShard
+from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
@@ -56,13 +56,13 @@ class ReplicatedShard(RemoteShard):
         if self._local is not None:
             self._local.close()
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
-        """The value of a key, or MISSING."""
-        return self._read("value", key, checkpoint, exact)
+    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+        """The value of a key, or MISSING. `note` is called with its bytes."""
+        return self._read("value", key, checkpoint, exact, note)
 
-    def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+    def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        pending: Pending = self._read("begin_value", key, checkpoint)
+        pending: Pending = self._read("begin_value", key, checkpoint, note)
         return pending
 
     def begin(self, method: str, *arguments: Any) -> Pending:
