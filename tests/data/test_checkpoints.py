@@ -114,6 +114,15 @@ def test_with_wait_for_keys_a_value_is_of_this_checkpoint(make: Make) -> None:
     assert sorted(ddict) == ["kept", "other"] or "key" not in ddict
 
 
+def test_a_key_that_readers_wait_for_is_new_in_each_checkpoint(make: Make) -> None:
+    ddict = make(working_set_size=2, wait_for_keys=True)
+    ddict.pput("kept", 0)
+    assert ddict.put_new("key", 0)
+    ddict.checkpoint()
+    assert not ddict.put_new("kept", 1)
+    assert ddict.setdefault("key", 1) == ddict["key"] == 1
+
+
 def write_later(ddict: DDict) -> None:
     time.sleep(0.2)
     ddict["key"] = "written"

@@ -21,6 +21,32 @@ def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -
     assert (done.returncode, done.stdout) == (0, "nothing lost\n"), done.stderr
 
 
+def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def claim(ddict, queue, name):
+            queue.put([ddict.setdefault(number, name) for number in range(100)])
+
+        if __name__ == "__main__":
+            for replicas in (1, 2):
+                ddict, queue = DDict(1, 2, 2**24, replicas=replicas), Queue()
+                for node in System().nodes:
+                    here = Policy(placement=Policy.Placement.HOST_ID, host_id=node)
+                    Process(claim, (ddict, queue, node), policy=here).start()
+                first, second, third = [queue.get(timeout=30) for _ in range(3)]
+                print(first == second == third)
+        """
+    )
+    done = site.dragon("--nodes", "3", program)
+    assert done.stdout == "True\nTrue\n", done.stderr
+
+
 def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
     program = site.write(
         """

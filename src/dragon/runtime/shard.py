@@ -106,7 +106,7 @@ class Shard(Entries):
         self._check()
         with self._env.begin(buffers=True) as txn:
             stored = self._find(txn, key, checkpoint)
-            if stored is None or (exact and stored.checkpoint != checkpoint and not stored.flags & PERSISTENT):
+            if stored is None or (exact and _is_earlier(stored, checkpoint)):
                 return MISSING
             return take(stored)
 
@@ -190,6 +190,19 @@ class Shard(Entries):
                 self._put(txn, key, record, checkpoint, flags)
 
         self._write(sum(record.size for _, record in records), checkpoint, put_all, len(records))
+
+    def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
+        """Store a record unless the key is there (in this checkpoint, where that is what readers wait for); whether it
+        was stored."""
+
+        def put_it(txn: Any) -> bool:
+            stored = self._find(txn, key, checkpoint)
+            if stored is not None and not (self.settings.wait_for_keys and _is_earlier(stored, checkpoint)):
+                return False
+            self._put(txn, key, record, checkpoint, 0)
+            return True
+
+        return bool(self._write(record.size, checkpoint, put_it))
 
     def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
         """Delete a key: what `take` makes of its record (True without it), or MISSING."""
@@ -463,6 +476,11 @@ class _PausedError(Exception):
 
 class _NoRoomError(Exception):
     """Why something does not fit."""
+
+
+def _is_earlier(stored: Stored, checkpoint: int) -> bool:
+    """Whether a record was left behind in an earlier checkpoint."""
+    return stored.checkpoint != checkpoint and not stored.flags & PERSISTENT
 
 
 def _used(stat: Any) -> int:

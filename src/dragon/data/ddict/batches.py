@@ -63,6 +63,13 @@ class Batches(Checkpoints):
             self._may_write(shard)
         return shard.begin_put(encoded, self._record(value), self._checkpoint)
 
+    def _begin_put_new(self, key: Any, value: Any) -> Pending:
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        if self._guarded:
+            self._may_write(shard)
+        return shard.begin_put_new(encoded, self._record(value), self._checkpoint)
+
     def _send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
         pending = []
         for shard, records in zip(self._open_shards(), batches, strict=True):

@@ -196,6 +196,19 @@ class DDict(Parts, MutableMapping[Any, Any]):
         value = self._loaded(self._shard(encoded).value(encoded, self._checkpoint, self._exact))
         return default if value is MISSING else value
 
+    def put_new(self, key: Any, value: Any) -> bool:
+        """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
+        return bool(self._begin_put_new(key, value).result(self._timeout))
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, which is `default` from now on where there was none; for all processes the same one."""
+        while True:
+            value = self.get(key, MISSING)
+            if value is not MISSING:
+                return value
+            if self.put_new(key, default):
+                return default
+
     def __contains__(self, key: Any) -> bool:
         encoded = self._key(key)
         return self._shard(encoded).contains(encoded, self._checkpoint)

@@ -128,6 +128,10 @@ class Observed:
         call = self._call("put", key, record.size)
         return _ObservedPending(call, self._shard.begin_put(key, record, checkpoint, flags))
 
+    def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        call = self._call("put_new", key, record.size)
+        return _ObservedPending(call, self._shard.begin_put_new(key, record, checkpoint))
+
     def begin_put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> Pending:
         call = self._call("put_many", size=sum(record.size for _, record in records))
         return _ObservedPending(call, self._shard.begin_put_many(records, checkpoint, flags))

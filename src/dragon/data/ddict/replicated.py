@@ -25,7 +25,7 @@ _LOOK_AGAIN = 0.05
 # What the copy of this node can tell.
 _READS = frozenset({"part", "size"})
 # Done twice, they would do more than once.
-_ONCE_ONLY = frozenset({"add", "pop"})
+_ONCE_ONLY = frozenset({"add", "pop", "put_new"})
 
 
 class ReplicatedShard(RemoteShard):

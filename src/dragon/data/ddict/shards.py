@@ -76,6 +76,10 @@ class LocalShard(Shard):
         self.put(key, record, checkpoint, flags)
         return Done(None)
 
+    def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        """Begin put_new()."""
+        return Done(self.put_new(key, record, checkpoint))
+
     def begin_put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> Pending:
         """Begin put_many()."""
         self.put_many(records, checkpoint, flags)
@@ -207,6 +211,10 @@ class RemoteShard:
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
         return self._begin("put", key, record.head, checkpoint, flags, buffers=record.blobs)
+
+    def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        """Begin to store a record unless the key is there; whether it was stored."""
+        return self._begin("put_new", key, record.head, checkpoint, buffers=record.blobs)
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
