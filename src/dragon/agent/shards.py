@@ -23,8 +23,9 @@ from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
-from dragon.runtime.shard import Shard, make_words, mark_gone
+from dragon.runtime.shard import Shard
 from dragon.runtime.snapshot import Header, read_header, records_in, snapshot_path, snapshots_in, write_snapshot
+from dragon.runtime.transactions import make_words, mark_gone
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
