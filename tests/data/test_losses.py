@@ -47,6 +47,32 @@ def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
     assert done.stdout == "True\nTrue\n", done.stderr
 
 
+def test_what_two_nodes_wrote_comes_back_on_three(site: Site) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.data.ddict import DDict, PosixCheckpointPersister
+
+        if __name__ == "__main__":
+            options = dict(name="kept", persist_path="files", persist_count=-1, replicas=int(sys.argv[3]))
+            nodes, restore = int(sys.argv[1]), sys.argv[2] == "restore"
+            with DDict(1, nodes, 2**25, persister_class=PosixCheckpointPersister, restart=restore, **options) as ddict:
+                if not restore:
+                    ddict.update({number: number * 2 for number in range(1000)})
+                    ddict.persist()
+                print(sorted(ddict.items()) == [(number, number * 2) for number in range(1000)])
+        """
+    )
+    for nodes, what, replicas in (
+        ("2", "write", "1"),
+        ("3", "restore", "1"),
+        ("3", "restore", "2"),
+        ("1", "restore", "1"),
+    ):
+        done = site.dragon("--nodes", nodes, program, nodes, what, replicas)
+        assert done.stdout == "True\n", done.stderr
+
+
 def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
     program = site.write(
         """

@@ -162,9 +162,9 @@ class Transactions(Entries):
 
     def _refuse(self) -> None:
         self._check()
-        if self.words[_STATE] == _PAUSED:
-            raise _PausedError
-        raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
+        if self.words[_STATE] == _FROZEN:
+            raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
+        raise _PausedError  # or it was, a moment ago
 
     def _move_to(self, checkpoint: int) -> None:
         newest = self.words[NEWEST]

@@ -118,9 +118,13 @@ class Batches(Checkpoints):
             one.result(self._timeout)
 
     def bget(self, key: Any) -> Any:
-        """The value of a broadcast put, from this process's main manager."""
+        """The value of a broadcast put, from this process's main manager if that has it."""
+        encoded = self._key(key)
         shard = self._open_shards()[self.main_manager]
-        value = self._loaded(shard.value(self._key(key), self._checkpoint))
+        value = self._loaded(shard.value(encoded, self._checkpoint))
+        if value is MISSING:
+            # With one manager a broadcast is an ordinary put, and may have been restored into more.
+            value = self._loaded(self._shard(encoded).value(encoded, self._checkpoint))
         if value is MISSING:
             raise self._missing(key, shard)
         return value

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -25,7 +24,7 @@ from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
-from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value
+from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value, place_of
 from dragon.runtime.shard import MISSING
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class Client:
         return self._open_shards()[self._place(encoded)]
 
     def _place(self, encoded: bytes) -> int:
-        return zlib.crc32(encoded) % self._count if self._bound is None else self._bound
+        return place_of(encoded, self._count) if self._bound is None else self._bound
 
     def _on_all(self, method: str, *arguments: Any) -> list[Any]:
         pending = [shard.begin(method, *arguments) for shard in self._all()]

@@ -94,6 +94,11 @@ class ReplicatedShard(RemoteShard):
         self.look_for_holders(time.monotonic() + _PATIENCE)
         return self._holders[0]
 
+    def holders(self) -> list[int]:
+        """The nodes that keep it."""
+        self.home()
+        return self._holders
+
     def changed_since(self) -> int:
         """A number that differs after a change."""
         return self._local.changed_since() if self._local is not None else 0

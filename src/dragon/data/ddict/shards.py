@@ -98,6 +98,10 @@ class LocalShard(Shard):
         """The node that decides about it."""
         return self.settings.node
 
+    def holders(self) -> list[int]:
+        """The nodes that keep it."""
+        return [self.home()]
+
     def state(self) -> tuple[int, int, bool]:
         """The oldest and the newest checkpoint, and whether it is frozen."""
         self._check()
@@ -260,6 +264,10 @@ class RemoteShard:
     def home(self) -> int:
         """The node that decides about it."""
         return self.settings.node
+
+    def holders(self) -> list[int]:
+        """The nodes that keep it."""
+        return [self.home()]
 
     def changed_since(self) -> int:
         """A number that differs after a change."""
