@@ -10,15 +10,58 @@ from hypothesis import strategies as st
 
 from conftest import Site
 
-PROGRAM = Path(__file__).parent / "programs" / "losses.py"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.mark.timeout(300)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), killed=st.integers(0, 2))
 def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -> None:
-    done = site.dragon("--nodes", "4", PROGRAM, str(seed), str(killed), timeout=100)
+    done = site.dragon("--nodes", "4", PROGRAMS / "losses.py", str(seed), str(killed), timeout=100)
     assert (done.returncode, done.stdout) == (0, "nothing lost\n"), done.stderr
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [("2", "2"), ("3", "2"), ("3", "3")])
+def test_each_write_is_done_once_while_connections_break(site: Site, nodes: str, replicas: str) -> None:
+    done = site.dragon("--nodes", nodes, PROGRAMS / "broken_links.py", nodes, replicas)
+    assert (done.returncode, done.stdout) == (0, "all done once\n"), done.stderr
+
+
+def test_without_replicas_a_broken_connection_is_an_error_and_the_next_request_makes_another(site: Site) -> None:
+    program = site.write(
+        f"""
+        import sys, threading, time
+        sys.path.insert(0, {str(PROGRAMS)!r})
+        from broken_links import break_connections, on, report_agent
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.errors import NodeLostError
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+        from dragon.runtime.run import this_run
+
+        if __name__ == "__main__":
+            queue = Queue()
+            process = Process(report_agent, (queue,), policy=on(1))
+            process.start()
+            process.join()
+            agents = [this_run().agent.pid, queue.get(timeout=30)]
+            ddict = DDict(policy=[on(1)], total_mem=2**24)
+            threading.Timer(0.5, break_connections, (agents,)).start()
+            done, doubtful, end = 0, 0, time.monotonic() + 3
+            while time.monotonic() < end:
+                try:
+                    ddict.fetch_add("counter")
+                    done += 1
+                except NodeLostError as error:
+                    print(error)
+                    doubtful += 1
+            print(done <= ddict["counter"] <= done + doubtful, doubtful)
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    *errors, summary = done.stdout.splitlines()
+    assert summary in ("True 0", "True 1"), done.stdout + done.stderr
+    assert all("node 1" in error for error in errors)
 
 
 def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:

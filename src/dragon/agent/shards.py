@@ -95,6 +95,7 @@ class Shards:
         words = make_words()
         made = {**settings, "folder": str(folder), "words": words._name(), "node": self._run.node}
         known = self._dictionaries.setdefault(number, _Dictionary())
+        self._remove(known, settings["manager"])  # a copy that counted no more
         known.shards[settings["manager"]] = msgspec.convert(made, Settings), words
         if settings["holders"] and self._run.node in settings["holders"]:
             known.holders[settings["manager"]] = settings["holders"]
@@ -126,11 +127,19 @@ class Shards:
             known = self._dictionaries.pop(number, None)
         if known is None:
             return
-        for settings, words in known.shards.values():
-            mark_gone(words)
-            words._close()
-            shutil.rmtree(Path(settings.folder), ignore_errors=True)
-        for shard in known.open.values():
+        for manager in builtins.list(known.shards):
+            self._remove(known, manager)
+
+    def _remove(self, known: _Dictionary, manager: int) -> None:
+        if manager not in known.shards:
+            return
+        settings, words = known.shards.pop(manager)
+        mark_gone(words)
+        words._close()
+        shutil.rmtree(Path(settings.folder), ignore_errors=True)
+        with self._lock:
+            shard = known.open.pop(manager, None)
+        if shard is not None:
             self._close_later(shard)
 
     def _close_later(self, shard: Shard) -> None:
@@ -166,6 +175,11 @@ class Shards:
         """Another node is gone."""
         if self._service is not None:
             self._service.node_lost(node)
+
+    def link_broken(self, node: int) -> None:
+        """The connection to another node is gone."""
+        if self._service is not None:
+            self._service.link_broken(node)
 
     # ---- copies
 

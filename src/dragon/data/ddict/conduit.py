@@ -38,50 +38,74 @@ class Conduit:
         self.name: Name = self.answers._name()
         self.pid = os.getpid()
         self._last = 0
+        self._ways: dict[int, Channel] = {}  # by which each request that was not answered went
         self._arrived: dict[int, tuple[Any, Any, list[Any]]] = {}
-        self._given_up: set[int] = set()
 
-    def send(self, number: str, manager: int, operation: str, arguments: tuple[Any, ...], buffers: list[Any]) -> int:
+    def send(
+        self,
+        number: str,
+        manager: int,
+        operation: str,
+        arguments: tuple[Any, ...],
+        buffers: list[Any],
+        identity: Any = None,
+    ) -> int:
+        """Ask for an operation; the number of the request. `identity` says which write of whom it is."""
         self._last += 1
-        head = _encode((self._last, self.name, self.pid, number, manager, operation, arguments))
-        self._put(head, buffers)
+        request = (self._last, self.name, self.pid, number, manager, operation, arguments)
+        self._ways[self._last] = self._put(_encode(request if identity is None else (*request, identity)), buffers)
         return self._last
 
-    def _put(self, head: bytes, buffers: list[Any]) -> None:
+    def _put(self, head: bytes, buffers: list[Any]) -> Channel:
         if self.node == this_run().node:
             self.requests._put_frames(head, buffers, None)
-            return
-        outbox = self.requests._outbox()  # type: ignore[attr-defined]
-        try:
-            outbox._put_frames(head, buffers, None)
-        except _core.DestroyedError:
-            self.requests._lose_outbox(outbox)  # type: ignore[attr-defined]  # raises what is known of it
-            self.requests._outbox()._put_frames(head, buffers, None)  # type: ignore[attr-defined]
+            return self.requests
+        for _ in range(2):
+            outbox = self.requests._outbox()  # type: ignore[attr-defined]
+            try:
+                outbox._put_frames(head, buffers, None)
+                return outbox  # type: ignore[no-any-return]
+            except _core.DestroyedError:
+                # The connection broke, which those who wait for answers learn; this request was not on its way.
+                self.requests._out = None  # type: ignore[attr-defined]
+        raise NodeLostError(f"there is no connection to node {self.node}")
 
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
+        """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
+        node is gone, or the connection broke that the request or its answer was on."""
         while number not in self._arrived:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                self._given_up.add(number)
+                del self._ways[number]
                 raise DDictTimeoutError(f"node {self.node} did not answer in time")
             try:
                 wait = _LOOK_EVERY if remaining is None else min(remaining, _LOOK_EVERY)
                 head, buffers = self.answers._get_frames(wait)
             except queue.Empty:
-                self._look()
+                self._look(number)
                 continue
             which, value, error = _decode(head)
-            if which in self._given_up:
-                self._given_up.discard(which)
-            else:
+            if self._ways.pop(which, None) is not None:  # else nobody waits for it any more
                 self._arrived[which] = value, error, buffers
         value, error, buffers = self._arrived.pop(number)
         if error is not None:
             raise error_named(*error)
         return value, buffers
 
-    def _look(self) -> None:
-        _check_node(self.node)
+    def _look(self, number: int) -> None:
+        way = self._ways[number]
+        try:
+            _check_node(self.node)
+            way._wait_readable(0)  # raises where it is gone
+        except NodeLostError:
+            del self._ways[number]
+            raise
+        except _core.DestroyedError:
+            del self._ways[number]
+            kind, text = ask("remote.why_gone", outbox=way._name())
+            if kind:
+                raise error_named(kind, text) from None
+            raise NodeLostError(f"there is no connection to node {self.node}; a request may be lost") from None
 
 
 def _check_node(node: int) -> None:
@@ -96,6 +120,7 @@ _local = threading.local()
 
 
 def conduit_to(node: int) -> Conduit:
+    """This thread's way to a node. Raises NodeLostError where the run has it no more."""
     run = str(this_run().folder), os.getpid()
     if getattr(_local, "run", None) != run:
         _local.run, _local.conduits = run, {}

@@ -190,10 +190,16 @@ class RemoteShard:
         return self._begin_at(self.settings.node, operation, arguments, buffers, change)
 
     def _begin_at(
-        self, node: int, operation: str, arguments: tuple[Any, ...], buffers: list[Any] | None, change: Any
+        self,
+        node: int,
+        operation: str,
+        arguments: tuple[Any, ...],
+        buffers: list[Any] | None,
+        change: Any,
+        identity: Any = None,
     ) -> Pending:
         conduit = conduit_to(node)
-        number = conduit.send(self.number, self.settings.manager, operation, arguments, buffers or [])
+        number = conduit.send(self.number, self.settings.manager, operation, arguments, buffers or [], identity)
         return _Asked(conduit, number, change or _only_value)
 
     def begin(self, method: str, *arguments: Any) -> Pending:
