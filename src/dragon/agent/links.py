@@ -318,6 +318,12 @@ class Link(asyncio.BufferedProtocol):
         self._arrivals.clear()
         self.links.broken(self.node, self, str(self._failure or error or "the connection was closed"))
 
+    def pause_writing(self) -> None:
+        self._in_link.resume(is_full=True)
+
+    def resume_writing(self) -> None:
+        self._in_link.resume()
+
     def get_buffer(self, hint: int) -> memoryview:
         return self._in_link.rest or memoryview(self._buffer)[self._end :]
 
@@ -444,7 +450,7 @@ class Link(asyncio.BufferedProtocol):
             # The first frame in a round of the loop goes at once, those after it together.
             self._waits = True
             self.links.soon(self._flush)
-            self.transport.write(head)
+            self._in_link.write(head)
             if following:
                 lane.send(following)
         elif len(following) < _JOINED:
@@ -467,7 +473,7 @@ class Link(asyncio.BufferedProtocol):
     def _write_all(self) -> None:
         written, self._to_write = self._to_write, []
         if written and not self.transport.is_closing():
-            self.transport.write(b"".join(written))
+            self._in_link.write(b"".join(written))
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]
