@@ -21,6 +21,11 @@ def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -
     assert (done.returncode, done.stdout) == (0, "nothing lost\n"), done.stderr
 
 
+def test_processes_of_two_nodes_see_what_a_model_says_with_checkpoints_copies_and_kills(site: Site) -> None:
+    done = site.dragon("--nodes", "2", PROGRAMS / "checkpointed.py", "10", "60", timeout=100)
+    assert (done.returncode, done.stdout) == (0, "the model agrees\n"), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("nodes", "replicas"), [("2", "2"), ("3", "2"), ("3", "3")])
 def test_each_write_is_done_once_while_connections_break(site: Site, nodes: str, replicas: str) -> None:
     done = site.dragon("--nodes", nodes, PROGRAMS / "broken_links.py", nodes, replicas)
