@@ -114,6 +114,15 @@ def test_with_wait_for_keys_a_value_is_of_this_checkpoint(make: Make) -> None:
     assert sorted(ddict) == ["kept", "other"] or "key" not in ddict
 
 
+def test_a_key_that_readers_wait_for_is_new_in_each_checkpoint(make: Make) -> None:
+    ddict = make(working_set_size=2, wait_for_keys=True)
+    ddict.pput("kept", 0)
+    assert ddict.put_new("key", 0)
+    ddict.checkpoint()
+    assert not ddict.put_new("kept", 1)
+    assert ddict.setdefault("key", 1) == ddict["key"] == 1
+
+
 def write_later(ddict: DDict) -> None:
     time.sleep(0.2)
     ddict["key"] = "written"
@@ -251,6 +260,90 @@ def test_going_on_after_a_restart(persistent: Callable[..., DDict]) -> None:
     assert persistent(restart=True)["key"] == 1
 
 
+@pytest.mark.parametrize(("written", "restored"), [(1, 3), (3, 1), (2, 5), (4, 3)])
+def test_another_number_of_managers(persistent: Callable[..., DDict], written: int, restored: int) -> None:
+    ddict = persistent(managers_per_node=written)
+    contents = {number: np.full(number * 200, number) for number in range(200)}
+    ddict.update(contents)
+    ddict.pput("kept", "x" * 50_000)
+    ddict.bput("everywhere", [1, 2])
+    ddict.persist()
+    ddict.destroy()
+    again = persistent(managers_per_node=restored, restore_from=0)
+    assert len(again) == 202
+    assert all(np.array_equal(again[number], contents[number]) for number in contents)
+    assert (again["kept"], again["everywhere"]) == ("x" * 50_000, [1, 2])
+    assert again.bget("everywhere") == [1, 2]
+    assert all(again.manager(again.which_manager(number))[number][0] == number for number in range(1, 200))
+    again.persist()
+    again.restore(0)
+    assert len(again) == 202
+
+
+def test_a_key_with_a_chosen_manager_stays_there_if_that_exists(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(managers_per_node=4)
+    count = len(ddict.manager_nodes)
+    key = next(number for number in range(100) if ddict.which_manager(number) != 0)
+    gone = next(number for number in range(100, 200) if ddict.which_manager(number) != count - 1)
+    ddict.manager(0)[key] = "first"
+    ddict.manager(count - 1)[gone] = "last"
+    ddict.persist()
+    ddict.destroy()
+    again = persistent(managers_per_node=2, restore_from=0)
+    assert again.manager(0)[key] == "first"
+    assert again[gone] == "last"
+
+
+def test_two_values_that_would_meet_under_one_key_are_refused(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(managers_per_node=4)
+    for number in range(len(ddict.manager_nodes)):
+        ddict.manager(number)["key"] = number
+    ddict.persist()
+    ddict.destroy()
+    with pytest.raises(DDictPersistCheckpointError, match=r"key 'key' was put with manager \d and with manager \d"):
+        persistent(managers_per_node=2, restore_from=0)
+
+
+def test_damage_is_found_with_another_number_of_managers_too(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent(managers_per_node=3)
+    ddict.update(dict.fromkeys(range(100), "x" * 100))
+    ddict.persist()
+    ddict.destroy()
+    for damaged in (lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:], lambda data: data[:20]):
+        path = tmp_path / "kept_1_0.ddict"
+        path.write_bytes(damaged(path.read_bytes()))
+        other = persistent(managers_per_node=2)
+        other["key"] = "kept"
+        with pytest.raises(DDictPersistCheckpointError, match=r"kept_1_0.* is (damaged|no checkpoint)"):
+            other.restore(0)
+        assert dict(other) == {"key": "kept"}
+
+
+def test_without_all_files_another_number_of_managers_reads_none(
+    persistent: Callable[..., DDict], tmp_path: Path
+) -> None:
+    ddict = persistent(managers_per_node=3)
+    ddict.persist()
+    (tmp_path / f"kept_{len(ddict.manager_nodes) - 1}_0.ddict").unlink()
+    ddict.destroy()
+    with pytest.raises(DDictPersistCheckpointError, match=r"written by one of \d managers, whose other files are not"):
+        persistent(managers_per_node=2, restore_from=0)
+
+
+def test_going_back_with_another_number_of_managers_forgets_what_came_after(
+    persistent: Callable[..., DDict],
+) -> None:
+    ddict = persistent(managers_per_node=3, working_set_size=2)
+    for number in range(3):
+        ddict["key"] = number
+        ddict.persist()
+        ddict.checkpoint()
+    ddict.destroy()
+    again = persistent(managers_per_node=1, restore_from=1)
+    assert again["key"] == 1
+    assert again.persisted_ids() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
@@ -327,6 +420,6 @@ def test_writers_go_on_where_who_paused_them_is_gone(make: Make, monkeypatch: py
     shard = ddict._shards[0]
     assert isinstance(shard, LocalShard)
     shard.pause(True)
-    monkeypatch.setattr("dragon.runtime.shard._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("dragon.runtime.transactions._LONGEST_PAUSE", 0.1)
     ddict["key"] = 1
     assert ddict["key"] == 1

@@ -210,6 +210,29 @@ def test_processes_count_up_together(ddict: DDict) -> None:
     assert ddict["n"] == 800
 
 
+@pytest.mark.parametrize("value", ["small", b"x" * 100_000], ids=["small", "large"])
+def test_a_key_that_is_there_keeps_its_value(ddict: DDict, value: Any) -> None:
+    assert ddict.put_new("key", value)
+    assert not ddict.put_new("key", "other")
+    assert ddict["key"] == value
+    del ddict["key"]
+    assert ddict.setdefault("key", "other") == ddict.setdefault("key", "third") == "other"
+
+
+def claim(ddict: DDict, queue: Queue, name: int) -> None:
+    queue.put([ddict.setdefault(number, name) for number in range(300)])
+
+
+def test_processes_agree_on_a_default(ddict: DDict) -> None:
+    queue = Queue()
+    processes = [Process(claim, (ddict, queue, name)) for name in range(4)]
+    for process in processes:
+        process.start()
+    seen = [queue.get(timeout=30) for _ in processes]
+    assert [process.join() for process in processes] == [0] * 4
+    assert all(one == [ddict[number] for number in range(300)] for one in seen)
+
+
 def look_around(ddict: DDict, queue: Queue) -> None:
     ddict[f"from {current().hostname}"] = np.arange(1000)
     queue.put((sorted(map(str, ddict)), ddict.local_len(), ddict.local_managers))

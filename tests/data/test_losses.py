@@ -10,15 +10,115 @@ from hypothesis import strategies as st
 
 from conftest import Site
 
-PROGRAM = Path(__file__).parent / "programs" / "losses.py"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.mark.timeout(300)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), killed=st.integers(0, 2))
 def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -> None:
-    done = site.dragon("--nodes", "4", PROGRAM, str(seed), str(killed), timeout=100)
+    done = site.dragon("--nodes", "4", PROGRAMS / "losses.py", str(seed), str(killed), timeout=100)
     assert (done.returncode, done.stdout) == (0, "nothing lost\n"), done.stderr
+
+
+def test_processes_of_two_nodes_see_what_a_model_says_with_checkpoints_copies_and_kills(site: Site) -> None:
+    done = site.dragon("--nodes", "2", PROGRAMS / "checkpointed.py", "10", "60", timeout=100)
+    assert (done.returncode, done.stdout) == (0, "the model agrees\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [("2", "2"), ("3", "2"), ("3", "3")])
+def test_each_write_is_done_once_while_connections_break(site: Site, nodes: str, replicas: str) -> None:
+    done = site.dragon("--nodes", nodes, PROGRAMS / "broken_links.py", nodes, replicas)
+    assert (done.returncode, done.stdout) == (0, "all done once\n"), done.stderr
+
+
+def test_without_replicas_a_broken_connection_is_an_error_and_the_next_request_makes_another(site: Site) -> None:
+    program = site.write(
+        f"""
+        import sys, threading, time
+        sys.path.insert(0, {str(PROGRAMS)!r})
+        from broken_links import break_connections, on, report_agent
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.errors import NodeLostError
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+        from dragon.runtime.run import this_run
+
+        if __name__ == "__main__":
+            queue = Queue()
+            process = Process(report_agent, (queue,), policy=on(1))
+            process.start()
+            process.join()
+            agents = [this_run().agent.pid, queue.get(timeout=30)]
+            ddict = DDict(policy=[on(1)], total_mem=2**24)
+            threading.Timer(0.5, break_connections, (agents,)).start()
+            done, doubtful, end = 0, 0, time.monotonic() + 3
+            while time.monotonic() < end:
+                try:
+                    ddict.fetch_add("counter")
+                    done += 1
+                except NodeLostError as error:
+                    print(error)
+                    doubtful += 1
+            print(done <= ddict["counter"] <= done + doubtful, doubtful)
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    *errors, summary = done.stdout.splitlines()
+    assert summary in ("True 0", "True 1"), done.stdout + done.stderr
+    assert all("node 1" in error for error in errors)
+
+
+def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def claim(ddict, queue, name):
+            queue.put([ddict.setdefault(number, name) for number in range(100)])
+
+        if __name__ == "__main__":
+            for replicas in (1, 2):
+                ddict, queue = DDict(1, 2, 2**24, replicas=replicas), Queue()
+                for node in System().nodes:
+                    here = Policy(placement=Policy.Placement.HOST_ID, host_id=node)
+                    Process(claim, (ddict, queue, node), policy=here).start()
+                first, second, third = [queue.get(timeout=30) for _ in range(3)]
+                print(first == second == third)
+        """
+    )
+    done = site.dragon("--nodes", "3", program)
+    assert done.stdout == "True\nTrue\n", done.stderr
+
+
+def test_what_two_nodes_wrote_comes_back_on_three(site: Site) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.data.ddict import DDict, PosixCheckpointPersister
+
+        if __name__ == "__main__":
+            options = dict(name="kept", persist_path="files", persist_count=-1, replicas=int(sys.argv[3]))
+            nodes, restore = int(sys.argv[1]), sys.argv[2] == "restore"
+            with DDict(1, nodes, 2**25, persister_class=PosixCheckpointPersister, restart=restore, **options) as ddict:
+                if not restore:
+                    ddict.update({number: number * 2 for number in range(1000)})
+                    ddict.persist()
+                print(sorted(ddict.items()) == [(number, number * 2) for number in range(1000)])
+        """
+    )
+    for nodes, what, replicas in (
+        ("2", "write", "1"),
+        ("3", "restore", "1"),
+        ("3", "restore", "2"),
+        ("1", "restore", "1"),
+    ):
+        done = site.dragon("--nodes", nodes, program, nodes, what, replicas)
+        assert done.stdout == "True\n", done.stderr
 
 
 def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:

@@ -23,6 +23,7 @@ from conftest import Site  # noqa: E402
 from dragon.data.ddict import DDict, DDictFullError  # noqa: E402
 from dragon.data.zarr import Store  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
+from dragon.native.queue import Queue  # noqa: E402
 
 Make = Callable[..., DDict]
 
@@ -89,6 +90,27 @@ def test_processes_write_one_array(ddict: DDict) -> None:
         assert process.returncode == 0
     found = zarr.open_array(Store(ddict), path="rows", mode="r")
     assert np.array_equal(found[:], np.broadcast_to(np.arange(40)[:, None], (40, 3000)))
+
+
+async def claim(store: Store, name: bytes) -> None:
+    for number in range(200):
+        await store.set_if_not_exists(f"key {number}", cpu.Buffer.from_bytes(name))
+
+
+def claim_and_look(ddict: DDict, queue: Queue, name: bytes) -> None:
+    asyncio.run(claim(Store(ddict), name))
+    queue.put([ddict[f"key {number}"] for number in range(200)])
+
+
+def test_of_processes_that_set_what_is_not_there_one_does(ddict: DDict) -> None:
+    queue = Queue()
+    processes = [Process(claim_and_look, (ddict, queue, name)) for name in (b"a", b"b", b"c")]
+    for process in processes:
+        process.start()
+    first, second, third = (queue.get(timeout=30) for _ in processes)
+    assert first == second == third  # nobody saw a value that was replaced later
+    for process in processes:
+        assert process.join() == 0
 
 
 def test_a_group_with_attributes_and_shards(ddict: DDict) -> None:

@@ -6,10 +6,13 @@ large payloads. Frames stay on the link, so a payload has a place among them whi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 __all__ = ["Fabric", "Greeting", "InLink", "Lane"]
+
+_PIECE = 4 * 2**20  # bytes that are written at a time; TLS takes none of 2 GiB, and keeps a copy of what waits
 
 # What one agent tells another, in private, of its end of a new link: where it can be reached over the fabric, the tag
 # of the first payload that it expects, and which machine it is on.
@@ -57,6 +60,8 @@ class InLink:
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
+        self._waiting: deque[memoryview] = deque()
+        self._is_full = False
         self._done: Callable[[], None] | None = None
         self.rest = memoryview(b"")
         """Where what is still to come of the payload under way is to be put."""
@@ -65,7 +70,24 @@ class InLink:
         return True
 
     def send(self, payload: memoryview) -> None:
-        self._transport.write(payload)
+        self.write(payload)
+
+    def write(self, data: Any) -> None:
+        """Write something after what was written before; large data piece by piece, as the connection takes it."""
+        if not self._waiting and len(data) <= _PIECE:
+            self._transport.write(data)
+            return
+        self._waiting.append(memoryview(data))
+        self.resume(self._is_full)
+
+    def resume(self, is_full: bool = False) -> None:
+        """Go on with what waits, unless the connection has as much as it should."""
+        self._is_full = is_full
+        while self._waiting and not self._is_full:
+            data = self._waiting.popleft()
+            if len(data) > _PIECE:
+                self._waiting.appendleft(data[_PIECE:])
+            self._transport.write(data[:_PIECE])
 
     def receive(self, memory: Any, done: Callable[[], None]) -> None:
         self.rest = memoryview(memory)
@@ -80,3 +102,4 @@ class InLink:
 
     def close(self) -> None:
         self.rest, self._done = memoryview(b""), None
+        self._waiting.clear()

@@ -431,6 +431,7 @@ class Cluster:
             return
         text = f"{self.links.host(node)} is gone: {reason}; messages that were on their way there may be lost"
         self.outboxes.broken(node, (NodeLostError.__name__, text))
+        self._agent.shards.link_broken(node)
 
     def _do(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
         if operation == "operation":
@@ -467,6 +468,8 @@ class Cluster:
             self._agent.shards.client_left(node, arguments["pid"])
         elif operation == "release":
             self.guests.release((node, arguments["pid"]), tuple(arguments["name"]))
+        elif operation == "link_broken":
+            self._on_link_broken(node, arguments["reason"])
         elif operation == "flow_taken":
             self.outboxes.taken(node, **arguments)
         elif operation == "flow_failed":

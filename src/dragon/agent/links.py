@@ -118,7 +118,8 @@ class Links:
         self.verdict = 0.0
         self._doubts: dict[int, asyncio.Future[None]] = {}
         self._client = client
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, Link] = {}  # over which is sent
+        self._all: dict[int, list[Link]] = {}  # of each node, what it made too
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[Answer] | None, Any, Any]]] = {}
         self._loop = asyncio.get_running_loop()
@@ -151,8 +152,8 @@ class Links:
         if node in self.lost:
             return
         self.lost[node] = reason
-        link = self._links.pop(node, None)
-        if link is not None:
+        self._links.pop(node, None)
+        for link in self._all.pop(node, []):
             link.abort()
         self._is_broken(node, reason)
         self._settle(node)
@@ -165,6 +166,11 @@ class Links:
             doubt = self._loop.create_future()
             doubt.set_result(None)
         return doubt
+
+    def probe(self, node: int) -> None:
+        """Find out whether a node whose connection broke is there: a new connection settles it."""
+        if node in self._doubts:
+            self.call(node, "members", {}).add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _doubt(self, node: int) -> asyncio.Future[None]:
         if node not in self._doubts and node not in self.lost:
@@ -179,13 +185,18 @@ class Links:
 
     def close(self) -> None:
         """Close all connections."""
-        for link in list(self._links.values()):
+        for link in [link for links in self._all.values() for link in links]:
             link.abort()
 
     def _fail(self, node: int, futures: Iterable[asyncio.Future[Answer] | None], reason: str = "") -> None:
         for future in futures:
             if future is not None and not future.done():
-                future.set_exception(NodeLostError(f"{self.host(node)} is gone: {self.lost.get(node, reason)}"))
+                future.set_exception(NodeLostError(self._what_happened(node, reason)))
+
+    def _what_happened(self, node: int, reason: str) -> str:
+        if node in self.lost:
+            return f"{self.host(node)} is gone: {self.lost[node]}"
+        return f"the connection to {self.host(node)} broke: {reason}"
 
     def _send(self, node: int, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
         link = self._links.get(node)
@@ -221,17 +232,27 @@ class Links:
     def made(self, node: int, link: Link) -> None:
         """A connection to that node stands."""
         self._links.setdefault(node, link)
+        self._all.setdefault(node, []).append(link)
+        self._settle(node)  # it lives
         for kind, future, body, payload in self._waiting.pop(node, []):
             link.send(kind, future, body, payload)
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
         """A connection ended."""
         if node is not None:
+            others = self._all.get(node, [])
+            if link in others:
+                others.remove(link)
             if self._links.get(node) is link:
                 del self._links[node]
-                self._is_broken(node, self.lost.get(node, reason))
+            # Where each side made a connection what one sent came over the other's.
+            self._is_broken(node, self.lost.get(node, reason))
+            if others:
+                # That side knew earlier, and made another one. What was sent to it meanwhile is lost.
+                self._links.setdefault(node, others[0]).send(_NOTICE, None, ("link_broken", {"reason": reason}), b"")
             pending = list(link.pending.values())
-            self._doubt(node).add_done_callback(lambda _: self._fail(node, pending, reason))
+            settled = self.settled(node) if others else self._doubt(node)
+            settled.add_done_callback(lambda _: self._fail(node, pending, reason))
         for cancel in link.serving.values():
             if cancel is not None:
                 cancel()
@@ -296,6 +317,12 @@ class Link(asyncio.BufferedProtocol):
             self._beside.close()
         self._arrivals.clear()
         self.links.broken(self.node, self, str(self._failure or error or "the connection was closed"))
+
+    def pause_writing(self) -> None:
+        self._in_link.resume(is_full=True)
+
+    def resume_writing(self) -> None:
+        self._in_link.resume()
 
     def get_buffer(self, hint: int) -> memoryview:
         return self._in_link.rest or memoryview(self._buffer)[self._end :]
@@ -423,7 +450,7 @@ class Link(asyncio.BufferedProtocol):
             # The first frame in a round of the loop goes at once, those after it together.
             self._waits = True
             self.links.soon(self._flush)
-            self.transport.write(head)
+            self._in_link.write(head)
             if following:
                 lane.send(following)
         elif len(following) < _JOINED:
@@ -446,7 +473,7 @@ class Link(asyncio.BufferedProtocol):
     def _write_all(self) -> None:
         written, self._to_write = self._to_write, []
         if written and not self.transport.is_closing():
-            self.transport.write(b"".join(written))
+            self._in_link.write(b"".join(written))
 
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]

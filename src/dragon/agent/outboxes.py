@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragon.agent.flows import PARCEL, WINDOW
 from dragon.agent.links import Answer, then
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.remote import node_of
@@ -39,13 +40,19 @@ class Outboxes:
         outbox = self._outboxes.get(name)
         if outbox is None:
             outbox = self._outboxes[name] = _Outbox(self._links, name)
-            opened = self._links.call(node_of(name), "flow_open", {"name": name})
-            opened.add_done_callback(lambda future: self._opened(name, outbox, future))
+            self._open_flow(name, outbox)
         outbox.users.add(pid)
         return outbox.name
 
+    def _open_flow(self, name: Name, outbox: _Outbox) -> None:
+        opened = self._links.call(node_of(name), "flow_open", {"name": name})
+        opened.add_done_callback(lambda future: self._opened(name, outbox, future))
+
     def _opened(self, name: Name, outbox: _Outbox, future: asyncio.Future[Answer]) -> None:
         error = None if future.cancelled() else future.exception()
+        if isinstance(error, NodeLostError) and node_of(name) not in self._links.lost:
+            self._open_flow(name, outbox)  # only the connection broke, and nothing was sent yet
+            return
         if future.cancelled() or error is not None:
             self._give_up(name, outbox, ("", ""))  # whoever tries the channel itself learns why
             return
@@ -56,6 +63,7 @@ class Outboxes:
     def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
         """The error by which messages in an outbox were lost; empty if none were."""
         node, error = self._failures.get(outbox, (self._links.index, ("", "")))
+        self._links.probe(node)
         return then(self._links.settled(node), lambda _: error)
 
     def flush(self, node: int) -> None:

@@ -2,23 +2,24 @@
 
 The first of a shard's holders decides: it does every write itself, in its order, has the others do the same, and
 answers when all have. When it is lost the next one goes on. A holder that is lost is replaced by a node that has none
-yet: it is given all entries, and counts from then on.
+yet: it is given all entries, and counts from then on. What is asked for again, because an answer did not arrive, is
+done once.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from dragon.agent.answers import Answered, Answers, Identity, Reply
+from dragon.agent.followers import Followers, Pending
 from dragon.agent.shard_operations import OPERATIONS
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
+from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.shard import Shard
 
@@ -30,12 +31,7 @@ __all__ = ["REPLICATION", "Copies", "Replication"]
 log = runtime_log("shards")
 
 REPLICATION = frozenset({"_apply", "_load", "_holders"})
-_encode = msgspec.msgpack.Encoder().encode
 _TOGETHER = 2**20  # bytes of entries that a new holder is sent at a time
-_PATIENCE = 20.0  # seconds for another agent to answer
-
-Send = Callable[[int, Name, bytes, list[Any]], None]
-Reply = Callable[[int, Name, int, Any, list[Any]], None]
 
 
 class Copies(Protocol):
@@ -46,29 +42,23 @@ class Copies(Protocol):
     def held(self) -> Iterator[tuple[str, Shard]]: ...
 
 
-@dataclass
-class _Pending:
-    """A write that others have not done yet, and whom to tell when they have."""
-
-    waits_for: set[int]
-    shard: tuple[str, int]
-    reply: Callable[[], None] = field(default=lambda: None)
-
-
 class Replication:
     """What of the service concerns replicas; used by its thread only."""
 
-    def __init__(self, cluster: Cluster, copies: Copies, own_name: Name, send: Send, reply: Reply) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        copies: Copies,
+        own_name: Name,
+        way_to: Callable[[int, Name], Channel],
+        later: Callable[[Callable[[], object]], None],
+    ) -> None:
         self._cluster = cluster
         self._copies = copies
-        self._own_name = own_name
-        self._send = send
-        self._reply = reply
-        self._loop = asyncio.get_running_loop()
-        self._services: dict[int, Name] = {}
-        self._last = 0
-        self._pending: dict[int, _Pending] = {}
-        self._sent_to: dict[int, int] = {}  # which node a number was sent to
+        self._followers = Followers(cluster, own_name, way_to, later, self._give_up)
+        self._answers = Answers()
+        self._heard: dict[int, int] = {}  # the last number of each node whose copies are kept here
+        self._failed: dict[tuple[int, int], Exception] = {}
 
     # ---- the holder that decides
 
@@ -76,12 +66,13 @@ class Replication:
         self,
         shard: Shard,
         number: str,
-        asked: tuple[int, int, Name],
+        identity: Identity | None,
         operation: str,
         arguments: list[Any],
         buffers: list[Any],
+        reply: Reply,
     ) -> None:
-        """Do a write here and on every other holder, then answer."""
+        """Do a write here and on every other holder, then answer; one that was done already is answered again."""
         manager = shard.settings.manager
         try:
             first = self._copies.holders(number, manager)[0]
@@ -89,102 +80,127 @@ class Replication:
             raise DDictMovedError(f"{shard.where} counts no more: {error}") from error
         if first != self._cluster.index:
             raise DDictMovedError(f"{shard.where} is decided about on node {first}")
+        answered = self._answers.find(identity)
+        if answered is None:
+            answered = self._do((number, manager), shard, identity, operation, arguments, buffers)
+        elif answered.everywhere:
+            answered.tell(reply)
+            return
+        elif answered.waiting:
+            answered.waiting.append(reply)
+            return
+        # Else it was done as the holder that decided then had it; whether others have done it is not known.
+        answered.waiting.append(reply)
+        self._to_others(number, manager, "_apply", (operation, arguments, identity), buffers, answered.is_everywhere)
+
+    def _do(
+        self,
+        whose: tuple[str, int],
+        shard: Shard,
+        identity: Identity | None,
+        operation: str,
+        arguments: list[Any],
+        buffers: list[Any],
+    ) -> Answered:
         answer: list[Any] = []
         OPERATIONS[operation](shard, arguments, buffers, lambda value, found: answer.extend((value, found)))
-        which, pid, name = asked
-
-        def reply() -> None:
-            self._reply(pid, name, which, *answer)
-
-        self._to_others(number, manager, "_apply", (operation, arguments), buffers, reply)
+        answered = Answered(whose, *answer)
+        self._answers.add(identity, answered)
+        return answered
 
     def _to_others(
         self, number: str, manager: int, operation: str, arguments: Any, buffers: list[Any], reply: Callable[[], None]
     ) -> None:
         others = self._copies.holders(number, manager)[1:]
-        pending = _Pending(set(others), (number, manager), reply)
-        for node in others:
-            self._to(node, number, manager, operation, arguments, buffers, pending)
-        if not pending.waits_for:
+        if not others:
             reply()
-
-    def _to(
-        self,
-        node: int,
-        number: str,
-        manager: int,
-        operation: str,
-        arguments: Any,
-        buffers: list[Any],
-        pending: _Pending,
-    ) -> None:
-        self._last += 1
-        head = _encode((self._last, self._own_name, os.getpid(), number, manager, operation, arguments))
-        try:
-            name = self._service_of(node)
-        except (DDictError, ConnectionError, TimeoutError) as error:
-            log.warning("node %d cannot be told of a change (%s); its copy of a shard is given up", node, error)
-            self._drop(number, manager, node)
-            pending.waits_for.discard(node)
             return
-        self._pending[self._last], self._sent_to[self._last] = pending, node
-        self._send(0, name, head, buffers)
-
-    def _service_of(self, node: int) -> Name:
-        name = self._services.get(node)
-        if name is None:
-            name = self._ask(node, "shards.service", {})
-            name = self._services[node] = (name[0], name[1], name[2])
-        return name
-
-    def _ask(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
-        async def ask() -> Any:
-            return await self._cluster.ask(node, operation, arguments)
-
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(_PATIENCE)
+        pending = Pending(set(others), reply)
+        for node in others:
+            self._followers.send(node, (number, manager), operation, arguments, buffers, pending)
 
     def acknowledged(self, which: int, value: Any, error: Any) -> None:
         """Another holder has done what it was sent, or could not."""
-        pending = self._pending.pop(which, None)
-        node = self._sent_to.pop(which, -1)
-        if pending is None:
+        found = self._followers.acknowledged(which)
+        if found is None:
             return
-        if error is not None:
-            # It differs from here on.
-            log.error("node %d cannot keep its copy of a shard (%s); it is given up", node, error[1])
-            self._drop(*pending.shard, node)
-        self._done(pending, node)
+        node, sent = found
+        if error is None:
+            sent.pending.done(node)
+        else:
+            self._give_up(node, sent.shard, error[1], [sent.pending])
 
-    def _done(self, pending: _Pending, node: int) -> None:
-        if node in pending.waits_for:
-            pending.waits_for.discard(node)
-            if not pending.waits_for:
-                pending.reply()
+    def _give_up(self, node: int, shard: tuple[str, int], why: str, waiting: list[Pending] | None = None) -> None:
+        """A node's copy differs from here on. Those who wait for it are answered once every other holder knows that."""
+        released = [*(waiting or []), *(sent.pending for sent in self._followers.take(node, shard))]
+
+        def release() -> None:
+            for pending in released:
+                pending.done(node)
+
+        try:
+            holders = self._copies.holders(*shard)
+        except LookupError:
+            holders = []  # the dictionary was destroyed, or is somewhere else by now
+        if node not in holders:
+            release()
+            return
+        log.error("node %d cannot keep its copy of manager %d (%s); it is given up", node, shard[1], why)
+        self._drop(*shard, node)
+        state = (self._copies.holders(*shard), None)
+        self._to_others(*shard, "_holders", state, [], release)
+        # It may be there, and its readers are to know as well.
+        if node not in self._cluster.lost:
+            self._followers.send(node, shard, "_holders", state, [], Pending({node}))
 
     # ---- the others
 
-    def do(self, shard: Shard, number: str, operation: str, arguments: list[Any], buffers: list[Any]) -> None:
-        """What the holder that decides has sent."""
+    def do(
+        self, shard: Shard, dictionary: str, which: int, sender: int, operation: str, arguments: list[Any], buffers: Any
+    ) -> None:
+        """What the holder that decides has sent, if that was not done already."""
+        if which <= self._heard.get(sender, 0):
+            if (sender, which) in self._failed:
+                raise self._failed[sender, which]
+            return
+        self._heard[sender] = which
+        try:
+            self._do_new(shard, (dictionary, shard.settings.manager), operation, arguments, buffers)
+        except Exception as error:
+            self._failed[sender, which] = error
+            raise
+
+    def _do_new(
+        self, shard: Shard, whose: tuple[str, int], operation: str, arguments: list[Any], buffers: list[Any]
+    ) -> None:
         if operation == "_apply":
-            OPERATIONS[arguments[0]](shard, arguments[1], buffers, lambda value, found: None)
+            done, given, identity = arguments
+            if self._answers.find(identity) is None:
+                self._do(whose, shard, identity, done, given, buffers).forget_large()
         elif operation == "_load":
             shard.load(arguments[0], buffers)
         else:
-            holders, newest, frozen = arguments
-            shard.take_over(newest, frozen)
-            self._copies.set_holders(number, shard.settings.manager, holders)
+            holders, state = arguments
+            if state is not None:
+                newest, frozen, answers = state
+                shard.take_over(newest, frozen)
+                self._answers.take_over(whose, answers)
+            self._copies.set_holders(*whose, holders)
 
     # ---- losses
 
+    def link_broken(self, node: int) -> None:
+        """The connection to a node that may well live is gone."""
+        self._followers.link_broken(node)
+
     def node_lost(self, node: int) -> None:
         """Whatever waits for that node waits no more; what it held is copied to another one."""
-        self._services.pop(node, None)
         for number, shard in list(self._copies.held()):
             self._drop(number, shard.settings.manager, node)
-        for which, sent_to in list(self._sent_to.items()):
-            if sent_to == node:
-                del self._sent_to[which]
-                self._done(self._pending.pop(which), node)
+        for sent in self._followers.node_lost(node):
+            sent.pending.done(node)
+        for key in [key for key in self._failed if key[0] == node]:
+            del self._failed[key]
         for number, shard in list(self._copies.held()):
             try:
                 self._recruit(number, shard)
@@ -198,17 +214,18 @@ class Replication:
 
     def _recruit(self, number: str, shard: Shard) -> None:
         settings = shard.settings
-        holders = self._copies.holders(number, settings.manager)
+        whose = (number, settings.manager)
+        holders = self._copies.holders(*whose)
         if holders[:1] != [self._cluster.index]:
             return
         free = [node for node in self._cluster.active() if node not in holders]
         for node in free[: len(settings.holders) - len(holders)]:
             made = {**msgspec.to_builtins(settings), "folder": "", "holders": settings.holders}
-            self._ask(node, "shards.create", {"number": number, "settings": made, "node": node})
+            self._followers.ask(node, "shards.create", {"number": number, "settings": made, "node": node})
+            self._followers.reach(node)
             for names, entries in shard.export(_TOGETHER):
-                loading = _Pending({node}, (number, settings.manager))
-                self._to(node, number, settings.manager, "_load", (names,), entries, loading)
+                self._followers.send(node, whose, "_load", (names,), entries, Pending({node}), keep=False)
             holders = [*holders, node]
-        self._copies.set_holders(number, settings.manager, holders)
-        state = (holders, shard.newest, shard.is_frozen)
-        self._to_others(number, settings.manager, "_holders", state, [], lambda: None)
+        self._copies.set_holders(*whose, holders)
+        state = (shard.newest, shard.is_frozen, self._answers.of(whose))
+        self._to_others(*whose, "_holders", (holders, state), [], lambda: None)

@@ -61,6 +61,11 @@ def _put(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer)
     answer(None, [])
 
 
+def _put_new(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    key, head, checkpoint = arguments
+    answer(shard.put_new(key, Record(head, buffers), checkpoint), [])
+
+
 def _put_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
     records, checkpoint, flags = arguments
     start, several = 0, []
@@ -98,6 +103,7 @@ OPERATIONS: dict[str, Operation] = {
     "read": _read,
     "put": _put,
     "put_many": _put_many,
+    "put_new": _put_new,
     "pop": _pop,
     "state": _state,
     **{
@@ -119,4 +125,4 @@ OPERATIONS: dict[str, Operation] = {
     },
 }
 
-WRITES = frozenset({"put", "put_many", "pop", "add", "clear", "freeze", "note_writer"})
+WRITES = frozenset({"put", "put_many", "put_new", "pop", "add", "clear", "freeze", "note_writer"})

@@ -2,7 +2,8 @@
 
 Small reads, which wait for nobody, are done where they arrive. All else a thread does, one after another, so that a
 shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
-of the asking thread's, both by way of the outboxes. A request has seven parts, an answer three.
+of the asking thread's, both by way of the outboxes. A request has seven parts, or eight with who asks for a write that
+is done once however often it is asked for; an answer has three.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class ShardService:
         self.name: Name = self._requests._name()
         self._ways: dict[Name, Channel] = {}
         self._inboxes: dict[tuple[int, int], set[Name]] = {}
-        self._replication = Replication(cluster, copies, self.name, self._send, self._answer)
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._replication = Replication(cluster, copies, self.name, self._way_to, self.afterwards)
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
@@ -65,6 +66,10 @@ class ShardService:
     def node_lost(self, node: int) -> None:
         """What that node held is taken care of, after what was asked before."""
         self.afterwards(partial(self._replication.node_lost, node))
+
+    def link_broken(self, node: int) -> None:
+        """The connection to another node is gone."""
+        self.afterwards(partial(self._replication.link_broken, node))
 
     def afterwards(self, do: Callable[[], object]) -> None:
         """Do something after what was asked before."""
@@ -87,7 +92,7 @@ class ShardService:
 
     def _read_here(self, request: Any) -> bool:
         """Answer a read, if that takes no time."""
-        number, inbox, _, dictionary, manager, _, arguments = request
+        number, inbox, _, dictionary, manager, _, arguments = request[:7]
         way = self._ways.get((inbox[0], inbox[1], inbox[2]))
         if way is None:
             return False
@@ -113,28 +118,40 @@ class ShardService:
         if len(request) == 3:
             self._replication.acknowledged(*request)
             return
-        number, inbox, pid, dictionary, manager, operation, arguments = request
+        number, inbox, pid, dictionary, manager, operation, arguments, *identity = request
         name: Name = (inbox[0], inbox[1], inbox[2])
         try:
             shard = self._shard(dictionary, manager)
             if operation in REPLICATION:
-                self._replication.do(shard, dictionary, operation, arguments, buffers)
+                self._replication.do(shard, dictionary, number, node_of(name), operation, arguments, buffers)
                 self._answer(pid, name, number, None, [])
             elif operation in WRITES and shard.settings.holders:
-                self._replication.write(shard, dictionary, (number, pid, name), operation, arguments, buffers)
+                asked = identity[0] if identity else None
+                reply = partial(self._answer, pid, name, number)
+                self._replication.write(shard, dictionary, asked, operation, arguments, buffers, reply)
             else:
                 OPERATIONS[operation](shard, arguments, buffers, partial(self._answer, pid, name, number))
         except Exception as error:
             text = error.text if isinstance(error, DDictError) else str(error)
-            self._send(pid, name, _encode((number, None, (type(error).__name__, text))), [])
+            self._answer(pid, name, number, None, [], (type(error).__name__, text))
 
-    def _answer(self, pid: int, name: Name, number: int, value: Any, buffers: list[Any]) -> None:
-        self._send(pid, name, _encode((number, value, None)), buffers)
+    def _answer(
+        self,
+        pid: int,
+        name: Name,
+        number: int,
+        value: Any,
+        buffers: list[Any],
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        self._send(pid, name, _encode((number, value, error)), buffers)
 
     def _send(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> None:
         for _ in range(2):
-            channel = self._ways.get(name) or self._way_to(pid, name)
             try:
+                channel = self._ways.get(name)
+                if channel is None:
+                    channel = self._ways[name] = self._way_to(pid, name)
                 channel._put_frames(head, buffers, None)
                 return
             except _core.DestroyedError:
@@ -150,5 +167,4 @@ class ShardService:
             name_here = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()
         else:
             name_here = name
-        channel = self._ways[name] = Channel._attached(name_here)
-        return channel
+        return Channel._attached(name_here)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from dragon import _core
+from dragon.agent.restoring import persisted_for, restore
 from dragon.agent.shard_service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
@@ -23,8 +24,9 @@ from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
-from dragon.runtime.shard import Shard, make_words, mark_gone
-from dragon.runtime.snapshot import Header, read_header, records_in, snapshot_path, snapshots_in, write_snapshot
+from dragon.runtime.shard import Shard
+from dragon.runtime.snapshot import Header, snapshot_path, snapshots_in, write_snapshot
+from dragon.runtime.transactions import make_words, mark_gone
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
@@ -93,6 +95,7 @@ class Shards:
         words = make_words()
         made = {**settings, "folder": str(folder), "words": words._name(), "node": self._run.node}
         known = self._dictionaries.setdefault(number, _Dictionary())
+        self._remove(known, settings["manager"])  # a copy that counted no more
         known.shards[settings["manager"]] = msgspec.convert(made, Settings), words
         if settings["holders"] and self._run.node in settings["holders"]:
             known.holders[settings["manager"]] = settings["holders"]
@@ -124,11 +127,19 @@ class Shards:
             known = self._dictionaries.pop(number, None)
         if known is None:
             return
-        for settings, words in known.shards.values():
-            mark_gone(words)
-            words._close()
-            shutil.rmtree(Path(settings.folder), ignore_errors=True)
-        for shard in known.open.values():
+        for manager in builtins.list(known.shards):
+            self._remove(known, manager)
+
+    def _remove(self, known: _Dictionary, manager: int) -> None:
+        if manager not in known.shards:
+            return
+        settings, words = known.shards.pop(manager)
+        mark_gone(words)
+        words._close()
+        shutil.rmtree(Path(settings.folder), ignore_errors=True)
+        with self._lock:
+            shard = known.open.pop(manager, None)
+        if shard is not None:
             self._close_later(shard)
 
     def _close_later(self, shard: Shard) -> None:
@@ -164,6 +175,11 @@ class Shards:
         """Another node is gone."""
         if self._service is not None:
             self._service.node_lost(node)
+
+    def link_broken(self, node: int) -> None:
+        """The connection to another node is gone."""
+        if self._service is not None:
+            self._service.link_broken(node)
 
     # ---- copies
 
@@ -272,35 +288,20 @@ class Shards:
 
         return self._files.submit(write)
 
-    def persisted(self, number: str, manager: int, node: int = 0) -> builtins.list[int]:
-        """The checkpoints that a manager has files of."""
-        settings = self._shard(number, manager).settings
-        return snapshots_in(settings.persist_path, settings.name, manager)
+    def persisted(self, number: str, manager: int, node: int = 0) -> dict[int, int]:
+        """The checkpoints of which this node has a manager's file, or those of all managers where there were more or
+        fewer; how many managers wrote each."""
+        return persisted_for(self._shard(number, manager).settings)
 
-    def restore(self, number: str, manager: int, checkpoint: int, node: int = 0) -> asyncio.Future[None]:
-        """Fill a shard with what a file holds, once it was found whole."""
-        shard = self._shard(number, manager)
-        return asyncio.wrap_future(self._files.submit(_restore, shard, checkpoint))
+    def restore(
+        self, number: str, managers: builtins.list[int], checkpoint: int, written_by: int, node: int = 0
+    ) -> asyncio.Future[None]:
+        """Fill shards with what the files of `written_by` managers hold, once those were found whole."""
+        shards = [self._shard(number, manager) for manager in managers]
+        return asyncio.wrap_future(self._files.submit(restore, shards, checkpoint, written_by))
 
 
 def _log_failure(written: Future[int]) -> None:
     error = written.exception()
     if error is not None:
         log.error("%s", error)
-
-
-def _restore(shard: Shard, checkpoint: int) -> None:
-    settings = shard.settings
-    path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
-    header = read_header(path)
-    if header.managers != settings.managers:
-        raise DDictPersistCheckpointError(
-            f"{path} was written by one of {header.managers} managers; this dictionary has {settings.managers}"
-        )
-    shard.begin_anew(checkpoint)
-    for key, flags, record in records_in(path):
-        shard.put(key, record, checkpoint, shard.own_flags(flags))
-    if not settings.read_only:
-        for newer in snapshots_in(settings.persist_path, settings.name, settings.manager):
-            if newer > checkpoint:
-                snapshot_path(settings.persist_path, settings.name, settings.manager, newer).unlink(missing_ok=True)

@@ -7,11 +7,12 @@ touched. A handle of the store can be sent to any process of the run, and arrays
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from dragon.data.ddict import DDict, DDictKeyError
+from dragon.data.ddict.shards import Pending
 from dragon.data.loading import Loading, files_below, memory_for
 from dragon.runtime.shard import MISSING
 
@@ -38,8 +39,8 @@ class Store(ZarrStore):  # type: ignore[misc]
     Raises OSError where `path` is no folder, RuntimeError where `nloaders` is less than 1, and what DDict raises. The
     dictionary lives until destroy(), or while any process has a handle; close() leaves it alone.
 
-    Reads that are awaited together (`asyncio.gather`, as zarr does it for chunks) are asked for together. set() is
-    atomic, set_if_not_exists() is not.
+    Reads that are awaited together (`asyncio.gather`, as zarr does it for chunks) are asked for together. set() and
+    set_if_not_exists() are atomic.
     """
 
     supports_writes = True
@@ -153,11 +154,18 @@ class Store(ZarrStore):  # type: ignore[misc]
 
     async def set(self, key: str, value: Buffer) -> None:
         """Put a value."""
+        await self._set(value, lambda data: self._ddict.begin_put(key, data))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Put a value unless the key is there. Of several processes that do so at the same time one puts its value."""
+        await self._set(value, lambda data: self._ddict._begin_put_new(key, data))
+
+    async def _set(self, value: Buffer, begin: Callable[[bytes], Pending]) -> None:
         self._check_writable()
         await self._ensure_open()
         if not isinstance(value, Buffer):
             raise TypeError(f"a value must be a Buffer, not of type {type(value).__name__}")
-        pending = self._ddict.begin_put(key, value.to_bytes())
+        pending = begin(value.to_bytes())
         try:
             await asyncio.sleep(0)
         finally:

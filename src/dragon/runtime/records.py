@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import zlib
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ __all__ = [
     "encode_value",
     "int_of",
     "of_int",
+    "place_of",
 ]
 
 BLOB = 32 * 1024  # bytes from which a buffer is kept beside the head
@@ -128,6 +130,11 @@ def decode_key(data: bytes, loads: Callable[..., Any] = pickle.loads) -> Any:
             start += 4 + size
         return tuple(parts) if kind == b"t" else frozenset(parts)
     return loads(body)
+
+
+def place_of(key: bytes, managers: int) -> int:
+    """Which of so many managers holds a key."""
+    return zlib.crc32(key) % managers
 
 
 def digest(key: bytes) -> bytes:

@@ -6,6 +6,7 @@ A file is a magic word, a version, a header, the records, an end mark with their
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -18,7 +19,17 @@ from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
 from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record
 
-__all__ = ["Header", "read_header", "records_in", "snapshot_path", "snapshots_in", "write_snapshot"]
+__all__ = [
+    "Header",
+    "keys_in",
+    "managers_of",
+    "read_header",
+    "records_in",
+    "snapshot_path",
+    "snapshots_in",
+    "snapshots_of_all",
+    "write_snapshot",
+]
 
 _MAGIC = b"DRGNDICT"
 _VERSION = 1
@@ -28,6 +39,7 @@ _SIZE = struct.Struct("<Q")
 _END = 0xFFFFFFFF
 _DIGEST = 32
 _PIECE = 2**20
+_NUMBERS = re.compile(r"(.*)_([0-9]+)_([0-9]+)", re.DOTALL)
 
 
 class Header(msgspec.Struct):
@@ -49,6 +61,35 @@ def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
     start = f"{name}_{manager}_"
     found = (path.stem.removeprefix(start) for path in Path(folder).glob(f"{start}*.ddict"))
     return sorted(int(number) for number in found if number.isdigit())
+
+
+def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:
+    """The checkpoints of which there are files, each with the managers that wrote them."""
+    found: dict[int, list[int]] = {}
+    for path in Path(folder).glob("*.ddict"):
+        parts = _NUMBERS.fullmatch(path.stem)
+        if parts is not None and parts[1] == name:
+            found.setdefault(int(parts[3]), []).append(int(parts[2]))
+    return found
+
+
+def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> int:
+    """How many managers wrote a checkpoint of which `files` are there; 0 where some are missing.
+
+    A damaged file is taken for one of them, so that whoever reads it learns about it.
+    """
+    said = {}
+    for manager in files:
+        try:
+            with snapshot_path(folder, name, manager, checkpoint).open("rb") as file:
+                said[manager] = _header(Path(file.name), file).managers
+        except (OSError, DDictPersistCheckpointError):
+            said[manager] = 0
+    # A file may be left of a dictionary that had more managers.
+    for managers in set(said.values()) - {0}:
+        if all(said.get(manager, -1) in (0, managers) for manager in range(managers)):
+            return managers
+    return 0
 
 
 class _Summed:
@@ -138,11 +179,25 @@ def _header(path: Path, file: BinaryIO) -> Header:
 def records_in(path: Path) -> Iterator[tuple[bytes, int, Record]]:
     """Key, flags and record of each that a file holds, which was checked before."""
     with path.open("rb") as file:
-        _header(path, file)
-        while True:
-            key_size, flags, head_size, count = _RECORD.unpack(file.read(_RECORD.size))
-            if key_size == _END:
-                return
-            sizes = [_SIZE.unpack(file.read(_SIZE.size))[0] for _ in range(count)]
-            key, head = file.read(key_size), file.read(head_size)
+        for key, flags, head_size, sizes in _entries(path, file):
+            head = file.read(head_size)
             yield key, flags, Record(head, [file.read(size) for size in sizes])
+
+
+def keys_in(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Key and flags of each record, without its value."""
+    with path.open("rb") as file:
+        for key, flags, head_size, sizes in _entries(path, file):
+            file.seek(head_size + sum(sizes), os.SEEK_CUR)
+            yield key, flags
+
+
+def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[bytes, int, int, list[int]]]:
+    """Of each record its key, its flags, and the bytes of its head and its blobs, which the caller reads or skips."""
+    _header(path, file)
+    while True:
+        key_size, flags, head_size, count = _RECORD.unpack(file.read(_RECORD.size))
+        if key_size == _END:
+            return
+        sizes = [_SIZE.unpack(file.read(_SIZE.size))[0] for _ in range(count)]
+        yield file.read(key_size), flags, head_size, sizes

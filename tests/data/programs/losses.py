@@ -51,6 +51,7 @@ def main() -> None:
         writer.start()
 
     model: dict[str, np.ndarray] = {}
+    added = 0
     kill_at = sorted(chance.sample(range(100, 500), to_kill))
     for step in range(600):
         key = f"key {chance.randrange(40)}"
@@ -59,12 +60,10 @@ def main() -> None:
             value = np.full(chance.choice([1, 100, 20_000]), step)
             ddict[key] = model[key] = value
         elif action < 0.6:
-            # Where a node is lost meanwhile, whether it was removed is not known; then it is not asked of the other.
-            try:
-                assert (ddict.pop(key, False) is False) == (model.pop(key, None) is None)
-            except ConnectionError:
-                model.pop(key, None)
-                ddict.pop(key, False)
+            assert (ddict.pop(key, False) is False) == (model.pop(key, None) is None)
+        elif action < 0.7:
+            assert ddict.fetch_add("counter") == added
+            added += 1
         elif action < 0.9:
             found = ddict.get(key)
             assert (found is None) == (key not in model), (step, key)

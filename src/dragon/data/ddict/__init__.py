@@ -9,6 +9,7 @@ from dragon.data.ddict.persistence import (
     NULLCheckpointPersister,
     PosixCheckpointPersister,
 )
+from dragon.data.ddict.profile import DDictOperationProfile
 from dragon.data.ddict.stats import DDictManagerStats
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictMappingProxy, DDictValuesView
 from dragon.infrastructure.ddict_errors import (
@@ -37,6 +38,7 @@ __all__ = [
     "DDictKeysView",
     "DDictManagerStats",
     "DDictMappingProxy",
+    "DDictOperationProfile",
     "DDictPersistCheckpointError",
     "DDictSyncError",
     "DDictTimeoutError",

@@ -63,6 +63,13 @@ class Batches(Checkpoints):
             self._may_write(shard)
         return shard.begin_put(encoded, self._record(value), self._checkpoint)
 
+    def _begin_put_new(self, key: Any, value: Any) -> Pending:
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        if self._guarded:
+            self._may_write(shard)
+        return shard.begin_put_new(encoded, self._record(value), self._checkpoint)
+
     def _send(self, batches: list[list[tuple[bytes, Record]]], flags: int) -> None:
         pending = []
         for shard, records in zip(self._open_shards(), batches, strict=True):
@@ -111,9 +118,13 @@ class Batches(Checkpoints):
             one.result(self._timeout)
 
     def bget(self, key: Any) -> Any:
-        """The value of a broadcast put, from this process's main manager."""
+        """The value of a broadcast put, from this process's main manager if that has it."""
+        encoded = self._key(key)
         shard = self._open_shards()[self.main_manager]
-        value = self._loaded(shard.value(self._key(key), self._checkpoint))
+        value = self._loaded(shard.value(encoded, self._checkpoint))
+        if value is MISSING:
+            # With one manager a broadcast is an ordinary put, and may have been restored into more.
+            value = self._loaded(self._shard(encoded).value(encoded, self._checkpoint))
         if value is MISSING:
             raise self._missing(key, shard)
         return value

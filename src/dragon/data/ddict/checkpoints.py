@@ -136,24 +136,41 @@ class Checkpoints(Client):
             self._ask("persist", manager, nodes[manager], checkpoint=self._checkpoint, held=held[manager])
 
     def persisted_ids(self) -> list[int]:
-        """The checkpoints that all managers have files of, in order."""
+        """The checkpoints that can be restored, in order."""
+        return sorted(self._persisted())
+
+    def _persisted(self) -> dict[int, int]:
+        """How many managers wrote each checkpoint of which every node sees the files that it needs."""
         nodes = [shard.home() for shard in self._open_shards()]
-        found = [set(ids) for ids in self._ask_at(nodes, "persisted")]
-        return sorted(set.intersection(*found))
+        first, *others = self._ask_at(nodes, "persisted")
+        return {number: by for number, by in first.items() if all(other.get(number) == by for other in others)}
 
     def restore(self, chkpt: int) -> None:
-        """Replace the contents by a persisted checkpoint, and go to it. Raises DDictPersistCheckpointError."""
+        """Replace the contents by a persisted checkpoint, and go to it. Raises DDictPersistCheckpointError.
+
+        Where it was written by another number of managers every node reads all files.
+        """
         if self._batch is not None:
             raise DDictError("restore() within a batch of puts: end_batch_put() first", "INVALID_OPERATION")
-        available = self.persisted_ids()
+        available = self._persisted()
         if chkpt not in available:
             raise DDictPersistCheckpointError(
                 f"checkpoint {chkpt} of {self._options.name!r} is not in {self._options.persist_path}, where there is "
-                f"{available or 'none'}"
+                f"{sorted(available) or 'none'} of which all nodes of the dictionary see what they need"
             )
-        for shard in progress(self._open_shards(), "managers"):
-            for node in shard.settings.holders or [shard.settings.node]:
-                self._ask("restore", shard.settings.manager, node, checkpoint=chkpt)
+        managers: dict[int, list[int]] = {}
+        for shard in self._open_shards():
+            for node in shard.holders():
+                managers.setdefault(node, []).append(shard.settings.manager)
+        for node in progress(sorted(managers), "nodes"):
+            ask(
+                "shards.restore",
+                number=self._descriptor.number,
+                managers=managers[node],
+                checkpoint=chkpt,
+                written_by=available[chkpt],
+                node=node,
+            )
         self._checkpoint = chkpt
 
     def advance(self) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from dragon import _core
 from dragon.data.ddict import creation
 from dragon.data.ddict.creation import Descriptor
+from dragon.data.ddict.profile import DDictOperationProfile, Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
 from dragon.data.ddict.stats import DDictManagerStats, stats_of
@@ -21,8 +22,9 @@ from dragon.infrastructure.ddict_errors import DDictError, DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
+from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
-from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value
+from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value, place_of
 from dragon.runtime.shard import MISSING
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class Client:
         self._picklers: tuple[Any, Any] = (None, None)
         self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
         self._guarded = self._options.read_only or self._options.wait_for_writers
+        self._observer: Observer | None = None
 
     # ---- handles
 
@@ -96,13 +99,16 @@ class Client:
 
     @classmethod
     def attach(cls, serialized: str, *, timeout: float | None = None, trace: bool = False) -> Self:
-        """A handle of a dictionary that exists. Raises DDictError for other text, DestroyedError where it is gone."""
+        """A handle of a dictionary that exists; with `trace` it logs what it does. Raises DDictError for other text,
+        DestroyedError where the dictionary is gone."""
         descriptor = creation.from_text(serialized)
         found = cls.__new__(cls)
         found._open(descriptor, life_of(descriptor))
         found._shards[0].state()  # raises where it is gone
         if timeout is not None:
             found._timeout = timeout
+        if trace:
+            found.setup_logging()
         return found
 
     def detach(self) -> None:
@@ -171,7 +177,7 @@ class Client:
         return self._open_shards()[self._place(encoded)]
 
     def _place(self, encoded: bytes) -> int:
-        return zlib.crc32(encoded) % self._count if self._bound is None else self._bound
+        return place_of(encoded, self._count) if self._bound is None else self._bound
 
     def _on_all(self, method: str, *arguments: Any) -> list[Any]:
         pending = [shard.begin(method, *arguments) for shard in self._all()]
@@ -220,6 +226,7 @@ class Client:
         copied._open(self._descriptor, self._life)
         copied._checkpoint, copied._timeout = self._checkpoint, self._timeout
         copied._bound, copied._picklers, copied._one = self._bound, self._picklers, self._one
+        copied._shards, copied._observer = self._shards, self._observer
         return copied
 
     @contextmanager
@@ -273,6 +280,32 @@ class Client:
     def dstats(self) -> dict[int, DDictManagerStats]:
         """The same by manager."""
         return {one.manager_id: one for one in self.stats}
+
+    def profile(self) -> dict[str, DDictOperationProfile]:
+        """What this handle has done since profile_reset(), by operation: how often, with how many bytes, for how long.
+
+        The first call of either begins it, for this handle and those made from it by manager() and pickler().
+        """
+        return self._observed().profile()
+
+    def profile_reset(self) -> None:
+        """Count from zero again."""
+        self._observed().reset()
+
+    def setup_logging(self, level: int = logging.DEBUG) -> None:
+        """Log from now on what this handle does, each operation at level DEBUG of the log `dragon.ddict`, which is set
+        to `level`."""
+        log = runtime_log("ddict")
+        log.setLevel(level)
+        self._observed().log = log
+
+    def _observed(self) -> Observer:
+        if self._observer is None:
+            observer = self._observer = Observer()
+            self._shards = [cast("AnyShard", Observed(shard, observer)) for shard in self._open_shards()]
+            if self._one is not None:
+                self._one = self._shards[self._bound or 0]
+        return self._observer
 
     def freeze(self) -> None:
         """Refuse every change from now on, in all processes."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
 from dragon.data.ddict import creation
-from dragon.data.ddict.batches import Batches
 from dragon.data.ddict.checks import check_numbers, check_placement, check_restoring
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
+from dragon.data.ddict.parts import Parts
 from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
-from dragon.data.ddict.shards import AnyShard, Pending
+from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.entries import PERSISTENT
@@ -36,7 +35,7 @@ R = TypeVar("R")
 _UNSET: Any = object()
 
 
-class DDict(Batches, MutableMapping[Any, Any]):
+class DDict(Parts, MutableMapping[Any, Any]):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -48,6 +47,7 @@ class DDict(Batches, MutableMapping[Any, Any]):
         policy: where the managers go; a list has `managers_per_policy` managers for each entry, and the first two
             arguments are None then.
         timeout: seconds that an operation may take, for ever by default.
+        trace: whether this handle logs what it does, as setup_logging() has it.
         name: by which it is persisted and restored; ten letters by default.
         restore_from: a persisted checkpoint to begin with; with `read_only` nothing is written.
         persist_freq: checkpoints whose number it divides are written to disk when they leave the working set.
@@ -57,7 +57,7 @@ class DDict(Batches, MutableMapping[Any, Any]):
         replicas: nodes that keep each shard. A put is done when all of them have it; a lost node loses nothing, and
             another one takes its place.
 
-    `orc_policy`, `trace`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
+    `orc_policy`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
     nothing: nobody orchestrates, and memory is used to its end. Raises ValueError, AttributeError and
     DDictUnableToCreateError as its parameters ask for it.
 
@@ -118,6 +118,8 @@ class DDict(Batches, MutableMapping[Any, Any]):
         descriptor, life = creation.create(nodes, total_mem, options)
         self._open(descriptor, life)
         self._creator = True
+        if trace:
+            self.setup_logging()
         try:
             if restart:
                 restore_from = max(self.persisted_ids(), default=restore_from)
@@ -194,6 +196,19 @@ class DDict(Batches, MutableMapping[Any, Any]):
         value = self._loaded(self._shard(encoded).value(encoded, self._checkpoint, self._exact))
         return default if value is MISSING else value
 
+    def put_new(self, key: Any, value: Any) -> bool:
+        """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
+        return bool(self._begin_put_new(key, value).result(self._timeout))
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, which is `default` from now on where there was none; for all processes the same one."""
+        while True:
+            value = self.get(key, MISSING)
+            if value is not MISSING:
+                return value
+            if self.put_new(key, default):
+                return default
+
     def __contains__(self, key: Any) -> bool:
         encoded = self._key(key)
         return self._shard(encoded).contains(encoded, self._checkpoint)
@@ -260,35 +275,6 @@ class DDict(Batches, MutableMapping[Any, Any]):
         pending = [self._shards[manager].begin("keys", self._checkpoint) for manager in managers]
         return [one.result(self._timeout) for one in pending]
 
-    def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
-        """self[key][start:stop] of a bytes value, of which only that part is fetched.
-
-        Raises DDictKeyError, and DDictError where the value is no bytes object.
-        """
-        part = self._begin_part(key, start, stop).result(self._timeout)
-        if part is None:
-            raise self._missing(key, self._shard(self._key(key)))
-        return bytes(part)
-
-    def _begin_part(self, key: Any, start: int | None, stop: int | None) -> Pending:
-        encoded = self._key(key)
-        return self._shard(encoded).begin("part", encoded, self._checkpoint, start, stop)
-
-    def bytes_size(self, key: Any) -> int:
-        """The length of a bytes value, which is not fetched for that; -1 for any other. Raises DDictKeyError."""
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        found = shard.begin("size", encoded, self._checkpoint).result(self._timeout)
-        if found is None:
-            raise self._missing(key, shard)
-        return int(found)
-
-    def bytes_sizes(self) -> Iterator[tuple[Any, int]]:
-        """All keys with the lengths of their bytes values, -1 for any other value."""
-        for sizes in self._on_all("sizes", self._checkpoint):
-            for key, size in sizes:
-                yield self._decoded(key), size
-
     def popitem(self) -> tuple[Any, Any]:
         """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
         for key in self:
@@ -319,8 +305,6 @@ class DDict(Batches, MutableMapping[Any, Any]):
     def local_items(self) -> DDictItemsView:
         """Keys on this node with their values."""
         return DDictItemsView(self, self._local_managers())
-
-    # ---- freezing
 
     # ---- several dictionaries
 
@@ -388,32 +372,3 @@ class DDict(Batches, MutableMapping[Any, Any]):
             return result
 
         return remembered
-
-    @contextmanager
-    def view(self, key: Any) -> Iterator[memoryview]:
-        """The memory of a bytes or array value on this node, read-only and without a copy, within the block.
-
-        What is deleted or replaced meanwhile keeps its memory until the block ends. Raises DDictKeyError where there is
-        no such key, DDictError where its manager is on another node or its value is no single buffer.
-        """
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        if shard.local is None:
-            raise DDictError(
-                f"key {key!r} lies with {shard.where}; a view is of this node's memory", "INVALID_OPERATION"
-            )
-        try:
-            transaction, stored = shard.local.view(encoded, self._checkpoint)
-        except DDictKeyError:
-            raise self._missing(key, shard) from None
-        try:
-            if len(stored.blobs) != 1 or len(stored.blobs[0]) != 1:
-                raise DDictError(
-                    f"the value of {key!r} is not one buffer of 32 KiB to 2 GiB; read it with d[key]",
-                    "INVALID_OPERATION",
-                )
-            memory = memoryview(stored.blobs[0][0]).toreadonly()
-            yield memory
-            memory.release()
-        finally:
-            transaction.abort()

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
-from dragon.data.ddict.shards import LocalShard, Pending, RemoteShard
+from dragon.agent.shard_operations import WRITES
+from dragon.data.ddict.session import Write, own_session
+from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
@@ -24,8 +26,6 @@ _PATIENCE = 30.0  # seconds until a new holder is found
 _LOOK_AGAIN = 0.05
 # What the copy of this node can tell.
 _READS = frozenset({"part", "size"})
-# Done twice, they would do more than once.
-_ONCE_ONLY = frozenset({"add", "pop"})
 
 
 class ReplicatedShard(RemoteShard):
@@ -56,13 +56,13 @@ class ReplicatedShard(RemoteShard):
         if self._local is not None:
             self._local.close()
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
-        """The value of a key, or MISSING."""
-        return self._read("value", key, checkpoint, exact)
+    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+        """The value of a key, or MISSING. `note` is called with its bytes."""
+        return self._read("value", key, checkpoint, exact, note)
 
-    def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+    def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        pending: Pending = self._read("begin_value", key, checkpoint)
+        pending: Pending = self._read("begin_value", key, checkpoint, note)
         return pending
 
     def begin(self, method: str, *arguments: Any) -> Pending:
@@ -94,6 +94,11 @@ class ReplicatedShard(RemoteShard):
         self.look_for_holders(time.monotonic() + _PATIENCE)
         return self._holders[0]
 
+    def holders(self) -> list[int]:
+        """The nodes that keep it."""
+        self.home()
+        return self._holders
+
     def changed_since(self) -> int:
         """A number that differs after a change."""
         return self._local.changed_since() if self._local is not None else 0
@@ -106,10 +111,12 @@ class ReplicatedShard(RemoteShard):
         return True
 
     def _begin(self, operation: str, *arguments: Any, buffers: list[Any] | None = None, change: Any = None) -> Pending:
-        def begin() -> Pending:
-            return self._begin_at(self._holders[0], operation, arguments, buffers, change)
+        write = own_session().begin_write() if operation in WRITES else None
 
-        return _Persistent(self, operation, begin)
+        def begin() -> Pending:
+            return self._begin_at(self._holders[0], operation, arguments, buffers, change, write and write.identity)
+
+        return _Persistent(self, begin, write)
 
     def look_for_holders(self, deadline: float) -> None:
         """Find out which nodes hold the shard now. Raises DDictError where no node does any more."""
@@ -136,12 +143,13 @@ class ReplicatedShard(RemoteShard):
 
 
 class _Persistent(Pending):
-    """An operation that is begun again where the node that was asked is gone, or decides no more."""
+    """An operation that is begun again where the node that was asked is gone or decides no more, or the connection
+    broke. Who decides knows it again, and does nothing twice."""
 
-    def __init__(self, shard: ReplicatedShard, operation: str, begin: Callable[[], Pending]) -> None:
+    def __init__(self, shard: ReplicatedShard, begin: Callable[[], Pending], write: Write | None) -> None:
         self._shard = shard
-        self._operation = operation
         self._begin = begin
+        self._write = write  # while this is there the answer may be asked for again
         self._pending = self._try()
 
     def _try(self) -> Pending | None:
@@ -156,12 +164,7 @@ class _Persistent(Pending):
             if self._pending is not None:
                 try:
                     return self._pending.result(timeout)
-                except NodeLostError as error:
-                    if self._operation in _ONCE_ONLY:
-                        raise NodeLostError(
-                            f"{error}; whether {self._operation} was done is not known, and it was not done again"
-                        ) from error
-                except (DDictMovedError, DestroyedError) as error:
+                except (DDictMovedError, DestroyedError, NodeLostError) as error:
                     if isinstance(error, DestroyedError) and not self._was_moved():
                         raise
             self._shard.look_for_holders(deadline)

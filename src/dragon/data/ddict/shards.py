@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import queue
-import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import msgspec
-
 from dragon import _core
-from dragon.infrastructure.ddict_errors import DDictTimeoutError
-from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name
-from dragon.runtime.agent_client import ask, error_named
+from dragon.data.ddict.conduit import Conduit, conduit_to
+from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import this_process
-from dragon.runtime.handle import Channel, Words
-from dragon.runtime.nodes import node_at
+from dragon.runtime.handle import Words
 from dragon.runtime.records import Record, decode_value
 from dragon.runtime.run import this_run
 from dragon.runtime.shard import MISSING, Shard
 
-__all__ = ["AnyShard", "LocalShard", "Pending", "RemoteShard", "open_shard"]
+__all__ = ["AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "open_shard"]
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
-_LOOK_EVERY = 0.5  # seconds between looks whether the other node is still there
 _IN_ARENA = 256 * 1024  # bytes from which a value's memory comes from the arena, which hands out warm pages
+
+# Called with the bytes of a value, as it is stored.
+Note = Callable[[int], None]
 
 
 def open_shard(number: str, settings: Settings) -> AnyShard:
@@ -47,7 +41,9 @@ class Pending:
         raise NotImplementedError
 
 
-class _Done(Pending):
+class Done(Pending):
+    """An operation that was done as it was begun."""
+
     def __init__(self, value: Any) -> None:
         self._value = value
 
@@ -63,31 +59,35 @@ class LocalShard(Shard):
         self.number = number
         self.retire = self._persist_all
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
-        """The value of a key, or MISSING."""
-        return self.read(key, checkpoint, _copied, exact)
+    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+        """The value of a key, or MISSING. `note` is called with its bytes."""
+        return self.read(key, checkpoint, _copied if note is None else partial(_noted_copy, note), exact)
 
-    def take(self, key: bytes, checkpoint: int) -> Any:
+    def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The same; and the key is deleted."""
-        return self.pop(key, checkpoint, _copied)
+        return self.pop(key, checkpoint, _copied if note is None else partial(_noted_copy, note))
 
-    def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+    def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        return _Done(self.value(key, checkpoint))
+        return Done(self.value(key, checkpoint, False, note))
 
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
         self.put(key, record, checkpoint, flags)
-        return _Done(None)
+        return Done(None)
+
+    def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        """Begin put_new()."""
+        return Done(self.put_new(key, record, checkpoint))
 
     def begin_put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> Pending:
         """Begin put_many()."""
         self.put_many(records, checkpoint, flags)
-        return _Done(None)
+        return Done(None)
 
     def begin(self, method: str, *arguments: Any) -> Pending:
         """Begin any operation with plain arguments."""
-        return _Done(getattr(self, method)(*arguments))
+        return Done(getattr(self, method)(*arguments))
 
     @property
     def local(self) -> LocalShard | None:
@@ -97,6 +97,10 @@ class LocalShard(Shard):
     def home(self) -> int:
         """The node that decides about it."""
         return self.settings.node
+
+    def holders(self) -> list[int]:
+        """The nodes that keep it."""
+        return [self.home()]
 
     def state(self) -> tuple[int, int, bool]:
         """The oldest and the newest checkpoint, and whether it is frozen."""
@@ -112,6 +116,11 @@ class LocalShard(Shard):
                 checkpoint=checkpoint,
                 node=self.settings.node,
             )
+
+
+def _noted_copy(note: Note, stored: Stored) -> Any:
+    note(len(stored.head) + sum(len(piece) for blob in stored.blobs for piece in blob))
+    return _copied(stored)
 
 
 def _copied(stored: Stored) -> Any:
@@ -146,89 +155,10 @@ def _new_memory(size: int) -> Any:
     return bytearray(size)
 
 
-class _Conduit:
-    """This thread's way to the shards of another node. Answers come in any order."""
-
-    def __init__(self, node: int) -> None:
-        service = ask("shards.service", node=node)
-        self.node = node
-        self.requests = Channel._attached((service[0], service[1], service[2]))
-        self.answers = Channel()
-        self.name: Name = self.answers._name()
-        self.pid = os.getpid()
-        self._last = 0
-        self._arrived: dict[int, tuple[Any, Any, list[Any]]] = {}
-        self._given_up: set[int] = set()
-
-    def send(self, number: str, manager: int, operation: str, arguments: tuple[Any, ...], buffers: list[Any]) -> int:
-        self._last += 1
-        head = _encode((self._last, self.name, self.pid, number, manager, operation, arguments))
-        self._put(head, buffers)
-        return self._last
-
-    def _put(self, head: bytes, buffers: list[Any]) -> None:
-        if self.node == this_run().node:
-            self.requests._put_frames(head, buffers, None)
-            return
-        outbox = self.requests._outbox()  # type: ignore[attr-defined]
-        try:
-            outbox._put_frames(head, buffers, None)
-        except _core.DestroyedError:
-            self.requests._lose_outbox(outbox)  # type: ignore[attr-defined]  # raises what is known of it
-            self.requests._outbox()._put_frames(head, buffers, None)  # type: ignore[attr-defined]
-
-    def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
-        while number not in self._arrived:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                self._given_up.add(number)
-                raise DDictTimeoutError(f"node {self.node} did not answer in time")
-            try:
-                wait = _LOOK_EVERY if remaining is None else min(remaining, _LOOK_EVERY)
-                head, buffers = self.answers._get_frames(wait)
-            except queue.Empty:
-                self._look()
-                continue
-            which, value, error = _decode(head)
-            if which in self._given_up:
-                self._given_up.discard(which)
-            else:
-                self._arrived[which] = value, error, buffers
-        value, error, buffers = self._arrived.pop(number)
-        if error is not None:
-            raise error_named(*error)
-        return value, buffers
-
-    def _look(self) -> None:
-        _check_node(self.node)
-
-
-def _check_node(node: int) -> None:
-    """Raises NodeLostError where the run has that node no more."""
-    try:
-        node_at(node)
-    except LookupError:
-        raise NodeLostError(f"node {node}, which holds this part of the dictionary, is gone") from None
-
-
-_local = threading.local()
-
-
-def _conduit(node: int) -> _Conduit:
-    run = str(this_run().folder), os.getpid()
-    if getattr(_local, "run", None) != run:
-        _local.run, _local.conduits = run, {}
-    conduits: dict[int, _Conduit] = _local.conduits
-    if node not in conduits:
-        _check_node(node)
-        conduits[node] = _Conduit(node)
-    return conduits[node]
-
-
 class _Asked(Pending):
     """An answer of another node; it comes to the thread that asked."""
 
-    def __init__(self, conduit: _Conduit, number: int, change: Any) -> None:
+    def __init__(self, conduit: Conduit, number: int, change: Any) -> None:
         self._conduit = conduit
         self._number = number
         self._change = change
@@ -260,23 +190,29 @@ class RemoteShard:
         return self._begin_at(self.settings.node, operation, arguments, buffers, change)
 
     def _begin_at(
-        self, node: int, operation: str, arguments: tuple[Any, ...], buffers: list[Any] | None, change: Any
+        self,
+        node: int,
+        operation: str,
+        arguments: tuple[Any, ...],
+        buffers: list[Any] | None,
+        change: Any,
+        identity: Any = None,
     ) -> Pending:
-        conduit = _conduit(node)
-        number = conduit.send(self.number, self.settings.manager, operation, arguments, buffers or [])
+        conduit = conduit_to(node)
+        number = conduit.send(self.number, self.settings.manager, operation, arguments, buffers or [], identity)
         return _Asked(conduit, number, change or _only_value)
 
     def begin(self, method: str, *arguments: Any) -> Pending:
         """Begin any operation with plain arguments."""
         return self._begin(method, *arguments)
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
-        """The value of a key, or MISSING."""
-        return self._begin("read", key, checkpoint, exact, False, change=_read_value).result()
+    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+        """The value of a key, or MISSING. `note` is called with its bytes."""
+        return self._begin("read", key, checkpoint, exact, False, change=partial(_read_value, note)).result()
 
-    def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+    def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        return self._begin("read", key, checkpoint, False, False, change=_read_value)
+        return self._begin("read", key, checkpoint, False, False, change=partial(_read_value, note))
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record."""
@@ -285,6 +221,10 @@ class RemoteShard:
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
         return self._begin("put", key, record.head, checkpoint, flags, buffers=record.blobs)
+
+    def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        """Begin to store a record unless the key is there; whether it was stored."""
+        return self._begin("put_new", key, record.head, checkpoint, buffers=record.blobs)
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
@@ -296,9 +236,9 @@ class RemoteShard:
         blobs = [blob for _, record in records for blob in record.blobs]
         return self._begin("put_many", heads, checkpoint, flags, buffers=blobs)
 
-    def take(self, key: bytes, checkpoint: int) -> Any:
+    def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The value of a key, which is deleted, or MISSING."""
-        return self._begin("pop", key, checkpoint, True, change=_popped_value).result()
+        return self._begin("pop", key, checkpoint, True, change=partial(_popped_value, note)).result()
 
     def pop(self, key: bytes, checkpoint: int) -> Any:
         """Delete a key; True or MISSING."""
@@ -331,6 +271,10 @@ class RemoteShard:
         """The node that decides about it."""
         return self.settings.node
 
+    def holders(self) -> list[int]:
+        """The nodes that keep it."""
+        return [self.home()]
+
     def changed_since(self) -> int:
         """A number that differs after a change."""
         return self._shared_words()[0]
@@ -352,15 +296,18 @@ def _only_value(value: Any, buffers: list[Any]) -> Any:
     return value
 
 
-def _read_value(value: Any, buffers: list[Any]) -> Any:
-    return MISSING if value[0] is None else _decoded(value[0], buffers)
+def _read_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
+    return MISSING if value[0] is None else _decoded(note, value[0], buffers)
 
 
-def _popped_value(value: Any, buffers: list[Any]) -> Any:
-    return MISSING if value is None else _decoded(value, buffers)
+def _popped_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
+    return MISSING if value is None else _decoded(note, value, buffers)
 
 
-def _decoded(described: Any, buffers: list[Any]) -> Any:
+def _decoded(note: Note | None, described: Any, buffers: list[Any]) -> Any:
+    if note is not None:
+        note(len(described[2]) + sum(len(memoryview(memory)) for memory in buffers))
+
     def blob(i: int, as_bytes: bool) -> Any:
         memory = buffers[i]
         if as_bytes:

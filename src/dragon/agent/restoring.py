@@ -1,0 +1,133 @@
+"""Shards filled with what files hold.
+
+As many managers as wrote the files take one file each. More or fewer read them all, and take the keys that are theirs
+now. A key that was put with a chosen manager stays there if there is such a manager; otherwise it goes where its hash
+says. Where that makes two values meet under one key nothing is restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
+from dragon.runtime.entries import BROADCAST, Settings
+from dragon.runtime.records import place_of
+from dragon.runtime.shard import Shard
+from dragon.runtime.snapshot import (
+    keys_in,
+    managers_of,
+    read_header,
+    records_in,
+    snapshot_path,
+    snapshots_of_all,
+)
+
+__all__ = ["persisted_for", "restore"]
+
+
+def persisted_for(settings: Settings) -> dict[int, int]:
+    """The checkpoints that a shard can be filled from here, as far as this node sees, and how many managers wrote
+    each."""
+    found = {}
+    for checkpoint, files in snapshots_of_all(settings.persist_path, settings.name).items():
+        written_by = managers_of(settings.persist_path, settings.name, checkpoint, files)
+        if written_by not in (0, settings.managers):
+            found[checkpoint] = written_by
+        elif settings.manager in files:
+            found[checkpoint] = settings.managers  # the others' may be on other nodes
+    return found
+
+
+def restore(shards: list[Shard], checkpoint: int, written_by: int) -> None:
+    """Fill shards of one dictionary. Raises DDictPersistCheckpointError where a file is missing or damaged, or two keys
+    meet; then they are as they were."""
+    settings = shards[0].settings
+    if written_by == settings.managers:
+        for shard in shards:
+            _check(_path(shard.settings, shard.settings.manager, checkpoint), written_by)
+        for shard in shards:
+            shard.begin_anew(checkpoint)
+            for key, flags, record in records_in(_path(shard.settings, shard.settings.manager, checkpoint)):
+                shard.put(key, record, checkpoint, shard.own_flags(flags))
+    else:
+        _restore_from_others(shards, checkpoint, written_by)
+    if not settings.read_only:
+        _remove_newer(settings, checkpoint, [shard.settings.manager for shard in shards], written_by)
+
+
+def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) -> None:
+    settings = shards[0].settings
+    mine = {shard.settings.manager: shard for shard in shards}
+    paths = [_path(settings, manager, checkpoint) for manager in range(written_by)]
+    for path in paths:
+        _check(path, written_by)
+    _check_chosen(paths, settings.managers)
+    for shard in shards:
+        shard.begin_anew(checkpoint)
+    for manager, path in enumerate(paths):
+        for key, flags, record in records_in(path):
+            for place in _places(key, flags, manager, written_by, settings.managers):
+                if place in mine:
+                    mine[place].put(key, record, checkpoint, Shard.own_flags(flags))
+
+
+def _places(key: bytes, flags: int, manager: int, written_by: int, managers: int) -> list[int]:
+    """The managers that hold a record of that manager now."""
+    place = place_of(key, managers)
+    if flags & BROADCAST:
+        return [other for other in range(managers) if other != place]
+    return [manager if _is_chosen(key, manager, written_by) and manager < managers else place]
+
+
+def _is_chosen(key: bytes, manager: int, managers: int) -> bool:
+    return place_of(key, managers) != manager
+
+
+def _check_chosen(paths: list[Path], managers: int) -> None:
+    """Raises DDictPersistCheckpointError where a key that was put with a chosen manager and another one of its name
+    would be one."""
+    seen: dict[tuple[bytes, int], int] = {}
+    for key, manager, place in _placed(paths, managers, True):
+        if seen.setdefault((key, place), manager) != manager:
+            raise _met(key, seen[key, place], manager, place)
+    if seen:
+        for key, manager, place in _placed(paths, managers, False):
+            if (key, place) in seen:
+                raise _met(key, seen[key, place], manager, place)
+
+
+def _placed(paths: list[Path], managers: int, chosen: bool) -> Iterator[tuple[bytes, int, int]]:
+    """Key, manager and new manager of each record whose place was chosen, or was not."""
+    for manager, path in enumerate(paths):
+        for key, flags in keys_in(path):
+            if not flags & BROADCAST and _is_chosen(key, manager, len(paths)) == chosen:
+                yield key, manager, _places(key, flags, manager, len(paths), managers)[0]
+
+
+def _met(key: bytes, first: int, second: int, place: int) -> DDictPersistCheckpointError:
+    return DDictPersistCheckpointError(
+        f"key {key[1:60].decode(errors='replace')!r} was put with manager {first} and with manager {second}, and both "
+        f"would go to manager {place} now; restore it with as many managers as wrote it"
+    )
+
+
+def _path(settings: Settings, manager: int, checkpoint: int) -> Path:
+    return snapshot_path(settings.persist_path, settings.name, manager, checkpoint)
+
+
+def _check(path: Path, written_by: int) -> None:
+    header = read_header(path)
+    if header.managers != written_by:
+        raise DDictPersistCheckpointError(
+            f"{path} was written by one of {header.managers} managers, whose other files are not all there; "
+            "to restore it into another number of managers all nodes need all of them, in a folder that they share"
+        )
+
+
+def _remove_newer(settings: Settings, checkpoint: int, managers: list[int], written_by: int) -> None:
+    """What comes after a checkpoint to which the program went back never was."""
+    for newer, files in snapshots_of_all(settings.persist_path, settings.name).items():
+        for manager in files:
+            if newer > checkpoint and (manager in managers or written_by != settings.managers):
+                _path(settings, manager, newer).unlink(missing_ok=True)

@@ -1,0 +1,131 @@
+"""How a process asks for what shards of another node are to do: requests through its agent's outbox, answers through a
+channel of the thread's own."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from typing import Any
+
+import msgspec
+
+from dragon import _core
+from dragon.infrastructure.ddict_errors import DDictTimeoutError
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.messages import Name
+from dragon.runtime.agent_client import ask, error_named
+from dragon.runtime.handle import Channel
+from dragon.runtime.nodes import node_at
+from dragon.runtime.run import this_run
+
+__all__ = ["Conduit", "conduit_to"]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_LOOK_EVERY = 0.5  # seconds between looks whether the other node is still there
+
+
+class Conduit:
+    """This thread's way to the shards of another node. Answers come in any order."""
+
+    def __init__(self, node: int) -> None:
+        service = ask("shards.service", node=node)
+        self.node = node
+        self.requests = Channel._attached((service[0], service[1], service[2]))
+        self.answers = Channel()
+        self.name: Name = self.answers._name()
+        self.pid = os.getpid()
+        self._last = 0
+        self._ways: dict[int, Channel] = {}  # by which each request that was not answered went
+        self._arrived: dict[int, tuple[Any, Any, list[Any]]] = {}
+
+    def send(
+        self,
+        number: str,
+        manager: int,
+        operation: str,
+        arguments: tuple[Any, ...],
+        buffers: list[Any],
+        identity: Any = None,
+    ) -> int:
+        """Ask for an operation; the number of the request. `identity` says which write of whom it is."""
+        self._last += 1
+        request = (self._last, self.name, self.pid, number, manager, operation, arguments)
+        self._ways[self._last] = self._put(_encode(request if identity is None else (*request, identity)), buffers)
+        return self._last
+
+    def _put(self, head: bytes, buffers: list[Any]) -> Channel:
+        if self.node == this_run().node:
+            self.requests._put_frames(head, buffers, None)
+            return self.requests
+        for _ in range(2):
+            outbox = self.requests._outbox()  # type: ignore[attr-defined]
+            try:
+                outbox._put_frames(head, buffers, None)
+                return outbox  # type: ignore[no-any-return]
+            except _core.DestroyedError:
+                # The connection broke, which those who wait for answers learn; this request was not on its way.
+                self.requests._out = None  # type: ignore[attr-defined]
+        raise NodeLostError(f"there is no connection to node {self.node}")
+
+    def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
+        """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
+        node is gone, or the connection broke that the request or its answer was on."""
+        while number not in self._arrived:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                del self._ways[number]
+                raise DDictTimeoutError(f"node {self.node} did not answer in time")
+            try:
+                wait = _LOOK_EVERY if remaining is None else min(remaining, _LOOK_EVERY)
+                head, buffers = self.answers._get_frames(wait)
+            except queue.Empty:
+                self._look(number)
+                continue
+            which, value, error = _decode(head)
+            if self._ways.pop(which, None) is not None:  # else nobody waits for it any more
+                self._arrived[which] = value, error, buffers
+        value, error, buffers = self._arrived.pop(number)
+        if error is not None:
+            raise error_named(*error)
+        return value, buffers
+
+    def _look(self, number: int) -> None:
+        way = self._ways[number]
+        try:
+            _check_node(self.node)
+            way._wait_readable(0)  # raises where it is gone
+        except NodeLostError:
+            del self._ways[number]
+            raise
+        except _core.DestroyedError:
+            del self._ways[number]
+            kind, text = ask("remote.why_gone", outbox=way._name())
+            if kind:
+                raise error_named(kind, text) from None
+            raise NodeLostError(f"there is no connection to node {self.node}; a request may be lost") from None
+
+
+def _check_node(node: int) -> None:
+    """Raises NodeLostError where the run has that node no more."""
+    try:
+        node_at(node)
+    except LookupError:
+        raise NodeLostError(f"node {node}, which holds this part of the dictionary, is gone") from None
+
+
+_local = threading.local()
+
+
+def conduit_to(node: int) -> Conduit:
+    """This thread's way to a node. Raises NodeLostError where the run has it no more."""
+    run = str(this_run().folder), os.getpid()
+    if getattr(_local, "run", None) != run:
+        _local.run, _local.conduits = run, {}
+    conduits: dict[int, Conduit] = _local.conduits
+    if node not in conduits:
+        _check_node(node)
+        conduits[node] = Conduit(node)
+    return conduits[node]

@@ -1,0 +1,157 @@
+"""What a handle does with its managers: counted, timed, and told to the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dragon.data.ddict.shards import AnyShard, Done, Pending
+from dragon.runtime.records import Record
+
+__all__ = ["DDictOperationProfile", "Observed", "Observer"]
+
+_SHOWN = 60  # bytes of a key that are logged
+
+
+@dataclass
+class DDictOperationProfile:
+    """All calls of one operation. `seconds` is their sum, `longest` the longest of them.
+
+    `remote` calls are those that another node did, `bytes` the values that were stored or read, as they are stored.
+    """
+
+    count: int = 0
+    remote: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+
+
+class Observer:
+    """What was seen so far. With a log each operation is told to it."""
+
+    def __init__(self) -> None:
+        self.log: logging.Logger | None = None
+        self._operations: dict[str, DDictOperationProfile] = {}
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._operations = {}
+
+    def profile(self) -> dict[str, DDictOperationProfile]:
+        """What was seen, by operation."""
+        return {name: replace(seen) for name, seen in self._operations.items()}
+
+    def add(
+        self, name: str, shard: AnyShard, key: bytes, size: int, seconds: float, error: BaseException | None
+    ) -> None:
+        """An operation has ended."""
+        seen = self._operations.setdefault(name, DDictOperationProfile())
+        seen.count += 1
+        seen.remote += shard.local is None
+        seen.bytes += size
+        seen.seconds += seconds
+        seen.longest = max(seen.longest, seconds)
+        if self.log is not None:
+            ended = "" if error is None else f", {type(error).__name__}"
+            which = f" {key[1:_SHOWN].decode(errors='replace')!r}" if key else ""
+            self.log.debug("%s%s, %s: %d bytes, %.1f µs%s", name, which, shard.where, size, seconds * 1e6, ended)
+
+
+class _Call:
+    """One operation, from here to the end of the block, or to end()."""
+
+    def __init__(self, observer: Observer, name: str, shard: AnyShard, key: bytes, size: int) -> None:
+        self._observer, self._name, self._shard, self._key, self._size = observer, name, shard, key, size
+        self._ended = False
+        self._begun = time.perf_counter()
+
+    def note(self, size: int) -> None:
+        """A value of so many bytes was read."""
+        self._size += size
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It is over, if it was not already."""
+        if not self._ended:
+            self._ended = True
+            seconds = time.perf_counter() - self._begun
+            self._observer.add(self._name, self._shard, self._key, self._size, seconds, error)
+
+    def __enter__(self) -> _Call:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.end(error)
+
+
+class _ObservedPending(Pending):
+    """An operation that was begun; it ends with its result."""
+
+    def __init__(self, call: _Call, pending: Pending) -> None:
+        self._call, self._pending = call, pending
+        if isinstance(pending, Done):
+            call.end()
+
+    def result(self, timeout: float | None = None) -> Any:
+        with self._call:
+            return self._pending.result(timeout)
+
+
+class Observed:
+    """A shard whose operations an observer sees. Does what that shard does."""
+
+    def __init__(self, shard: AnyShard, observer: Observer) -> None:
+        self._shard = shard
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shard, name)
+
+    def _call(self, name: str, key: bytes = b"", size: int = 0) -> _Call:
+        return _Call(self._observer, name, self._shard, key, size)
+
+    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
+        with self._call("get", key) as call:
+            return self._shard.value(key, checkpoint, exact, call.note)
+
+    def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+        call = self._call("get", key)
+        return _ObservedPending(call, self._shard.begin_value(key, checkpoint, call.note))
+
+    def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
+        with self._call("put", key, record.size):
+            self._shard.put(key, record, checkpoint, flags)
+
+    def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
+        call = self._call("put", key, record.size)
+        return _ObservedPending(call, self._shard.begin_put(key, record, checkpoint, flags))
+
+    def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        call = self._call("put_new", key, record.size)
+        return _ObservedPending(call, self._shard.begin_put_new(key, record, checkpoint))
+
+    def begin_put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> Pending:
+        call = self._call("put_many", size=sum(record.size for _, record in records))
+        return _ObservedPending(call, self._shard.begin_put_many(records, checkpoint, flags))
+
+    def take(self, key: bytes, checkpoint: int) -> Any:
+        with self._call("pop", key) as call:
+            return self._shard.take(key, checkpoint, call.note)
+
+    def pop(self, key: bytes, checkpoint: int) -> Any:
+        with self._call("delete", key):
+            return self._shard.pop(key, checkpoint)
+
+    def contains(self, key: bytes, checkpoint: int) -> bool:
+        with self._call("contains", key):
+            return self._shard.contains(key, checkpoint)
+
+    def add(self, key: bytes, value: int, checkpoint: int) -> int:
+        with self._call("fetch_add", key):
+            return self._shard.add(key, value, checkpoint)
+
+    def begin(self, method: str, *arguments: Any) -> Pending:
+        call = self._call(method)
+        return _ObservedPending(call, self._shard.begin(method, *arguments))

@@ -1,0 +1,249 @@
+"""A shard's LMDB environment and the words beside it: opened, and changed in transactions that fit into its memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from dragon.infrastructure.ddict_errors import DDictCheckpointSyncError, DDictError, DDictFullError
+from dragon.infrastructure.errors import DestroyedError
+from dragon.runtime.entries import Entries, Settings
+from dragon.runtime.handle import Words
+
+__all__ = ["CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone"]
+
+# Words beside a shard, and what the state may be.
+CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, _ALLOCATED, _COUNT_OF_WORDS = range(7)
+_USABLE, _FROZEN, _GONE, _PAUSED = range(4)
+
+_PAGE = 4096
+_CLAIM = 8 * _PAGE  # what a small write may add to the file
+_ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
+_STEP = 8 * 2**20
+_READERS = 4096
+_PATIENCE = 2.0  # seconds that a write waits for readers
+_LOOK_AGAIN = 0.002
+_LONGEST_PAUSE = 10.0  # seconds; whoever paused it is dead by then, or forgot
+
+
+def make_words() -> Words:
+    """The words of a new shard."""
+    return Words(_COUNT_OF_WORDS)
+
+
+def mark_gone(words: Words) -> None:
+    """Every use of the shard raises DestroyedError from now on."""
+    words[_STATE] = _GONE
+    words.add(CHANGES, 1)  # whoever waits looks
+
+
+def _map_size(capacity: int) -> int:
+    # Beside the values there are the pages of the tree, and those that the last transactions left.
+    return (capacity + capacity // 8 + _STEP) // _PAGE * _PAGE
+
+
+class Transactions(Entries):
+    """What of a shard concerns its memory and its state."""
+
+    def __init__(self, settings: Settings, words: Words) -> None:
+        super().__init__(settings)
+        self.words = words
+        # Called with checkpoints that leave the working set and are to be written to disk.
+        self.retire: Callable[[list[int]], None] = lambda checkpoints: None
+        self._check()
+        self._env = lmdb.open(
+            settings.folder,
+            map_size=_map_size(settings.capacity),
+            writemap=True,
+            sync=False,
+            metasync=False,
+            map_async=True,
+            meminit=False,
+            readahead=False,
+            max_readers=_READERS,
+            max_spare_txns=4,
+        )
+
+    def close(self) -> None:
+        """Close it in this process."""
+        self._env.close()
+
+    @property
+    def where(self) -> str:
+        """How messages name it."""
+        return f"manager {self.settings.manager} on node {self.settings.node}"
+
+    def _check(self) -> None:
+        if self.words[_STATE] == _GONE:
+            raise DestroyedError(f"the dictionary {self.settings.name!r} was destroyed")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it refuses writes."""
+        return self.words[_STATE] == _FROZEN
+
+    @property
+    def newest(self) -> int:
+        """The newest checkpoint that was written."""
+        return self.words[NEWEST]
+
+    @property
+    def oldest(self) -> int:
+        """The oldest checkpoint that may be read and written."""
+        return max(0, self.newest - self.settings.working_set + 1)
+
+    def freeze(self, on: bool) -> None:
+        """Refuse writes from now on, or no longer."""
+        with self._env.begin(write=True):  # after whoever writes now
+            self._check()
+            self.words[_STATE] = _FROZEN if on else _USABLE
+
+    def take_over(self, newest: int, frozen: bool) -> None:
+        """Be in the state of the shard whose entries were loaded."""
+        self.words[NEWEST], self.words[_STATE] = newest, _FROZEN if frozen else _USABLE
+
+    def pause(self, on: bool) -> None:
+        """Have writers wait from now on, but for one that is at it; or no longer. A frozen shard has none."""
+        self.words.swap_if(_STATE, *((_USABLE, _PAUSED) if on else (_PAUSED, _USABLE)))
+
+    def settle(self) -> None:
+        """Wait for the writer that is at it."""
+        self._env.begin(write=True).abort()
+
+    def changed_since(self) -> int:
+        """A number that differs after a change."""
+        return self.words[CHANGES]
+
+    def wait_for_change(self, seen: int, timeout: float | None) -> bool:
+        """Wait until changed_since() is no longer `seen`."""
+        return self.words.wait(CHANGES, seen, timeout)
+
+    def usage(self) -> dict[str, int]:
+        """Bytes: in all, and in use; and the number of entries."""
+        self._check()
+        with self._env.begin() as txn:
+            stat = txn.stat()
+        used = min(_used(stat), self.settings.capacity)
+        return {"total": self.settings.capacity, "used": used, "entries": int(stat["entries"])}
+
+    # ---- a write transaction
+
+    def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], entries: int = 1) -> Any:
+        words, claim = self.words, size + entries * _CLAIM
+        failed_at = None
+        while True:
+            try:
+                with self._env.begin(write=True, buffers=True) as txn:
+                    if words[_STATE] != _USABLE:
+                        self._refuse()
+                    if words[NEWEST] != checkpoint:
+                        self._move_to(checkpoint)
+                    if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
+                        self._make_room(txn, size, entries)
+                    result = change(txn)
+                words.add(CHANGES, 1)
+                return result
+            except (lmdb.MapFullError, _NoRoomError) as error:
+                now = time.monotonic()
+                failed_at = failed_at or now
+                waited = isinstance(error, _NoRoomError) or now > failed_at + _PATIENCE or not self._is_read()
+                if now > failed_at and waited:
+                    raise self._full(size, error) from None
+                self._collect()
+            except _PausedError:
+                if not words.wait(_STATE, _PAUSED, _LONGEST_PAUSE):
+                    self.pause(False)
+
+    def _refuse(self) -> None:
+        self._check()
+        if self.words[_STATE] == _FROZEN:
+            raise DDictError(f"frozen: {self.where} takes no changes until unfreeze()", "INVALID_OPERATION")
+        raise _PausedError  # or it was, a moment ago
+
+    def _move_to(self, checkpoint: int) -> None:
+        newest = self.words[NEWEST]
+        if checkpoint > newest:
+            settings = self.settings
+            if settings.persist_freq and settings.persist_count:
+                left = range(self.oldest, min(newest, checkpoint - settings.working_set) + 1)
+                self.retire([number for number in left if number % settings.persist_freq == 0])
+            self.words[NEWEST] = checkpoint
+        elif checkpoint < newest - self.settings.working_set + 1:
+            raise DDictCheckpointSyncError(
+                f"checkpoint {checkpoint} is retired: {self.where} holds {self.oldest} to {newest}; "
+                "sync_to_newest_checkpoint() goes to the newest",
+                "retired",
+            )
+
+    def _make_room(self, txn: Any, size: int, entries: int) -> None:
+        """See that a write of `size` bytes fits, and that the file has memory for what it may grow by: a mapping of a
+        full file system would end the process. What was found lasts for as many bytes as the words then say."""
+        words, most = self.words, _map_size(self.settings.capacity)
+        end = (self._env.info()["last_pgno"] + 1) * _PAGE
+        used = _used(txn.stat())
+        left = self.settings.capacity - used
+        # Each entry may change some pages; all together not more than there are, and those that they fill.
+        claim = min(size + entries * _CLAIM, 2 * (size + entries * _ENTRY) + used + _CLAIM)
+        if size > max(left, 0):
+            raise _NoRoomError("make it with a larger total_mem")
+        wanted = min(most, end + claim)
+        if wanted > words[_ALLOCATED]:
+            self._allocate(min(most, -(-wanted // _STEP) * _STEP))
+        room = left if words[_ALLOCATED] == most else min(left, words[_ALLOCATED] - end)
+        words[_ROOM], words[_WRITTEN] = max(room, 0), claim
+
+    def _allocate(self, size: int) -> None:
+        fd = os.open(Path(self.settings.folder) / "data.mdb", os.O_RDWR)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            raise _NoRoomError(f"{Path(self.settings.folder).parent} has no room for it") from error
+        finally:
+            os.close(fd)
+        self.words[_ALLOCATED] = size
+
+    def _full(self, size: int, error: Exception) -> DDictFullError:
+        usage = self.usage()
+        why = str(error) if isinstance(error, _NoRoomError) else "there is room, but in pieces, or a view keeps it"
+        return DDictFullError(
+            f"{size} bytes do not fit into {self.where}: {usage['used']} of its {usage['total']} bytes are used; {why}"
+        )
+
+    def _collect(self) -> None:
+        """Free what nobody can see any more."""
+        self._env.reader_check()
+        try:
+            with self._env.begin(write=True, buffers=True) as txn:
+                if self._versioned:
+                    self._drop_unseen(txn)
+                self._hide(txn, 0)
+            # What a transaction freed can be used by the one after the next.
+            with self._env.begin(write=True) as txn:
+                self._hide(txn, 0)
+        except lmdb.MapFullError:
+            time.sleep(_LOOK_AGAIN)  # readers keep what they look at, until they are done
+
+    def _is_read(self) -> bool:
+        """Whether somebody looks at a state of the shard, of which nothing can be written over."""
+        readers = self._env.readers().splitlines()[1:]
+        return any(len(words := reader.split()) == 3 and words[2] != "-" for reader in readers)
+
+
+class _PausedError(Exception):
+    """Writers are to wait."""
+
+
+class _NoRoomError(Exception):
+    """Why something does not fit."""
+
+
+def _used(stat: Any) -> int:
+    return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * _PAGE
