@@ -17,12 +17,13 @@ from dragon.agent.control import Control
 from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
-from dragon.agent.links import Answer, Links, then
+from dragon.agent.links import Links
 from dragon.agent.listener import Listener
 from dragon.agent.mpi.part import Part
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
+from dragon.agent.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of

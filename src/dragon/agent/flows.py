@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragon.agent.links import error_of
+from dragon.agent.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 

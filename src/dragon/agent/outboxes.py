@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from dragon.agent.flows import PARCEL, WINDOW
-from dragon.agent.links import Answer, then
+from dragon.agent.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel

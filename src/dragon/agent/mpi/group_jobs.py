@@ -17,7 +17,7 @@ from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 
 if TYPE_CHECKING:
-    from dragon.agent.groups import Group, Member
+    from dragon.agent.group import Group, Member
 
 __all__ = ["GroupJobs"]
 

@@ -1,0 +1,94 @@
+"""What the node that follows a group knows of it and of its members."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+
+from dragon.agent.processes import Instance
+from dragon.infrastructure.messages import Output, Spawn
+from dragon.runtime.connection import Connection, connect_pipes
+from dragon.runtime.handle import Words
+
+__all__ = ["CHANGES", "GROUP_WORDS", "LIVE", "Group", "Member"]
+
+# The words of a group: LIVE counts members that have not ended, CHANGES everything that happens.
+LIVE, CHANGES, GROUP_WORDS = 0, 1, 2
+
+
+class Member:
+    """One place in a group; a restarted member is a new process in the same place."""
+
+    def __init__(self, rank: int, template: Spawn) -> None:
+        self.rank = rank
+        self.template = template
+        self.puid = 0
+        self.alive = False
+        self.code: int | None = None
+        self.restarts = 0
+        self.connections: dict[int, Connection] = {}  # by stream: our ends, for whoever asks
+
+    def connect(self) -> list[Output]:
+        """Its streams, where some are PIPEs of its own."""
+        self.disconnect()
+        if all(stream.kind != "pipe" for stream in self.template.streams):
+            return []
+        streams = [msgspec.structs.replace(stream) for stream in self.template.streams]
+        self.connections = connect_pipes(streams)
+        return streams
+
+    def disconnect(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections = {}
+
+
+class Group:
+    """What the agent knows of one group."""
+
+    def __init__(self, number: int, settings: dict[str, Any], descriptors: list[int]) -> None:
+        self.number = number
+        self.restart: bool = settings["restart"]
+        self.ignore_errors: bool = settings["ignore_error_on_exit"]
+        self.walltime: float | None = settings["walltime"]
+        self.name: str = settings["name"] or f"group-{number}"
+        self.pmi: str = settings.get("pmi", "")  # how its members find each other as ranks of an MPI job, if they do
+        self.library: str = settings.get("mpi_library", "")
+        self.pmix_library: str = settings.get("pmix_library", "")
+        self.descriptors = [os.dup(fd) for fd in descriptors]
+        self.words = Words(GROUP_WORDS)
+        self.members: list[Member] = []
+        self.ended: list[tuple[int, int]] = []
+        self.failure: str = ""
+        self.failed_codes: list[int] = []
+        self.ending = False
+        self.aborter: Member | None = None  # the rank that had an MPI job end
+        self.timers: list[asyncio.TimerHandle] = []
+        self.by_puid: dict[int, Member] = {}
+
+    @property
+    def live(self) -> int:
+        return self.words[LIVE]
+
+    def changed(self) -> None:
+        self.words.add(CHANGES, 1)
+
+    def cancel_timers(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers = []
+
+    def requests(self, members: list[Member]) -> tuple[list[Spawn], list[Instance]]:
+        """Members as instances of as few templates as there are."""
+        templates: list[Spawn] = []
+        instances = []
+        for member in members:
+            if not templates or templates[-1] is not member.template:
+                templates.append(member.template)
+            name = f"{self.name}-{member.rank}"
+            instances.append(Instance(len(templates) - 1, name, member.template.cpus, streams=member.connect()))
+        streams = [Output(), Output(), Output("tee")]
+        return [t if t.streams else msgspec.structs.replace(t, streams=streams) for t in templates], instances

@@ -1,0 +1,50 @@
+"""What an agent responds to another one: a value, or the error that an operation raised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Answer", "RemoteError", "error_of", "then"]
+
+# What came back: a value, and raw bytes.
+Answer = tuple[Any, Any]
+
+
+def error_of(error: BaseException) -> tuple[str, str]:
+    """An exception as it is sent: its class's name and its text."""
+    kind = error.kind if isinstance(error, RemoteError) else type(error).__name__
+    return kind, str(error)
+
+
+def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
+    """A future of what `change` makes of another one's result; cancelling it cancels the other one."""
+    result = future.get_loop().create_future()
+
+    def done(source: asyncio.Future[Any]) -> None:
+        error = None if source.cancelled() else source.exception()
+        if result.done():
+            return
+        if source.cancelled():
+            result.cancel()
+        elif error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(change(source.result()))
+
+    def cancelled(target: asyncio.Future[Any]) -> None:
+        if target.cancelled():
+            future.cancel()
+
+    future.add_done_callback(done)
+    result.add_done_callback(cancelled)
+    return result
+
+
+class RemoteError(Exception):
+    """What an operation raised on another node."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
