@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dragon.agent.mpi.part import Part, Serving
+from dragon.agent.mpi.part import JobOverError, Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
+from dragon.agent.responses import RemoteError
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node, run_nodes
@@ -270,12 +272,13 @@ class _Way:
         self._jobs = jobs
         self._part = part
 
-    def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:
-        return self._jobs.ask(
-            self._part.home,
-            "exchange",
-            {"job": self._part.name, "key": key, "nodes": nodes, "node": self._part.node, "data": data},
-        )
+    async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
+        arguments = {"job": self._part.name, "key": key, "nodes": nodes, "node": self._part.node, "data": data}
+        try:
+            given: dict[int, Any] = await self._jobs.ask(self._part.home, "exchange", arguments)
+        except (LookupError, NodeLostError, RemoteError) as error:
+            raise JobOverError(str(error)) from error
+        return given
 
     def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
         home = self._part.home if operation == "spawn" else min(each.index for each in run_nodes())

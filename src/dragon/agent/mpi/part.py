@@ -7,7 +7,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Part", "Serving", "Way"]
+__all__ = ["JobOverError", "Part", "Serving", "Way"]
+
+
+class JobOverError(Exception):
+    """The job has ended, or is being ended, while one of its nodes waited for the others."""
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -36,7 +40,7 @@ class Way(Protocol):
     """The way from a node of a job to the node that follows it."""
 
     def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:
-        """What every one of these nodes gives under that key, by node, once all have."""
+        """What every one of these nodes gives under that key, by node, once all have. Raises JobOverError."""
 
     def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
         """The answer of the node that follows the job, or of the one that knows the names of services."""

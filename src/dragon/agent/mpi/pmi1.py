@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragon.agent.mpi.mapping import process_mapping
-from dragon.agent.mpi.part import Part, Way
+from dragon.agent.mpi.part import JobOverError, Part, Way
 
 __all__ = ["Pmi1"]
 
@@ -96,7 +96,11 @@ class Pmi1:
         self._barriers += 1
         put, self._put = self._put, {}
         nodes = sorted(set(self.part.placement))
-        for values in (await self.way.exchange(f"barrier {self._barriers}", nodes, put)).values():
+        try:
+            given = await self.way.exchange(f"barrier {self._barriers}", nodes, put)
+        except JobOverError:
+            return
+        for values in given.values():
             self.values.update(values)
         for rank in self._ranks.values():
             rank.leave_barrier()

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.mpi.part import Part, Way
+from dragon.agent.mpi.part import JobOverError, Part, Way
 from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
@@ -158,7 +158,10 @@ class Pmix:
                 self.way.begun()
 
     async def _fence(self, key: str, nodes: list[int], data: bytes) -> None:
-        given = await self.way.exchange(key, nodes, data)
+        try:
+            given = await self.way.exchange(key, nodes, data)
+        except JobOverError:
+            return
         self._server.send("fenced", self.part.name, key, [given[node] for node in sorted(given)])
 
     def ended(self, rank: int, code: int) -> None:
