@@ -164,6 +164,6 @@ def test_devices_are_those_with_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_without_a_device_or_where_tcp_was_asked_for_there_is_no_fabric(tmp_path: Path) -> None:
-    assert fabric.open_fabric("", "here", tmp_path) is None
+    assert fabric.open_fabric("", "here", "127.0.0.1", tmp_path) is None
     device(tmp_path, "mlx5_0", "4: ACTIVE")
-    assert fabric.open_fabric("tcp", "here", tmp_path) is None
+    assert fabric.open_fabric("tcp", "here", "127.0.0.1", tmp_path) is None

@@ -1,4 +1,5 @@
-"""Bulk data over UCX, by its own TCP and shared memory: everything arrives, in order, and a lost node is noticed."""
+"""Bulk data over UCX, by its own TCP and shared memory, and over plain TCP: everything arrives, in order, and a lost
+node is noticed."""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ def ucxx() -> None:
 
 
 def carried(err: str) -> list[tuple[int, int]]:
-    """The bytes that each agent says UCX has sent and received."""
-    found = re.findall(r"UCX sent (\d+) bytes and received (\d+)", err)
+    """The bytes that each agent says its fabric has sent and received."""
+    found = re.findall(r"(?:UCX|plain TCP) sent (\d+) bytes and received (\d+)", err)
     return [(int(sent), int(received)) for sent, received in found]
 
 
@@ -98,6 +99,14 @@ def test_large_messages_go_over_ucx_and_arrive_in_order_among_small_ones(site: S
     assert all(LARGE <= size < LARGE + 5_000_000 for agent in agents for size in agent)
 
 
+def test_large_messages_go_over_plain_tcp_once_it_stands(site: Site) -> None:
+    agents = echo(site, "plain", SIZES)
+    assert len(agents) == 2
+    assert agents[0] == agents[1][::-1]
+    # The first ones may go with TLS, until there is a connection.
+    assert all(LARGE / 2 < size < LARGE + 5_000_000 for agent in agents for size in agent)
+
+
 @pytest.mark.usefixtures("ucxx")
 @pytest.mark.parametrize("transport", ["tcp", "ucx"])
 def test_what_is_not_large_and_what_is_to_go_over_tcp_does_not_touch_ucx(site: Site, transport: str) -> None:
@@ -108,9 +117,13 @@ def test_what_is_not_large_and_what_is_to_go_over_tcp_does_not_touch_ucx(site: S
     assert len(agents) == (2 if transport == "ucx" else 0)
 
 
-@pytest.mark.usefixtures("ucxx")
-@pytest.mark.parametrize("transports", ["tcp", "shm"])
-def test_a_node_that_is_lost_amid_large_messages_is_named(site: Site, transports: str) -> None:
+@pytest.mark.parametrize("transport", ["ucx by tcp", "ucx by shm", "plain"])
+def test_a_node_that_is_lost_amid_large_messages_is_named(
+    site: Site, transport: str, request: pytest.FixtureRequest
+) -> None:
+    transport, _, transports = transport.partition(" by ")
+    if transport == "ucx":
+        request.getfixturevalue("ucxx")
     source = """
     if __name__ == "__main__":
         results = Queue()
@@ -128,7 +141,7 @@ def test_a_node_that_is_lost_amid_large_messages_is_named(site: Site, transports
         except NodeLostError as error:
             print(error)
     """
-    command = (sys.executable, "-m", "dragon", "--nodes", "2", "--transport", "ucx", site.write(PREAMBLE + source))
+    command = (sys.executable, "-m", "dragon", "--nodes", "2", "--transport", transport, site.write(PREAMBLE + source))
     process = site.start(*command, env={"UCX_TLS": transports})
     assert process.stdout is not None
     agent: Any = json.loads(process.stdout.readline())

@@ -56,7 +56,7 @@ def serve(token: Token) -> int:
 
     async def find_others(agent: Agent) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
-        fabric = open_fabric(token.claims.get("transport", ""), node.host_name)
+        fabric = open_fabric(token.claims.get("transport", ""), node.host_name, addresses[0])
         membership, control = await join(token, node, addresses, listener.getsockname()[1], timeout)
         _take_over(agent, membership)
         cluster = Cluster(membership, control, listener, fabric)

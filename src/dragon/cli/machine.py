@@ -39,8 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     network.add_argument(
         "-t",
         "--transport",
-        choices=("tcp", "ucx", "hsta"),
-        help="how bulk data goes between nodes (default: ucx where it has an RDMA device, else tcp)",
+        choices=("tcp", "plain", "ucx", "hsta"),
+        help="how bulk data goes between nodes: tcp with TLS, plain TCP for a trusted network, ucx (default: ucx where "
+        "it has an RDMA device, else tcp)",
     )
     network.add_argument(
         "--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have to join (60)"

@@ -62,7 +62,7 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
 
 
 def _transport(asked: str | None) -> str:
-    """ "tcp", "ucx", or nothing where the runtime is to choose."""
+    """ "tcp", "plain", "ucx", or nothing where the runtime is to choose."""
     if asked is None:
         return "tcp" if configuration.read().get("tcp_runtime") else ""
-    return "ucx" if asked == "ucx" else "tcp"
+    return asked if asked in ("plain", "ucx") else "tcp"
