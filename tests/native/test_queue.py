@@ -176,3 +176,15 @@ def test_a_queue_is_where_its_policy_says() -> None:
         queue.destroy()
     with pytest.raises(PolicyError, match="host id 1234"):
         Queue(policy=Policy(placement=Policy.Placement.HOST_ID, host_id=1234))
+
+
+def test_a_large_object_for_which_there_is_no_room_in_time_leaves_no_trace() -> None:
+    queue = Queue(1)
+    queue.put(bytes(2_000_000))
+    for _ in range(3):
+        with pytest.raises(standard.Full):
+            queue.put(b"x" * 3_000_000, timeout=0.05)
+    assert queue.get() == bytes(2_000_000)
+    queue.put(b"y" * 1_000_000)
+    assert queue.get() == b"y" * 1_000_000
+    assert queue.empty()

@@ -215,7 +215,10 @@ class Cluster:
         if arguments["method"] == "_release":
             self.outboxes.left(caller, _name(arguments["name"]))
         self._note_contact(caller, node)
-        inbox = arguments.pop("inbox", None)
+        inbox, outgoing = arguments.pop("inbox", None), arguments.pop("outgoing", None)
+        if outgoing is not None:
+            kind, loan = self._channel_of(caller, _name(outgoing))._get_parts(0)
+            arguments["given"], payload = [kind, *arguments["given"]], memoryview(loan)
         future = self.links.call(node, "object", {"pid": caller, **arguments}, payload)
         if inbox is None:
             return then(future, _value)
@@ -226,11 +229,15 @@ class Cluster:
         (done, kind), data = answer
         if not isinstance(data, _core.Loan):
             return done, (kind, data)
-        channel = self._inboxes.get((caller, inbox))
-        if channel is None:
-            channel = self._inboxes[caller, inbox] = Channel._attached(inbox)
-        channel._put_loan(kind, data)
+        self._channel_of(caller, inbox)._put_loan(kind, data)
         return done, None
+
+    def _channel_of(self, caller: int, name: Name) -> Channel:
+        """The channel through which a process and this agent exchange large messages."""
+        channel = self._inboxes.get((caller, name))
+        if channel is None:
+            channel = self._inboxes[caller, name] = Channel._attached(name)
+        return channel
 
     def outbox(self, caller: int, descriptors: list[int], name: Any) -> Name:
         """A channel of this node from which messages go on to one of another node."""

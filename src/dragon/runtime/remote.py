@@ -161,8 +161,22 @@ class RemoteChannel(_Remote):
         return self.get(False)
 
     def _put_message(self, kind: int, data: Any, timeout: float | None) -> None:
-        if not self._wait("put", kind, timeout=timeout, payload=bytes(data))[0]:
+        if isinstance(data, _core.Loan):
+            done = self._put_large(kind, data, timeout)
+        else:
+            done = self._wait("put", kind, timeout=timeout, payload=bytes(data))[0]
+        if not done:
             raise queue.Full
+
+    def _put_large(self, kind: int, data: _core.Loan, timeout: float | None) -> bool:
+        """The agent takes it out of this thread's channel, in the memory where it is."""
+        channel = _own_channel()
+        channel._put_loan(kind, data)
+        try:
+            return self._wait("put", timeout=timeout, outgoing=channel._name())[0]
+        finally:
+            if not channel.empty():
+                channel._get_parts(0)  # the agent could not even try
 
     def _lose_outbox(self, outbox: Channel) -> None:
         """The way there is gone. Raises what kept earlier messages from arriving; else trying the channel tells why."""
