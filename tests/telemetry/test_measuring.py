@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
+from dragon.infrastructure.metrics import METRICS
 
 # Waits for the metrics that it is given, and prints those that there are, with the hosts that have each.
 WAITS_FOR = """
@@ -183,3 +184,8 @@ def test_a_setting_that_makes_no_sense_is_told_and_disturbs_nobody(
 def test_an_option_that_makes_no_sense_is_refused(site: Site, words: list[str]) -> None:
     done = site.dragon(*words, site.write("print('ran')"))
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_the_guide_lists_every_metric() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+    assert [metric.name for metric in METRICS.values() if f"`{metric.name}`" not in guide] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections.abc import Iterator
@@ -99,6 +100,13 @@ def test_without_an_interval_values_are_told_as_they_are_in_order_of_time(
     assert record["dps"] == {f"{LONG_AGO + part}": part for part in (0.25, 0.5, 0.75)}
 
 
+def test_values_may_be_infinite(telemetry: Telemetry, client: AnalysisClient) -> None:
+    for value in (math.inf, 1, -math.inf):
+        telemetry.add_data("loss", value, timestamp=LONG_AGO)
+    assert values(client, "loss", start_time=LONG_AGO, aggregate="max") == [[math.inf]]
+    assert math.isnan(values(client, "loss", start_time=LONG_AGO, aggregate="sum")[0][0])
+
+
 def test_a_counter_grows(telemetry: Telemetry, client: AnalysisClient) -> None:
     images = telemetry.counter("images", kind="cat")
     images.add()
@@ -163,6 +171,10 @@ def test_what_is_no_metric_is_refused(telemetry: Telemetry) -> None:
         telemetry.add_data("", 1)
     with pytest.raises(ValueError, match="one that the runtime measures"):
         telemetry.add_data("cpu_percent", 1)
+    with pytest.raises(ValueError, match="the tag 'host' is set by the run"):
+        telemetry.add_data("loss", 1, tags={"host": "mine"})
+    with pytest.raises(ValueError, match="nan is no time"):
+        telemetry.add_data("loss", 1, timestamp=math.nan)
     telemetry.add_data("loss", 1)
     with pytest.raises(ValueError, match="is a gauge already"):
         telemetry.counter("loss").add()
@@ -171,8 +183,9 @@ def test_what_is_no_metric_is_refused(telemetry: Telemetry) -> None:
 def test_what_cannot_be_asked_is_refused(client: AnalysisClient) -> None:
     with pytest.raises(ValueError, match="aggregate='median'"):
         client.get_data("loss", aggregate="median")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="negative"):
-        client.get_data("loss", interval=-1)
+    for interval in (-1, 1e-9, math.inf, math.nan):
+        with pytest.raises(ValueError, match="a number of seconds"):
+            client.get_data("loss", interval=interval)
 
 
 @pytest.mark.parametrize("level", [-1, 0, 6])

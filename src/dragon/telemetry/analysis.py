@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ __all__ = ["AnalysisClient"]
 
 _WINDOW = 300.0  # seconds
 _LOOK_AGAIN = 0.05
+_SHORTEST = 0.001
 
 
 class AnalysisClient:
@@ -54,12 +56,12 @@ class AnalysisClient:
         With `interval=0` they stay as they are.
 
         A record has `metric`, `tags`, and `dps`: values by time, which is text, in seconds since 1970.
-        Raises ValueError for an aggregate that there is not, and a negative interval.
+        Raises ValueError for an aggregate that there is not, and an interval that is none.
         """
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate={aggregate!r}: there are {', '.join(AGGREGATES)}")
-        if not interval >= 0:
-            raise ValueError(f"interval={interval}: seconds cannot be negative")
+        if interval != 0 and not _SHORTEST <= interval < math.inf:
+            raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_SHORTEST} on")
         now = time.time()
         records = ask(
             "telemetry.query",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -69,7 +70,7 @@ class Telemetry:
         """Add a value to a metric: now, or at `timestamp` (seconds since 1970), unless the run's level is a lower one.
 
         `tags`, or one tag by `tagk` and `tagv`, tell its values from others of that name; host and process are known
-        without. Raises ValueError for a name that is one of the runtime's metrics, TypeError for what is no number.
+        without. Raises ValueError for a name or tag that the runtime has itself, TypeError for what is no number.
         """
         told = dict(tags or {}) if tagk is None else {tagk: tagv, **(tags or {})}
         self._add(ts_metric_name, ts_data, Kind.GAUGE, timestamp, telemetry_level, told)
@@ -87,6 +88,10 @@ class Telemetry:
     ) -> None:
         if not name or not isinstance(name, str):
             raise ValueError(f"{name!r} is no name of a metric")
+        if taken := {"host", "puid"} & set(tags):
+            raise ValueError(f"metric {name!r}: the tag {taken.pop()!r} is set by the run; give yours another name")
+        if when is not None and not math.isfinite(when):
+            raise ValueError(f"metric {name!r}: {when!r} is no time")
         try:
             number = float(value)
         except (TypeError, ValueError):

@@ -23,12 +23,12 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 _REDUCE: dict[Aggregate, Callable[[Sequence[float]], float]] = {
     "last": lambda values: values[-1],
-    "avg": lambda values: math.fsum(values) / len(values),
+    "avg": lambda values: sum(values) / len(values),
     "min": min,
     "max": max,
-    "sum": math.fsum,
+    "sum": sum,  # fsum refuses infinities, and a loss that diverged is to be seen
     "count": lambda values: float(len(values)),
-    "dev": lambda values: math.dist(values, [math.fsum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
+    "dev": lambda values: math.dist(values, [sum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
 }
 
 
