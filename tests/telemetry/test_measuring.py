@@ -75,6 +75,46 @@ def test_a_program_starts_and_ends_the_telemetry_of_all_nodes(site: Site) -> Non
     assert done.stdout.splitlines() == ["0 set()", "2 2", "set()"], done.stderr
 
 
+def test_when_a_node_is_lost_the_others_answer(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        "-T",
+        "2",
+        site.write(
+            """
+            import os, signal, time
+            from dragon.infrastructure.policy import Policy
+            from dragon.native.process import Process
+            from dragon.native.queue import Queue
+            from dragon.runtime.run import this_run
+            from dragon.telemetry import AnalysisClient
+
+            def hosts():
+                return {record["tags"]["host"] for record in client.get_data("load_average")}
+
+            def wait_for(expected):
+                while hosts() != expected:
+                    time.sleep(0.05)
+
+            def tell(queue):
+                queue.put(this_run().agent.pid)
+
+            if __name__ == "__main__":
+                client, queue = AnalysisClient(), Queue()
+                wait_for({"node-0", "node-1"})
+                there = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+                Process(tell, (queue,), policy=there).start()
+                os.kill(queue.get(), signal.SIGKILL)
+                wait_for({"node-0"})
+                print("node-0 answers")
+            """
+        ),
+        env=QUICK,
+    )
+    assert done.stdout == "node-0 answers\n", done.stderr
+
+
 def test_processes_and_groups_are_measured(site: Site) -> None:
     done = site.dragon(
         "-T",

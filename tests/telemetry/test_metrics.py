@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dragon.infrastructure.errors import NotSupportedError
 from dragon.telemetry import AnalysisClient, Telemetry
 
 LONG_AGO = 1_000_000_000  # seconds since 1970
@@ -186,6 +187,11 @@ def test_what_cannot_be_asked_is_refused(client: AnalysisClient) -> None:
     for interval in (-1, 1e-9, math.inf, math.nan):
         with pytest.raises(ValueError, match="a number of seconds"):
             client.get_data("loss", interval=interval)
+
+
+def test_nodes_are_not_rebooted(client: AnalysisClient) -> None:
+    with pytest.raises(NotSupportedError, match="--resilient"):
+        client.reboot(exclude_hostnames=["a"])
 
 
 @pytest.mark.parametrize("level", [-1, 0, 6])

@@ -27,7 +27,10 @@ class Telemetry:
     """
 
     def __init__(
-        self, metrics_url: str = "", timeout: float | None = None, telem_cfg: Mapping[str, Any] | None = None
+        self,
+        metrics_url: str = "http://localhost:4243/api/metrics",
+        timeout: float | None = None,
+        telem_cfg: Mapping[str, Any] | None = None,
     ) -> None:
         self._period = (telem_cfg or {}).get("collector_rate")
         if self._period is not None and not self._period >= parameters.SHORTEST_PERIOD:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dragon.agent.telemetry.seen import Seen
@@ -17,37 +17,43 @@ log = runtime_log("telemetry")
 
 
 def gpu_source() -> NvidiaSource | None:
-    """The GPUs that this node may use; None where it has none that can be measured, which is said if it is a lack."""
+    """The GPUs that this node may use, None where it has none that can be measured."""
     gpus = find_gpus()
-    if gpus.vendor != "nvidia" or not gpus.numbers:
-        return None
-    try:
-        return NvidiaSource(gpus, importlib.import_module("pynvml"))
-    except ImportError as error:
-        log.warning("the GPUs are not measured: %s; pip install 'dragon-runtime[gpu]'", error)
-    except Exception as error:  # the driver's own class, which is there only with the library
-        log.warning("the GPUs are not measured: the driver says %s", error)
-    return None
+    return NvidiaSource(gpus) if gpus.vendor == "nvidia" and gpus.numbers else None
 
 
 class NvidiaSource:
-    """The GPUs that the job may use. `driver` is the module pynvml. Raises its errors where there is no driver."""
+    """The GPUs that the job may use, by the module `driver`. A driver that is not there is said once in the log."""
 
     name = "the GPUs"
 
-    def __init__(self, gpus: Gpus, driver: Any) -> None:
-        self._driver = driver
+    def __init__(self, gpus: Gpus, driver: str = "pynvml") -> None:
+        self._gpus = gpus
+        self._module = driver
+        self._driver: Any = None
+        self._devices: dict[str, Any] | None = None
         self._failed: set[tuple[str, str]] = set()
-        driver.nvmlInit()
-        self._devices: dict[str, Any] = {}
-        for place, number in enumerate(gpus.numbers):
+
+    def _open(self) -> dict[str, Any]:
+        try:
+            self._driver = importlib.import_module(self._module)
+            self._driver.nvmlInit()
+        except ImportError as error:
+            log.warning("the GPUs are not measured: %s; pip install 'dragon-runtime[gpu]'", error)
+            return {}
+        except Exception as error:  # the driver's own class, which is there only with the library
+            log.warning("the GPUs are not measured: the driver says %s", error)
+            return {}
+        return dict(self._find())
+
+    def _find(self) -> Iterator[tuple[str, Any]]:
+        for place, number in enumerate(self._gpus.numbers):
             try:
-                self._devices[str(number)] = (
-                    driver.nvmlDeviceGetHandleByUUID(gpus.names[place])
-                    if gpus.names
-                    else driver.nvmlDeviceGetHandleByIndex(int(number))
-                )
-            except driver.NVMLError as error:
+                if self._gpus.names:
+                    yield str(number), self._driver.nvmlDeviceGetHandleByUUID(self._gpus.names[place])
+                else:
+                    yield str(number), self._driver.nvmlDeviceGetHandleByIndex(int(number))
+            except self._driver.NVMLError as error:
                 self._tell(str(number), "anything", error)
 
     def read(self, seen: Seen) -> list[Sample]:
@@ -58,6 +64,8 @@ class NvidiaSource:
             "DevicePowerUsage": lambda device: self._driver.nvmlDeviceGetPowerUsage(device) / 1000,
         }
         samples = []
+        if self._devices is None:
+            self._devices = self._open()  # here, as a driver may take its time
         for number, device in self._devices.items():
             for metric, read in readings.items():
                 try:
