@@ -33,6 +33,7 @@ class Sampler:
         self._store = store
         self._asked: dict[Source, tuple[float, asyncio.Future[list[Sample]]]] = {}
         self._told: set[tuple[str, str]] = set()
+        self._closed = False
         # Not the loop's own threads, for whose end it would wait.
         self._threads = ThreadPoolExecutor(len(sources), "telemetry")
         self._timer = self._loop.call_later(min(period, _FIRST), self._ask)
@@ -52,7 +53,7 @@ class Sampler:
             future.add_done_callback(partial(self._answered, source))
 
     def _answered(self, source: Source, done: asyncio.Future[list[Sample]]) -> None:
-        if done.cancelled():
+        if done.cancelled() or self._closed:
             return
         del self._asked[source]
         error = done.exception()
@@ -68,6 +69,7 @@ class Sampler:
 
     def close(self) -> None:
         """Ask no more; answers that are outstanding are not heard."""
+        self._closed = True
         self._timer.cancel()
         for _, future in self._asked.values():
             future.cancel()

@@ -64,9 +64,9 @@ class Telemetry:
         self._history = self._history or History()
         sources = _sources(level)
         if sources:
-            history = self._history
             from dragon.agent.telemetry.sampler import Sampler
 
+            history = self._history
             self._sampler = Sampler(sources, self._period, lambda: self._look(history.size), self._store)
         return [level]
 
