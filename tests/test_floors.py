@@ -17,6 +17,7 @@ FLOORS = {
     "globalservices": 4,
     "native": 4,
     "mpbridge": 4,
+    "telemetry": 4,
     "launcher": 5,
     "workflows": 5,
     "cli": 6,

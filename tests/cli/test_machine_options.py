@@ -18,7 +18,6 @@ PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
         (["--overlay-port", "6565"], "--overlay-port: agents listen at ports that are free"),
         (["-o", "tcp"], "--overlay-transport: control messages go over TCP with TLS"),
         (["-t", "hsta"], "--transport hsta: there is none; tcp is used"),
-        (["-T", "3"], "--telemetry-level: this version has no telemetry"),
         (["-a"], "--attachable: no file is written"),
         (["--passphrase", "x"], "--passphrase: it is visible to everybody"),
         (["-e"], "--exhaust-resources: without --resilient"),

@@ -45,6 +45,8 @@ _GOODBYE = 5.0
 _VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
+# What all nodes answer, each with a list.
+_EVERYWHERE = {f"telemetry.{name}" for name in ("start", "stop", "names", "query")} | {"registry.processes"}
 
 
 class Cluster:
@@ -154,6 +156,7 @@ class Cluster:
             "input": self.head.input,
             "written": self.output.written,
             "lost": self._on_lost,
+            "metrics": lambda number: self._soon(self._tell_metrics(number)),
             "clear": lambda: self._soon(self._clear()),
             "end": self._agent.end,
         }
@@ -278,8 +281,8 @@ class Cluster:
 
     def route(self, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any] | None:
         """The answer of another node, if this one has none of its own."""
-        if operation == "registry.processes":
-            return asyncio.ensure_future(self._all_processes())
+        if operation in _EVERYWHERE:
+            return asyncio.ensure_future(self._of_all(operation, arguments))
         if operation.startswith("registry.") and isinstance(arguments["identifier"], str):
             return asyncio.ensure_future(self._find(operation, arguments))
         if operation.startswith("registry."):
@@ -311,10 +314,24 @@ class Cluster:
     def _others(self) -> list[int]:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
-    async def _all_processes(self) -> list[Any]:
-        asked = [self.ask(node, "registry.processes", {}) for node in self._others()]
-        here = self._agent.handle_here("registry", "processes", {}, [])
-        return sum(await asyncio.gather(*asked), list(here))
+    async def _of_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
+        part, _, method = operation.partition(".")
+        here = self._agent.handle_here(part, method, arguments, [])
+        return [*here, *await self.of_others(operation, arguments)]
+
+    async def of_others(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
+        """What all other nodes answer, one list; a node that is lost meanwhile is as if it had not been asked."""
+        asked = [self.ask(node, operation, arguments) for node in self._others()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, NodeLostError):
+                raise answer
+        return [each for answer in answers if not isinstance(answer, BaseException) for each in answer]
+
+    async def _tell_metrics(self, number: int) -> None:
+        from dragon.agent.telemetry.endpoint import page_of
+
+        self._control.send("metrics", number=number, page=await page_of(self._agent))
 
     async def _find(self, operation: str, arguments: dict[str, Any]) -> Any:
         """The answer of the node that has a process of that name."""

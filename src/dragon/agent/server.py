@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvloop
@@ -22,7 +23,10 @@ from dragon.agent.report import report
 from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
+from dragon.agent.telemetry.seen import see
+from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
+from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
@@ -125,9 +129,14 @@ class Agent:
         self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.shards = Shards(self.run, self.cluster)
+        self.telemetry = Telemetry(host_name, partial(see, self))
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)
+        elif os.environ.get(parameters.TELEMETRY_PORT):
+            from dragon.agent.telemetry.endpoint import open_endpoint, page_of
+
+            self._endpoint = self.loop.create_task(open_endpoint(partial(page_of, self)))
         self.clients = Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:
@@ -203,6 +212,7 @@ class Agent:
             "jobs": self.jobs,
             "processes": self.processes,
             "shards": self.shards,
+            "telemetry": self.telemetry,
         }
         served: Any = parts.get(part)
         if served is None or name not in served.OPERATIONS:
@@ -238,6 +248,7 @@ class Agent:
             for pid in children:
                 os.waitpid(pid, 0)
         if hasattr(self, "streams"):
+            self.telemetry.close()
             self.jobs.close()
             self.streams.drain()
         if self.cluster is not None:

@@ -49,9 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ignored = parser.add_argument_group("accepted, without meaning here")
     ignored.add_argument("--overlay-port", metavar="PORT", help=argparse.SUPPRESS)
     ignored.add_argument("-o", "--overlay-transport", metavar="KIND", help=argparse.SUPPRESS)
-    ignored.add_argument("-T", "--telemetry-level", metavar="LEVEL", help=argparse.SUPPRESS)
     ignored.add_argument("-a", "--attachable", action="store_true", help=argparse.SUPPRESS)
-    ignored.description = "--overlay-port, --overlay-transport, --telemetry-level, --attachable, --passphrase"
+    ignored.description = "--overlay-port, --overlay-transport, --attachable, --passphrase"
 
 
 def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
@@ -153,8 +152,6 @@ def answers(arguments: argparse.Namespace) -> Iterator[str]:
         yield "--overlay-transport: control messages go over TCP with TLS"
     if arguments.transport == "hsta":
         yield "--transport hsta: there is none; tcp is used"
-    if arguments.telemetry_level:
-        yield "--telemetry-level: this version has no telemetry"
     if arguments.attachable:
         yield "--attachable: no file is written; your programs on a node of the run join it with DRAGON_RUN"
     if arguments.passphrase:

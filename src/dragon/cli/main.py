@@ -13,6 +13,7 @@ import dragon
 from dragon.cli import machine
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.metrics import HIGHEST_LEVEL
 from dragon.launcher import local
 from dragon.launcher.choice import choose
 
@@ -77,10 +78,33 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
     )
+    telemetry = result.add_argument_group("telemetry")
+    telemetry.add_argument(
+        "-T",
+        "--telemetry-level",
+        type=int,
+        choices=range(HIGHEST_LEVEL + 1),
+        metavar="LEVEL",
+        help="what to measure while the program runs: 0 nothing (the default), 1 the program's own metrics, 2 nodes, "
+        "3 GPUs, 4 processes too",
+    )
+    telemetry.add_argument(
+        "--telemetry-port",
+        type=_port,
+        metavar="PORT",
+        help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
+    )
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     result.add_argument("program", nargs="?", metavar="PROG", help="a Python program or an executable")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return result
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**16:
+        raise argparse.ArgumentTypeError(f"{number} is no TCP port")
+    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,6 +132,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[parameters.LOG_LEVEL] = level
     if arguments.strict:
         os.environ[parameters.STRICT] = "1"
+    if arguments.telemetry_level is not None:
+        os.environ[parameters.TELEMETRY_LEVEL] = str(arguments.telemetry_level)
+    if arguments.telemetry_port is not None:
+        os.environ[parameters.TELEMETRY_PORT] = str(arguments.telemetry_port)
     rest = [word for word in arguments.arguments if word is not None]
     if arguments.module is not None:
         command = [sys.executable, "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]

@@ -7,6 +7,9 @@
 | DRAGON_STRICT | 1: an affinity that the node cannot meet is an error, not a warning |
 | DRAGON_PLAN | a file to which every placement of a process adds a line (JSON) |
 | DRAGON_POLICY_CONTEXT_ENV | the policy of the block that a process was started in; set by the runtime |
+| DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
+| DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
+| DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
 
@@ -23,9 +26,15 @@ __all__ = [
     "PROCESS",
     "RUN",
     "STRICT",
+    "TELEMETRY_LEVEL",
+    "TELEMETRY_PERIOD",
+    "TELEMETRY_PORT",
     "arena_limit",
     "parse_size",
     "strict",
+    "telemetry_level",
+    "telemetry_period",
+    "telemetry_port",
 ]
 
 ARENA_SIZE = "DRAGON_ARENA_SIZE"
@@ -35,6 +44,11 @@ PLAN = "DRAGON_PLAN"
 POLICY = "DRAGON_POLICY_CONTEXT_ENV"
 RUN = "DRAGON_RUN"
 PROCESS = "DRAGON_PROCESS"
+TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
+TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
+TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
+
+SHORTEST_PERIOD = 0.05
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -75,3 +89,33 @@ def arena_limit() -> int:
 def strict() -> bool:
     """Whether an affinity that cannot be met is an error."""
     return os.environ.get(STRICT, "") not in ("", "0")
+
+
+def telemetry_level() -> int:
+    """What is to be measured; where only the port is given, as much as there is for every node. Raises ValueError."""
+    text = os.environ.get(TELEMETRY_LEVEL) or ("2" if os.environ.get(TELEMETRY_PORT) else "0")
+    if text not in ("0", "1", "2", "3", "4", "5"):
+        raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to 5")
+    return int(text)
+
+
+def telemetry_period() -> float:
+    """Seconds between measurements. Raises ValueError."""
+    text = os.environ.get(TELEMETRY_PERIOD) or "1"
+    try:
+        period = float(text)
+    except ValueError:
+        period = 0.0
+    if not SHORTEST_PERIOD <= period < float("inf"):
+        raise ValueError(f"{TELEMETRY_PERIOD}={text} is not a number of seconds from {SHORTEST_PERIOD} on")
+    return period
+
+
+def telemetry_port() -> int | None:
+    """The TCP port for Prometheus, 0 for any, None for no such thing. Raises ValueError."""
+    text = os.environ.get(TELEMETRY_PORT)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) > 65535:
+        raise ValueError(f"{TELEMETRY_PORT}={text} is not a TCP port")
+    return int(text)

@@ -1,0 +1,142 @@
+"""The recent values of all metrics of a node, in memory of fixed size."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from dragon.infrastructure.metrics import Aggregate, Kind
+
+__all__ = ["History", "Record", "Series"]
+
+_MOST_POINTS = 600
+_MOST_SERIES = 4096
+_BYTES_PER_POINT = 16
+
+# Name, tags, times and values of one series.
+Record = tuple[str, dict[str, str], list[float], list[float]]
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+_REDUCE: dict[Aggregate, Callable[[Sequence[float]], float]] = {
+    "last": lambda values: values[-1],
+    "avg": lambda values: sum(values) / len(values),
+    "min": min,
+    "max": max,
+    "sum": sum,  # fsum refuses infinities, and a loss that diverged is to be seen
+    "count": lambda values: float(len(values)),
+    "dev": lambda values: math.dist(values, [sum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
+}
+
+
+class Series:
+    """The newest values of one metric with one set of tags, and the number and the sum of all there were."""
+
+    def __init__(self, name: str, tags: dict[str, str], kind: Kind) -> None:
+        self.name = name
+        self.tags = tags
+        self.kind = kind
+        self.count = 0
+        self.total = 0.0
+        self.last = 0.0
+        self.changed = 0.0
+        self._times = array("d")
+        self._values = array("d")
+
+    def add(self, time: float, value: float) -> None:
+        """Append a value; the oldest goes if there are too many."""
+        place = self.count % _MOST_POINTS
+        if self.count < _MOST_POINTS:
+            self._times.append(time)
+            self._values.append(value)
+        else:
+            self._times[place], self._values[place] = time, value
+        self.count += 1
+        self.total += value
+        self.last, self.changed = value, time
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def points(self, start: float, end: float) -> list[tuple[float, float]]:
+        """Times and values between two moments, in order of time."""
+        found = [(t, v) for t, v in zip(self._times, self._values, strict=True) if start <= t <= end]
+        return sorted(found, key=lambda point: point[0])
+
+
+class History:
+    """All series. Where there are too many, the one goes that was not written to for the longest time."""
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[_Key, Series] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(self._series.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes that the points take."""
+        return sum(map(len, self._series.values())) * _BYTES_PER_POINT
+
+    def add(self, name: str, tags: dict[str, str], kind: Kind, time: float, value: float) -> None:
+        """Add a value. Raises ValueError where the metric is of another kind."""
+        key = _key(name, tags)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Series(name, tags, kind)
+            if len(self._series) > _MOST_SERIES:
+                self._series.popitem(last=False)
+        elif series.kind != kind:
+            raise ValueError(f"metric {name!r} is a {series.kind} already, and cannot be a {kind} as well")
+        self._series.move_to_end(key)
+        series.add(time, value)
+
+    def last(self, name: str, tags: dict[str, str]) -> float:
+        """The newest value, 0 where there is none."""
+        series = self._series.get(_key(name, tags))
+        return series.last if series is not None else 0.0
+
+    def names(self) -> set[str]:
+        """The metrics that have values."""
+        return {series.name for series in self}
+
+    def query(
+        self,
+        metrics: Collection[str],
+        tags: Mapping[str, Collection[str]],
+        start: float,
+        end: float,
+        interval: float,
+        aggregate: Aggregate,
+    ) -> list[Record]:
+        """The series of these metrics that have points in a time, and each tag with one of its values ("*": any).
+
+        Of the points within each `interval` seconds one is made; with 0 they stay as they are.
+        """
+        found = []
+        for series in self:
+            if series.name in metrics and _has(series.tags, tags):
+                points = series.points(start, end)
+                if interval > 0:
+                    points = _reduced(points, interval, _REDUCE[aggregate])
+                if points:
+                    found.append((series.name, series.tags, [t for t, _ in points], [v for _, v in points]))
+        return found
+
+
+def _key(name: str, tags: Mapping[str, str]) -> _Key:
+    return name, tuple(sorted(tags.items()))
+
+
+def _has(tags: Mapping[str, str], wanted: Mapping[str, Collection[str]]) -> bool:
+    return all(name in tags and ("*" in values or tags[name] in values) for name, values in wanted.items())
+
+
+def _reduced(
+    points: list[tuple[float, float]], interval: float, reduce: Callable[[Sequence[float]], float]
+) -> list[tuple[float, float]]:
+    slots = groupby(points, key=lambda point: math.floor(point[0] / interval))
+    return [(slot * interval, reduce([value for _, value in members])) for slot, members in slots]

@@ -1,0 +1,153 @@
+"""Telemetry as this node's agent serves it: to the processes of the node, and to the other agents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from dragon.infrastructure import parameters
+from dragon.infrastructure.metrics import HIGHEST_LEVEL, METRICS, Aggregate, Kind, Sample
+from dragon.runtime.log import runtime_log
+
+if TYPE_CHECKING:
+    from dragon.agent.telemetry.exposition import Family
+    from dragon.agent.telemetry.history import History, Record
+    from dragon.agent.telemetry.sampler import Sampler
+    from dragon.agent.telemetry.seen import Seen
+    from dragon.agent.telemetry.sources import Source
+
+__all__ = ["Telemetry"]
+
+log = runtime_log("telemetry")
+
+_STALE = 5  # periods without a new value
+
+
+class Telemetry:
+    """Begins at the level that the environment says, 0 where it says none.
+
+    `look` gives the processes, the groups and the shared memory of the moment, given the size of the history.
+    """
+
+    OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families"}
+
+    def __init__(self, host_name: str, look: Callable[[int], Seen]) -> None:
+        self._host_name = host_name
+        self._look = look
+        self._level = 0
+        self._period = 1.0
+        self._history: History | None = None
+        self._sampler: Sampler | None = None
+        try:
+            level = parameters.telemetry_level()
+            if level:
+                self.start(level)
+        except ValueError as error:
+            log.error("%s; nothing is measured", error)
+
+    # ---- requests
+
+    def level(self) -> int:
+        """The level; 0 is off."""
+        return self._level
+
+    def start(self, level: int, period: float | None = None) -> list[int]:
+        """Measure at that level, every `period` seconds. Raises ValueError."""
+        from dragon.agent.telemetry.history import History
+
+        if not 1 <= level <= HIGHEST_LEVEL:
+            raise ValueError(f"there is no telemetry level {level}; the levels are 1 to {HIGHEST_LEVEL}")
+        period = parameters.telemetry_period() if period is None else period
+        self.close()
+        self._level, self._period = level, period
+        self._history = self._history or History()
+        sources = _sources(level)
+        if sources:
+            from dragon.agent.telemetry.sampler import Sampler
+
+            history = self._history
+            self._sampler = Sampler(sources, self._period, lambda: self._look(history.size), self._store)
+        return [level]
+
+    def stop(self) -> list[int]:
+        """Measure no more and forget everything."""
+        self.close()
+        self._level = 0
+        self._history = None
+        return [0]
+
+    def add(
+        self,
+        name: str,
+        value: float,
+        kind: str = "gauge",
+        time_stamp: float | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        """Keep a value of a program's own; a counter grows by it. Raises ValueError where name or kind is taken."""
+        if self._history is None:
+            return
+        if name in METRICS:
+            raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
+        when = time.time() if time_stamp is None else time_stamp
+        told = {"host": self._host_name, **(tags or {})}
+        if kind == Kind.COUNTER:
+            value += self._history.last(name, told)
+        self._history.add(name, told, Kind(kind), when, value)
+
+    def names(self) -> list[str]:
+        """The metrics of which this node has values."""
+        return sorted(self._history.names()) if self._history is not None else []
+
+    def query(
+        self,
+        metrics: list[str],
+        tags: dict[str, list[str]],
+        start: float,
+        end: float,
+        interval: float,
+        aggregate: Aggregate,
+    ) -> list[Record]:
+        """What this node has of them."""
+        if self._history is None:
+            return []
+        return self._history.query(set(metrics), tags, start, end, interval, aggregate)
+
+    def families(self) -> list[Family]:
+        """The newest values, as Prometheus has them."""
+        if self._history is None:
+            return []
+        from dragon.agent.telemetry.exposition import families
+
+        return families(self._history, oldest=time.time() - _STALE * self._period)
+
+    # ---- the agent
+
+    def close(self) -> None:
+        """Measure no more."""
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+
+    def _store(self, samples: list[Sample]) -> None:
+        assert self._history is not None  # while there is a sampler
+        now = time.time()
+        for sample in samples:
+            tags = {"host": self._host_name, **sample.tags}
+            self._history.add(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
+
+
+def _sources(level: int) -> list[Source]:
+    if level < 2:
+        return []
+    from dragon.agent.telemetry.gpus import gpu_source
+    from dragon.agent.telemetry.sources import CoreSource, GroupSource, NodeSource, ProcessSource
+
+    found: list[Source] = [NodeSource()]
+    gpus = gpu_source() if level >= 3 else None
+    if gpus is not None:
+        found.append(gpus)
+    if level >= 4:
+        found += [CoreSource(), ProcessSource(), GroupSource()]
+    return found

@@ -1,0 +1,98 @@
+"""What telemetry measures, and at which level."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+
+__all__ = ["AGGREGATES", "HIGHEST_LEVEL", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Metric", "Sample"]
+
+HIGHEST_LEVEL = 5
+
+Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
+AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")
+
+PROCESS_STATES = ("running", "sleeping", "disk-sleep", "stopped", "other")
+"""What the values of `process_state` mean, from 0."""
+
+
+class Kind(enum.StrEnum):
+    """How the values of a metric follow each other: a level, a sum that only grows, or single measurements."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    SUMMARY = "summary"
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One value of a metric, which `tags` tell from others of the same name."""
+
+    name: str
+    value: float
+    tags: dict[str, str] = {}
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`."""
+
+    name: str
+    level: int
+    exported: str
+    meaning: str
+    kind: Kind = Kind.GAUGE
+    scale: float = 1.0
+
+
+_PERCENT = 0.01
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("load_average", 2, "dragon_node_load1", "Load average over one minute"),
+        Metric("load_average_5m", 2, "dragon_node_load5", "Load average over five minutes"),
+        Metric("load_average_15m", 2, "dragon_node_load15", "Load average over fifteen minutes"),
+        Metric("cpu_percent", 2, "dragon_node_cpu_ratio", "Busy part of all CPUs", scale=_PERCENT),
+        Metric("used_RAM", 2, "dragon_node_memory_ratio", "Part of the memory that is in use", scale=_PERCENT),
+        Metric("memory_used", 2, "dragon_node_memory_used_bytes", "Memory in use"),
+        Metric("swap_used", 2, "dragon_node_swap_used_bytes", "Swap space in use"),
+        Metric(
+            "network_sent", 2, "dragon_node_network_sent_bytes_total", "Sent, but for the loopback", kind=Kind.COUNTER
+        ),
+        Metric(
+            "network_received",
+            2,
+            "dragon_node_network_received_bytes_total",
+            "Received, but for the loopback",
+            kind=Kind.COUNTER,
+        ),
+        Metric("disk_read", 2, "dragon_node_disk_read_bytes_total", "Read from disks", kind=Kind.COUNTER),
+        Metric("disk_written", 2, "dragon_node_disk_written_bytes_total", "Written to disks", kind=Kind.COUNTER),
+        Metric("num_running_processes", 2, "dragon_node_processes", "Live processes of the run on the node"),
+        Metric("arena_used", 2, "dragon_node_arena_used_bytes", "Shared memory in use by the run"),
+        Metric(
+            "def_pool_utilization",
+            2,
+            "dragon_node_arena_ratio",
+            "Part in use of the shared memory that the run may have",
+            scale=_PERCENT,
+        ),
+        Metric("DeviceUtilization", 3, "dragon_gpu_ratio", "Part of the time that the GPU computes", scale=_PERCENT),
+        Metric("DeviceMemoryUtilization", 3, "dragon_gpu_memory_ratio", "Part of its memory in use", scale=_PERCENT),
+        Metric("DevicePowerUsage", 3, "dragon_gpu_power_watts", "Power that the GPU draws"),
+        Metric("cpu_core_percent", 4, "dragon_node_core_ratio", "Busy part of one CPU", scale=_PERCENT),
+        Metric("process_cpu_percent", 4, "dragon_process_cpu_ratio", "CPUs that the process uses", scale=_PERCENT),
+        Metric("process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process"),
+        Metric("process_state", 4, "dragon_process_state", f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}"),
+        Metric("group_live", 4, "dragon_group_live_processes", "Members of the process group that live"),
+        Metric(
+            "group_restarts",
+            4,
+            "dragon_group_restarts_total",
+            "Starts of members that had ended",
+            kind=Kind.COUNTER,
+        ),
+        Metric("db_size", 4, "dragon_node_telemetry_bytes", "Memory of the node's history of metrics"),
+    )
+}

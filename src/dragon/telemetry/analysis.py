@@ -1,0 +1,91 @@
+"""Questions about what all nodes of the run have measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.metrics import AGGREGATES, Aggregate
+from dragon.runtime.agent_client import ask
+
+__all__ = ["AnalysisClient"]
+
+_WINDOW = 300.0  # seconds
+_LOOK_AGAIN = 0.05
+_SHORTEST = 0.001
+
+
+class AnalysisClient:
+    """Reads the metrics of the run, from any of its processes.
+
+    Each node keeps the last 600 values of each of its metrics, which at the default period is ten minutes.
+    """
+
+    def connect(self, timeout: float | None = None) -> None:
+        """Wait until the run measures something. Raises RuntimeError where it does not within `timeout` seconds, at
+        once where that is None."""
+        end = time.monotonic() + (timeout or 0.0)
+        while not ask("telemetry.level"):
+            if time.monotonic() >= end:
+                raise RuntimeError(
+                    "the run measures nothing: start it with `dragon --telemetry-level 2`, or call Telemetry().start()"
+                )
+            time.sleep(_LOOK_AGAIN)
+
+    def get_metrics(self) -> set[str]:
+        """The metrics of which some node has values."""
+        return set(ask("telemetry.names"))
+
+    def get_data(
+        self,
+        metrics: str | Iterable[str],
+        tags: Mapping[str, str | Iterable[str]] | None = None,
+        start_time: float | None = None,
+        *,
+        end_time: float | None = None,
+        interval: float = 1.0,
+        aggregate: Aggregate = "last",
+    ) -> list[dict[str, Any]]:
+        """The values of metrics, one record for each set of tags, since `start_time` (default: five minutes ago).
+
+        `tags` chooses: each must have the value, or one of the values, "*" being any. Of the values within each
+        `interval` seconds one is made by `aggregate`: last, avg, min, max, sum, count or dev (standard deviation).
+        With `interval=0` they stay as they are.
+
+        A record has `metric`, `tags`, and `dps`: values by time, which is text, in seconds since 1970.
+        Raises ValueError for an aggregate that there is not, and an interval that is none.
+        """
+        if aggregate not in AGGREGATES:
+            raise ValueError(f"aggregate={aggregate!r}: there are {', '.join(AGGREGATES)}")
+        if interval != 0 and not _SHORTEST <= interval < math.inf:
+            raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_SHORTEST} on")
+        now = time.time()
+        records = ask(
+            "telemetry.query",
+            metrics=[metrics] if isinstance(metrics, str) else list(metrics),
+            tags={name: [v] if isinstance(v, str) else list(v) for name, v in (tags or {}).items()},
+            start=now - _WINDOW if start_time is None else start_time,
+            end=now if end_time is None else end_time,
+            interval=interval,
+            aggregate=aggregate,
+        )
+        return [
+            {
+                "metric": name,
+                "tags": told,
+                "aggregateTags": [],
+                "dps": {_text(when): value for when, value in zip(times, values, strict=True)},
+            }
+            for name, told, times, values in records
+        ]
+
+    def reboot(self, *, exclude_huids: object = None, exclude_hostnames: object = None) -> None:
+        """Not offered: raises NotSupportedError."""
+        raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` goes on without a lost one")
+
+
+def _text(when: float) -> str:
+    return str(int(when)) if when == int(when) else repr(when)

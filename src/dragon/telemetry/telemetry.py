@@ -1,0 +1,142 @@
+"""Metrics of a program's own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from dragon.infrastructure import parameters
+from dragon.infrastructure.metrics import HIGHEST_LEVEL, Kind
+from dragon.runtime.agent_client import ask
+from dragon.runtime.run import identity, in_run
+
+__all__ = ["Counter", "Telemetry", "Timer"]
+
+
+class Telemetry:
+    """Adds metrics to those of the run. At level 0 it does nothing.
+
+    The level is that of the run when this object was made, or of DRAGON_TELEMETRY_LEVEL where no run has begun. In a
+    message to another process it is made anew there.
+
+    `metrics_url` and `timeout` have no meaning here: there is no service to find or to wait for. Of `telem_cfg`
+    `collector_rate` counts, the seconds between measurements that `start` begins with.
+    """
+
+    def __init__(
+        self,
+        metrics_url: str = "http://localhost:4243/api/metrics",
+        timeout: float | None = None,
+        telem_cfg: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._period = (telem_cfg or {}).get("collector_rate")
+        if self._period is not None and not self._period >= parameters.SHORTEST_PERIOD:
+            raise ValueError(f"collector_rate={self._period}: the shortest is {parameters.SHORTEST_PERIOD} s")
+        # Nobody who wants no telemetry is given a run for the question.
+        self._level: int = ask("telemetry.level") if in_run() or parameters.telemetry_level() else 0
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+    @property
+    def level(self) -> int:
+        """What the run measures; 0 is nothing."""
+        return self._level
+
+    def start(self, telemetry_level: int = 2) -> None:
+        """Have all nodes measure at that level from now on. Raises ValueError where there is no such level."""
+        if not 1 <= telemetry_level <= HIGHEST_LEVEL:
+            raise ValueError(f"there is no telemetry level {telemetry_level}; the levels are 1 to {HIGHEST_LEVEL}")
+        ask("telemetry.start", level=telemetry_level, period=self._period)
+        self._level = telemetry_level
+
+    def shutdown(self) -> None:
+        """Have all nodes measure no more, and forget what they have."""
+        if self._level:
+            ask("telemetry.stop")
+            self._level = 0
+
+    def add_data(
+        self,
+        ts_metric_name: str,
+        ts_data: float,
+        timestamp: float | None = None,
+        telemetry_level: int = 1,
+        tagk: str | None = None,
+        tagv: str | None = None,
+        *,
+        tags: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add a value to a metric: now, or at `timestamp` (seconds since 1970), unless the run's level is a lower one.
+
+        `tags`, or one tag by `tagk` and `tagv`, tell its values from others of that name; host and process are known
+        without. Raises ValueError for a name or tag that the runtime has itself, TypeError for what is no number.
+        """
+        told = dict(tags or {}) if tagk is None else {tagk: tagv, **(tags or {})}
+        self._add(ts_metric_name, ts_data, Kind.GAUGE, timestamp, telemetry_level, told)
+
+    def counter(self, name: str, *, telemetry_level: int = 1, **tags: object) -> Counter:
+        """A count that this process's share of is kept up by the run: images read, requests answered."""
+        return Counter(self, name, telemetry_level, tags)
+
+    def timer(self, name: str, *, telemetry_level: int = 1, **tags: object) -> Timer:
+        """A context manager that adds to a metric the seconds that its block takes."""
+        return Timer(self, name, telemetry_level, tags)
+
+    def _add(
+        self, name: str, value: float, kind: Kind, when: float | None, level: int, tags: Mapping[str, object]
+    ) -> None:
+        if not name or not isinstance(name, str):
+            raise ValueError(f"{name!r} is no name of a metric")
+        if taken := {"host", "puid"} & set(tags):
+            raise ValueError(f"metric {name!r}: the tag {taken.pop()!r} is set by the run; give yours another name")
+        if when is not None and not math.isfinite(when):
+            raise ValueError(f"metric {name!r}: {when!r} is no time")
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"metric {name!r}: {value!r} is no number") from None
+        if not 0 < level <= self._level:
+            return
+        told = {"puid": str(identity().puid), **{str(tag): str(value) for tag, value in tags.items()}}
+        ask("telemetry.add", name=name, value=number, kind=kind, time_stamp=when, tags=told)
+
+
+class Counter:
+    """A number that only grows."""
+
+    def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
+        self._telemetry = telemetry
+        self._name = name
+        self._level = level
+        self._tags = tags
+
+    def add(self, count: float = 1) -> None:
+        """Add to it. Raises ValueError for less than 0."""
+        if count < 0:
+            raise ValueError(f"counter {self._name!r} cannot shrink by {-count}")
+        self._telemetry._add(self._name, count, Kind.COUNTER, None, self._level, self._tags)
+
+
+class Timer:
+    """Measures its blocks, which may end by an exception and may be nested."""
+
+    def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
+        self._telemetry = telemetry
+        self._name = name
+        self._level = level
+        self._tags = tags
+        self._begun: list[float] = []
+
+    def __enter__(self) -> Self:
+        self._begun.append(time.perf_counter())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._begun.pop()
+        self._telemetry._add(self._name, seconds, Kind.SUMMARY, None, self._level, self._tags)

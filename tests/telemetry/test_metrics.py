@@ -1,0 +1,200 @@
+"""A program's own metrics, and questions about them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.telemetry import AnalysisClient, Telemetry
+
+LONG_AGO = 1_000_000_000  # seconds since 1970
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    """Telemetry of this process's run, of nothing but the tests' own metrics."""
+    begun = Telemetry()
+    begun.start(1)
+    yield begun
+    begun.shutdown()
+
+
+@pytest.fixture
+def client(telemetry: Telemetry) -> AnalysisClient:
+    return AnalysisClient()
+
+
+def values(client: AnalysisClient, metric: str, **options: object) -> list[list[float]]:
+    return [list(record["dps"].values()) for record in client.get_data(metric, **options)]  # type: ignore[arg-type]
+
+
+def test_a_value_is_kept_with_its_time_host_and_process(telemetry: Telemetry, client: AnalysisClient) -> None:
+    telemetry.add_data("loss", 0.5, timestamp=LONG_AGO, tagk="model", tagv="small")
+    (record,) = client.get_data("loss", start_time=LONG_AGO)
+    assert record["metric"] == "loss"
+    assert record["dps"] == {str(LONG_AGO): 0.5}
+    assert set(record["tags"]) == {"host", "puid", "model"}
+    assert client.get_metrics() == {"loss"}
+
+
+def test_the_last_five_minutes_are_told_unless_others_are_asked_for(
+    telemetry: Telemetry, client: AnalysisClient
+) -> None:
+    now = time.time()
+    for ago in (400, 200, 100):
+        telemetry.add_data("loss", ago, timestamp=now - ago)
+    assert values(client, "loss") == [[200, 100]]
+    assert values(client, "loss", start_time=now - 500) == [[400, 200, 100]]
+    assert values(client, "loss", start_time=now - 500, end_time=now - 150) == [[400, 200]]
+
+
+def test_each_set_of_tags_has_a_record_of_its_own(telemetry: Telemetry, client: AnalysisClient) -> None:
+    for model, rank in (("small", 0), ("small", 1), ("large", 0)):
+        telemetry.add_data("loss", rank, tags={"model": model, "rank": rank})
+    telemetry.add_data("loss", 7)
+    assert len(client.get_data("loss")) == 4
+    assert values(client, "loss", tags={"model": "small"}) == [[0], [1]]
+    assert values(client, "loss", tags={"model": ["small", "large"], "rank": "0"}) == [[0], [0]]
+    assert values(client, "loss", tags={"model": "*"}) == [[0], [1], [0]]
+    assert values(client, "loss", tags={"model": "other"}) == []
+
+
+def test_several_metrics_are_asked_for_at_once(telemetry: Telemetry, client: AnalysisClient) -> None:
+    telemetry.add_data("loss", 1)
+    telemetry.add_data("accuracy", 2)
+    assert {record["metric"] for record in client.get_data(["loss", "accuracy", "unknown"])} == {"loss", "accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "expected"),
+    [
+        ("last", [3, 5]),
+        ("avg", [2, 5]),
+        ("min", [1, 5]),
+        ("max", [3, 5]),
+        ("sum", [6, 5]),
+        ("count", [3, 1]),
+        ("dev", [pytest.approx((2 / 3) ** 0.5), 0]),
+    ],
+)
+def test_values_close_to_each_other_become_one(
+    telemetry: Telemetry, client: AnalysisClient, aggregate: str, expected: list[float]
+) -> None:
+    for second, value in ((0, 1), (5, 2), (9, 3), (10, 5)):
+        telemetry.add_data("loss", value, timestamp=LONG_AGO + second)
+    options = {"start_time": LONG_AGO, "interval": 10, "aggregate": aggregate}
+    (record,) = client.get_data("loss", **options)  # type: ignore[arg-type]
+    assert record["dps"] == dict(zip((str(LONG_AGO), str(LONG_AGO + 10)), expected, strict=True))
+
+
+def test_without_an_interval_values_are_told_as_they_are_in_order_of_time(
+    telemetry: Telemetry, client: AnalysisClient
+) -> None:
+    for part in (0.75, 0.25, 0.5):
+        telemetry.add_data("loss", part, timestamp=LONG_AGO + part)
+    (record,) = client.get_data("loss", start_time=LONG_AGO, interval=0)
+    assert record["dps"] == {f"{LONG_AGO + part}": part for part in (0.25, 0.5, 0.75)}
+
+
+def test_values_may_be_infinite(telemetry: Telemetry, client: AnalysisClient) -> None:
+    for value in (math.inf, 1, -math.inf):
+        telemetry.add_data("loss", value, timestamp=LONG_AGO)
+    assert values(client, "loss", start_time=LONG_AGO, aggregate="max") == [[math.inf]]
+    assert math.isnan(values(client, "loss", start_time=LONG_AGO, aggregate="sum")[0][0])
+
+
+def test_a_counter_grows(telemetry: Telemetry, client: AnalysisClient) -> None:
+    images = telemetry.counter("images", kind="cat")
+    images.add()
+    images.add(4)
+    telemetry.counter("images", kind="cat").add(2)
+    assert values(client, "images", tags={"kind": "cat"}, interval=0) == [[1, 5, 7]]
+    with pytest.raises(ValueError, match="cannot shrink"):
+        images.add(-1)
+
+
+def test_a_timer_measures_its_block_and_those_within(telemetry: Telemetry, client: AnalysisClient) -> None:
+    timer = telemetry.timer("step")
+    with timer:
+        time.sleep(0.02)
+        with pytest.raises(KeyError), timer:
+            raise KeyError
+    ((inner, outer),) = values(client, "step", interval=0)
+    assert 0 < inner < outer
+    assert outer >= 0.02
+
+
+def test_the_newest_values_are_kept(telemetry: Telemetry, client: AnalysisClient) -> None:
+    for number in range(650):
+        telemetry.add_data("loss", number, timestamp=LONG_AGO + number)
+    assert values(client, "loss", start_time=LONG_AGO) == [[*range(50, 650)]]
+
+
+def test_of_too_many_series_the_one_is_forgotten_that_was_not_written_to_for_longest(
+    telemetry: Telemetry, client: AnalysisClient
+) -> None:
+    for number in range(4096):
+        telemetry.add_data("loss", number, tags={"number": number})
+    telemetry.add_data("loss", 0, tags={"number": 0})
+    telemetry.add_data("one more", 0)
+    records = client.get_data("loss", tags={"number": ["0", "1", "2"]})
+    assert {record["tags"]["number"] for record in records} == {"0", "2"}
+
+
+def test_values_of_a_higher_level_than_the_runs_are_dropped(telemetry: Telemetry, client: AnalysisClient) -> None:
+    telemetry.add_data("loss", 1, telemetry_level=2)
+    assert client.get_metrics() == set()
+
+
+def test_telemetry_goes_to_other_processes(telemetry: Telemetry, client: AnalysisClient) -> None:
+    pickle.loads(pickle.dumps(telemetry)).add_data("loss", 3)
+    assert values(client, "loss") == [[3]]
+
+
+def test_after_the_shutdown_nothing_is_known(telemetry: Telemetry, client: AnalysisClient) -> None:
+    telemetry.add_data("loss", 1)
+    telemetry.shutdown()
+    telemetry.add_data("loss", 2)
+    assert client.get_metrics() == set()
+    with pytest.raises(RuntimeError, match="the run measures nothing"):
+        client.connect(timeout=0.1)
+
+
+def test_what_is_no_metric_is_refused(telemetry: Telemetry) -> None:
+    with pytest.raises(TypeError, match="'high' is no number"):
+        telemetry.add_data("loss", "high")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no name of a metric"):
+        telemetry.add_data("", 1)
+    with pytest.raises(ValueError, match="one that the runtime measures"):
+        telemetry.add_data("cpu_percent", 1)
+    with pytest.raises(ValueError, match="the tag 'host' is set by the run"):
+        telemetry.add_data("loss", 1, tags={"host": "mine"})
+    with pytest.raises(ValueError, match="nan is no time"):
+        telemetry.add_data("loss", 1, timestamp=math.nan)
+    telemetry.add_data("loss", 1)
+    with pytest.raises(ValueError, match="is a gauge already"):
+        telemetry.counter("loss").add()
+
+
+def test_what_cannot_be_asked_is_refused(client: AnalysisClient) -> None:
+    with pytest.raises(ValueError, match="aggregate='median'"):
+        client.get_data("loss", aggregate="median")  # type: ignore[arg-type]
+    for interval in (-1, 1e-9, math.inf, math.nan):
+        with pytest.raises(ValueError, match="a number of seconds"):
+            client.get_data("loss", interval=interval)
+
+
+def test_nodes_are_not_rebooted(client: AnalysisClient) -> None:
+    with pytest.raises(NotSupportedError, match="--resilient"):
+        client.reboot(exclude_hostnames=["a"])
+
+
+@pytest.mark.parametrize("level", [-1, 0, 6])
+def test_there_are_five_levels(level: int) -> None:
+    with pytest.raises(ValueError, match="the levels are 1 to 5"):
+        Telemetry().start(level)

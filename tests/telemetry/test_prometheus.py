@@ -1,0 +1,123 @@
+"""Where Prometheus gets the metrics of a run."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from conftest import Site
+from peers import dragon
+
+PROGRAM = """
+import sys
+from dragon.telemetry import Telemetry
+
+if __name__ == "__main__":
+    telemetry = Telemetry()
+    telemetry.add_data("loss", 0.25, tags={"model": 'a "large"\\\\ one'})
+    telemetry.add_data("loss", 0.5, tags={"model": "small"})
+    telemetry.counter("images.read").add(7)
+    telemetry.timer("step").__enter__().__exit__(None, None, None)
+    print("told", flush=True)
+    sys.stdin.read()
+"""
+WaitUntil = Callable[[Callable[[], object]], None]
+# Samples by name; each its labels and value.
+Page = dict[str, list[tuple[dict[str, str], float]]]
+
+
+@pytest.fixture(params=[[], ["--nodes", "2"]], ids=["one node", "two nodes"])
+def address(request: pytest.FixtureRequest, site: Site) -> Iterator[str]:
+    """The address at which a run tells its metrics."""
+    words = [*request.param, "-T", "4", "--telemetry-port", "0", site.write(PROGRAM)]
+    process = site.start(*dragon(*words), env={"DRAGON_TELEMETRY_PERIOD": "0.1"}, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "told\n"
+    found = re.fullmatch(r"dragon: metrics are at (http://127\.0\.0\.1:\d+)/metrics\n", process.stderr.readline())
+    assert found is not None
+    yield found[1]
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def get(address: str) -> str:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return str(answer.read().decode())
+
+
+def parse(page: str) -> tuple[Page, dict[str, str]]:
+    """The samples of a page, and the types of its metrics, as Prometheus's own library reads them."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    samples: Page = {}
+    types = {}
+    for family in parser.text_string_to_metric_families(page):
+        assert family.name not in types
+        types[family.name] = family.type
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return samples, types
+
+
+def test_prometheus_reads_the_runs_metrics(address: str, wait_until: WaitUntil) -> None:
+    wait_until(lambda: "dragon_process_cpu_ratio" in get(address))
+    samples, types = parse(get(address))
+    assert types["dragon_node_load1"] == "gauge"
+    assert types["dragon_node_network_sent_bytes"] == "counter"
+    assert all(0 <= value <= 1 for _, value in samples["dragon_node_memory_ratio"])
+    ((labels, memory),) = samples["dragon_process_resident_memory_bytes"]
+    assert set(labels) == {"host", "puid", "name"}
+    assert memory > 2**20
+
+
+def test_prometheus_reads_the_programs_metrics(address: str) -> None:
+    samples, types = parse(get(address))
+    assert {(labels["model"], value) for labels, value in samples["loss"]} == {
+        ('a "large"\\ one', 0.25),
+        ("small", 0.5),
+    }
+    assert all({"host", "puid"} < set(labels) for labels, _ in samples["loss"])
+    assert (types["images_read"], samples["images_read_total"][0][1]) == ("counter", 7)
+    assert (types["step_seconds"], samples["step_seconds_count"][0][1]) == ("summary", 1)
+    assert samples["step_seconds_sum"][0][1] > 0
+
+
+def test_every_node_is_on_the_page_and_each_metric_once(address: str, wait_until: WaitUntil, site: Site) -> None:
+    nodes = 2 if "--nodes" in " ".join(line for _, line in site.processes()) else 1
+    wait_until(lambda: get(address).count("\ndragon_node_load1{") == nodes)
+    page = get(address)
+    assert page.count("# TYPE dragon_node_load1 gauge") == 1
+    assert len(set(re.findall(r'dragon_node_load1{host="([^"]+)"}', page))) == nodes
+
+
+def test_nothing_else_is_answered(address: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{address}/etc/passwd", timeout=30)
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(f"{address}/metrics", data=b"x", timeout=30)
+    port = int(address.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"x" * 2**17)
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionResetError:
+            return  # it closed with some of that unread
+
+
+@pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
+def test_a_port_that_is_taken_is_told_and_the_program_runs(site: Site, nodes: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        program = site.write("from dragon.telemetry import Telemetry; print(Telemetry().level)")
+        done = site.dragon(*nodes, "--telemetry-port", port, program)
+    assert done.stdout == "2\n"
+    assert "metrics are not served" in done.stderr
+    assert "--telemetry-port" in done.stderr
