@@ -222,11 +222,11 @@ def test_the_program_is_not_disturbed(site: Site) -> None:
         queue = Queue()
         print(json.dumps({"head": os.getpid()}), flush=True)
         try:
-            queue.get(timeout=4)
+            queue.get(timeout=15)
         except Exception as error:
             print(type(error).__name__)
     """
     with running(site, source, plain=True) as program:
         assert findings(program)["head"]["threads"]
-        out, errors = program.process.communicate(timeout=30)
+        out, errors = program.process.communicate(timeout=60)
         assert (out, errors, program.process.returncode) == ("Empty\n", "", 0)
