@@ -97,7 +97,8 @@ class Site:
 
     def leftovers(self) -> list[str]:
         """Processes and files that are left."""
-        files = [str(p) for p in (self.folder / "r").rglob("*")] if (self.folder / "r").exists() else []
+        # Unlike Path.rglob(), this may look while a run is still removing its folder.
+        files = [os.path.join(at, name) for at, folders, names in os.walk(self.folder / "r") for name in folders + names]
         data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _belongs_to_a_live_run(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
