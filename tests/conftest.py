@@ -98,7 +98,8 @@ class Site:
     def leftovers(self) -> list[str]:
         """Processes and files that are left."""
         # Unlike Path.rglob(), this may look while a run is still removing its folder.
-        files = [os.path.join(at, name) for at, folders, names in os.walk(self.folder / "r") for name in folders + names]
+        runtime = os.walk(self.folder / "r")
+        files = [os.path.join(at, name) for at, folders, names in runtime for name in folders + names]
         data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _belongs_to_a_live_run(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
