@@ -25,7 +25,8 @@ def over_two_nodes(site: Site, *options: str | Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
-    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", TESTS / "data")
+    own = f"--ignore={TESTS / 'data' / 'test_losses.py'}"  # has runs of its own, over several nodes already
+    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", TESTS / "data", own)
 
 
 @pytest.mark.timeout(240)
