@@ -266,6 +266,7 @@ class Groups:
         group.ending = True
         group.restart = False
         self._signal_all(group, signal.SIGKILL)
+        self._jobs.close(group)
         for member in group.members:
             member.disconnect()
         for fd in group.descriptors:

@@ -73,15 +73,16 @@ class Plain:
 
     async def _admit(self, connection: socket.socket) -> None:
         token = bytearray(_TOKEN)
+        lane = None
         try:
             async with asyncio.timeout(_PATIENCE):
                 await _fill(self._loop, connection, memoryview(token))
-        except (TimeoutError, OSError):
-            connection.close()
-            return
-        lane = self._lanes.get(int.from_bytes(token, "little"))
-        if lane is None or not lane.take(connection):
-            connection.close()
+            lane = self._lanes.get(int.from_bytes(token, "little"))
+        except (TimeoutError, OSError) as error:
+            log.debug("a caller said nothing of use: %r", error)
+        finally:
+            if lane is None or not lane.take(connection):
+                connection.close()
 
 
 class _Beside:
@@ -100,21 +101,21 @@ class _Beside:
         self._inward: deque[tuple[memoryview, Callable[[], None]]] = deque()
         self._expected = asyncio.Event()
         self._there = asyncio.Event()
-        self._out: socket.socket | None = None
-        self._in: socket.socket | None = None
+        self._stands = False
         # Payloads go over the link until the connection stands.
-        self._tasks = [asyncio.ensure_future(self._send_all())]
+        self._sending = asyncio.ensure_future(self._send_all())
+        self._receiving: asyncio.Task[None] | None = None
 
     def open(self) -> bool:
-        return self._out is not None
+        return self._stands
 
     def take(self, connection: socket.socket) -> bool:
         """The connection that payloads come by; whether there was none yet."""
-        if self._in is not None:
+        if self._receiving is not None:
             return False
-        self._in = connection
         watch_silence(connection)
-        self._tasks.append(asyncio.ensure_future(self._receive_all(connection)))
+        self._receiving = asyncio.ensure_future(self._receive_all(connection))
+        self._receiving.add_done_callback(lambda _: connection.close())
         return True
 
     def send(self, payload: memoryview) -> None:
@@ -126,31 +127,30 @@ class _Beside:
         self._expected.set()
 
     async def _send_all(self) -> None:
-        connection = None
         try:
             address, port = msgspec.msgpack.decode(self._place, type=tuple[str, int])
-            connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-            connection.setblocking(False)
-            await self._loop.sock_connect(connection, (address, port))
-            watch_silence(connection)
-            await self._loop.sock_sendall(connection, self._token.to_bytes(_TOKEN, "little"))
+            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as connection:
+                connection.setblocking(False)
+                await self._loop.sock_connect(connection, (address, port))
+                watch_silence(connection)
+                await self._loop.sock_sendall(connection, self._token.to_bytes(_TOKEN, "little"))
+                self._stands = True
+                await self._send_over(connection)
         except (OSError, msgspec.MsgspecError, OverflowError) as error:
-            log.warning("%s cannot be reached by plain TCP (%s); payloads go there with TLS", self._peer, error)
-            if connection is not None:
-                connection.close()
-            return
-        self._out = connection
-        try:
-            while True:
-                while self._outward:
-                    payload = self._outward.popleft()
-                    for start in range(0, len(payload), _AT_A_TIME):
-                        await self._loop.sock_sendall(connection, payload[start : start + _AT_A_TIME])
-                    self._fabric.sent += len(payload)
-                self._there.clear()
-                await self._there.wait()
-        except OSError as error:
-            self._lost(f"a payload was lost: {error}")
+            if self._stands:
+                self._lost(f"a payload was lost: {error}")
+            else:
+                log.warning("%s cannot be reached by plain TCP (%s); payloads go there with TLS", self._peer, error)
+
+    async def _send_over(self, connection: socket.socket) -> None:
+        while True:
+            while self._outward:
+                payload = self._outward.popleft()
+                for start in range(0, len(payload), _AT_A_TIME):
+                    await self._loop.sock_sendall(connection, payload[start : start + _AT_A_TIME])
+                self._fabric.sent += len(payload)
+            self._there.clear()
+            await self._there.wait()
 
     async def _receive_all(self, connection: socket.socket) -> None:
         try:
@@ -167,11 +167,10 @@ class _Beside:
 
     def close(self) -> None:
         self._closed()
-        for task in self._tasks:
-            task.cancel()
-        for connection in (self._out, self._in):
-            if connection is not None:
-                connection.close()
+        self._stands = False
+        for task in (self._sending, self._receiving):
+            if task is not None:
+                task.cancel()  # which closes its connection, once the loop uses that no more
         self._outward.clear()
         self._inward.clear()
 

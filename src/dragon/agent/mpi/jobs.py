@@ -190,8 +190,7 @@ class Jobs:
 
     async def serve(self, part: Part) -> None:
         """Be ready for the ranks of a job that are about to be started here."""
-        way = _Way(self, part)
-        self._served_since[part.name] = time.time()
+        way, since = _Way(self, part), time.time()
         # Nodes of a rehearsal share the CPUs of their machine.
         ranks = part.size if own_node().real_cpus else len(self._ranks) + len(part.ranks)
         part.crowded = ranks > len(os.sched_getaffinity(0))
@@ -201,6 +200,7 @@ class Jobs:
             self._serving[part.name] = pmix
         else:
             self._serving[part.name] = Pmi1(part, way)
+        self._served_since[part.name] = since
 
     def _pmix_server(self, library: str) -> PmixServer:
         if not library:

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
+from dragon.agent.mpi.frames import SIZE, framed
 from dragon.agent.mpi.part import JobOverError, Part, Way
 from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
 
-_SIZE = 8
 _AWAIT_LAST = 0.1  # seconds
 _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_server import main; main({descriptor})"
 
@@ -45,7 +45,7 @@ class PmixServer:
     @property
     def is_lost(self) -> bool:
         """Whether it could not be started, or has ended."""
-        return self._listening is not None and self._listening.done()
+        return self._starting.done() and (self._listening is None or self._listening.done())
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -81,8 +81,7 @@ class PmixServer:
     def send(self, *message: Any) -> None:
         """Tell it something."""
         assert self._writer is not None
-        data = msgspec.msgpack.encode(message)
-        self._writer.write(len(data).to_bytes(_SIZE, "little") + data)
+        self._writer.write(framed(message))
 
     def close(self) -> None:
         """The run ends."""
@@ -93,7 +92,7 @@ class PmixServer:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                size = int.from_bytes(await reader.readexactly(_SIZE), "little")
+                size = int.from_bytes(await reader.readexactly(SIZE), "little")
                 what, name, *values = msgspec.msgpack.decode(await reader.readexactly(size))
                 if what == "ready":
                     self._answers.pop(name).set_result(values[0])

@@ -17,24 +17,23 @@ from typing import Any
 import msgspec
 
 from dragon.agent.mpi import pmix_library as pmix
+from dragon.agent.mpi.frames import SIZE, framed
 from dragon.agent.mpi.part import Part
 from dragon.agent.mpi.pmix_library import Info, Library, Module
 
 __all__ = ["main", "receive", "send"]
 
-_SIZE = 8
 _KEPT = 100  # answers to fences
 
 
 def send(connection: socket.socket, message: Any) -> None:
     """Send a message, waiting for room."""
-    data = msgspec.msgpack.encode(message)
-    connection.sendall(len(data).to_bytes(_SIZE, "little") + data)
+    connection.sendall(framed(message))
 
 
 def receive(connection: socket.socket) -> Any:
     """The next message; None at the end."""
-    size = _read(connection, _SIZE)
+    size = _read(connection, SIZE)
     return msgspec.msgpack.decode(_read(connection, int.from_bytes(size, "little"))) if size else None
 
 

@@ -1,0 +1,17 @@
+"""How the agent and its PMIx server tell messages apart: each is preceded by its size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["SIZE", "framed"]
+
+SIZE = 8  # bytes
+
+
+def framed(message: Any) -> bytes:
+    """A message with its size."""
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(SIZE, "little") + data
