@@ -23,10 +23,11 @@ def segments() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if not name.startswith("dragon")}
 
 
-def run_job(site: Site, mpi: Mpi, count: int, deed: str, *options: str) -> tuple[str, str]:
+def run_job(site: Site, mpi: Mpi, count: int, deed: str, *options: str, pmi: str = "auto") -> tuple[str, str]:
     """What a job of rank.py printed, and what was said of it. Nothing of it stays."""
     before = segments()
-    done = site.dragon(*options, PROGRAMS / "job.py", str(count), str(mpi.python), str(PROGRAMS / "rank.py"), deed)
+    rank = [str(mpi.python), str(PROGRAMS / "rank.py"), deed]
+    done = site.dragon(*options, PROGRAMS / "job.py", "--pmi", pmi, str(count), *rank)
     assert done.returncode == 0, done.stderr
     assert segments() <= before
     return done.stdout, done.stderr
@@ -195,48 +196,15 @@ def test_jobs_meet_under_a_published_name(site: Site, mpich: Mpi) -> None:
 
 
 def test_a_library_that_does_not_speak_what_it_is_offered_is_named(site: Site, openmpi: Mpi) -> None:
-    program = site.write(
-        """
-        import sys
-        from dragon.native.process import ProcessTemplate
-        from dragon.native.process_group import ProcessGroup
-
-        if __name__ == "__main__":
-            group = ProcessGroup(pmi="pmi1")
-            group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], "work"]))
-            group.init()
-            group.start()
-            group.join(60)
-            group.close()
-        """
-    )
-    done = site.dragon(program, str(openmpi.python), str(PROGRAMS / "rank.py"))
-    assert "none of the 2 ranks" in done.stderr
-    assert "Open MPI" in done.stderr
+    _, told = run_job(site, openmpi, 2, "work", pmi="pmi1")
+    assert "none of the 2 ranks" in told
+    assert "Open MPI" in told
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_library_without_libpmix_is_told_so(site: Site, mpich: Mpi, nodes: int) -> None:
-    program = site.write(
-        """
-        import sys
-        from dragon.native.process import ProcessTemplate
-        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
-
-        if __name__ == "__main__":
-            group = ProcessGroup(pmi="pmix")
-            group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], "work"]))
-            group.init()
-            group.start()
-            try:
-                group.join(60)
-            except DragonUserCodeError as error:
-                print(error)
-            group.close()
-        """
-    )
-    done = site.dragon("--nodes", str(nodes), "--no-label", program, str(mpich.python), str(PROGRAMS / "rank.py"))
-    assert "could not be started: no libpmix.so.2 was found" in done.stdout, done.stderr
+    said, _ = run_job(site, mpich, 2, "work", "--nodes", str(nodes), "--no-label", pmi="pmix")
+    assert "could not be started: no libpmix.so.2 was found" in said
 
 
 def test_restart_is_refused_for_a_job() -> None:

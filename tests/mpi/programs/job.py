@@ -1,14 +1,19 @@
-"""A group of ranks: `job.py COUNT PROGRAM ARGUMENT...`; prints how it ended."""
+"""A group of ranks: `job.py [--pmi BACKEND] COUNT PROGRAM ARGUMENT...`; prints how it ended."""
 
-import sys
+import argparse
 
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 
 if __name__ == "__main__":
-    count, program, *arguments = sys.argv[1:]
-    group = ProcessGroup(pmi_enabled=True)
-    group.add_process(nproc=int(count), template=ProcessTemplate(program, arguments))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pmi", default="auto")
+    parser.add_argument("count", type=int)
+    parser.add_argument("program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    group = ProcessGroup(pmi=options.pmi)
+    group.add_process(nproc=options.count, template=ProcessTemplate(options.program, options.arguments))
     group.init()
     group.start()
     try:
