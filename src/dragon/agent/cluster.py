@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragon import _core
 from dragon.agent.bulk import Fabric
 from dragon.agent.control import Control
 from dragon.agent.flows import Flows
@@ -23,11 +21,12 @@ from dragon.agent.mpi.part import Part
 from dragon.agent.outboxes import Outboxes
 from dragon.agent.output import Output
 from dragon.agent.processes import Instance
-from dragon.agent.responses import Answer, then
+from dragon.agent.remote_objects import RemoteObjects
+from dragon.agent.responses import then, value_of
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of
-from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.messages import Name, Spawn, as_name
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
@@ -52,8 +51,6 @@ _EVERYWHERE = {f"telemetry.{name}" for name in ("start", "stop", "names", "query
 class Cluster:
     """The other nodes and the front end."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make_channel"}
-
     def __init__(
         self, membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None = None
     ) -> None:
@@ -67,8 +64,6 @@ class Cluster:
         self._socket = listener
         self._fabric = fabric
         self._early: list[tuple[str, dict[str, Any]]] = []  # what the front end said before the members were known
-        self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
-        self._inboxes: dict[tuple[int, Name], Channel] = {}
         # Records of processes that another node had started, until the one there that follows them is attached.
         self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,6 +106,7 @@ class Cluster:
         self._agent = agent
         self.guests = Guests(agent.loop)
         self.outboxes = Outboxes(self.links)
+        self.remote = RemoteObjects(self)
         self.flows = Flows(self.links.notify)
         self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
         self.head = Head(agent, self._control.send)
@@ -205,79 +201,7 @@ class Cluster:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # ---- what processes of this node ask of others
-
-    def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
-        """An operation on an object of another node: whether it was done, and its result."""
-        for name in arguments.pop("released"):
-            self.outboxes.left(caller, _name(name))
-            if node_of(name) not in self.lost:
-                self.links.notify(node_of(name), "release", {"pid": caller, "name": name})
-        node, payload = node_of(arguments["name"]), arguments.pop("payload")
-        self.outboxes.flush(node)
-        if arguments["method"] == "_release":
-            self.outboxes.left(caller, _name(arguments["name"]))
-        self._note_contact(caller, node)
-        inbox, outgoing = arguments.pop("inbox", None), arguments.pop("outgoing", None)
-        if outgoing is not None:
-            kind, loan = self._channel_of(caller, _name(outgoing))._get_parts(0)
-            arguments["given"], payload = [kind, *arguments["given"]], memoryview(loan)
-        future = self.links.call(node, "object", {"pid": caller, **arguments}, payload)
-        if inbox is None:
-            return then(future, _value)
-        return then(future, lambda answer: self._deliver(caller, _name(inbox), answer))
-
-    def _deliver(self, caller: int, inbox: Name, answer: Answer) -> Any:
-        """A message for a process: with the reply, or if it is large, through its channel for that."""
-        (done, kind), data = answer
-        if not isinstance(data, _core.Loan):
-            return done, (kind, data)
-        self._channel_of(caller, inbox)._put_loan(kind, data)
-        return done, None
-
-    def _channel_of(self, caller: int, name: Name) -> Channel:
-        """The channel through which a process and this agent exchange large messages."""
-        channel = self._inboxes.get((caller, name))
-        if channel is None:
-            channel = self._inboxes[caller, name] = Channel._attached(name)
-        return channel
-
-    def outbox(self, caller: int, descriptors: list[int], name: Any) -> Name:
-        """A channel of this node from which messages go on to one of another node."""
-        if node_of(name) in self.lost:
-            raise NodeLostError(f"{self.links.host(node_of(name))} is gone: {self.lost[node_of(name)]}")
-        self._note_contact(caller, node_of(name))
-        return self.outboxes.open(caller, _name(name))
-
-    def make_channel(self, caller: int, descriptors: list[int], node: int, capacity: int) -> asyncio.Future[Name]:
-        """Make a channel on another node; it lives until the caller is attached."""
-        return then(self.links.call(node, "make_channel", {"node": self.index, "capacity": capacity}), _value)
-
-    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:
-        """Class and text of the error by which messages in an outbox were lost; empty if none were."""
-        return self.outboxes.why_gone(_name(outbox))
-
-    def _note_contact(self, caller: int, node: int) -> None:
-        nodes = self._contacts.get(caller)
-        if nodes is None:
-            nodes = self._contacts[caller] = set()
-            try:
-                fd = os.pidfd_open(caller)
-            except ProcessLookupError:
-                self._agent.loop.call_soon(self._caller_left, caller, -1)
-            else:
-                self._agent.loop.add_reader(fd, self._caller_left, caller, fd)
-        nodes.add(node)
-
-    def _caller_left(self, caller: int, fd: int) -> None:
-        if fd >= 0:
-            self._agent.loop.remove_reader(fd)
-            os.close(fd)
-        self.outboxes.left(caller)
-        for key in [key for key in self._inboxes if key[0] == caller]:
-            del self._inboxes[key]
-        for node in self._contacts.pop(caller, ()):
-            self.links.notify(node, "left", {"pid": caller})
+    # ---- what processes of this node ask of agents; what they ask of objects is in `remote`
 
     def route(self, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any] | None:
         """The answer of another node, if this one has none of its own."""
@@ -300,7 +224,7 @@ class Cluster:
     def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
         """What another node's registry, groups or shards answer."""
         request = {"operation": operation, "arguments": arguments}
-        return then(self.links.call(node, "operation", request), _value)
+        return then(self.links.call(node, "operation", request), value_of)
 
     def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
         """Have another node do something, if it is still there."""
@@ -345,18 +269,6 @@ class Cluster:
                     return answer
             raise nowhere
 
-    def close_at_end(self, caller: int, descriptors: list[int], puid: int) -> None:
-        """Close a descriptor when a process of another node has ended, or is lost."""
-        mine = [os.dup(fd) for fd in descriptors]
-
-        def ended(future: asyncio.Future[Any]) -> None:
-            if not future.cancelled():
-                future.exception()
-            for fd in mine:
-                os.close(fd)
-
-        self.ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)
-
     def kill(self, puid: int, number: int) -> None:
         """Send a signal to a process of another node."""
         self.links.notify(node_of_puid(puid), "kill", {"puid": puid, "number": number})
@@ -400,20 +312,17 @@ class Cluster:
             count = sum(instance.template == which for instance in instances)
             foreign = [name for name in template.attached if node_of(name) != node]
             if foreign:
-                await self._announce(node, foreign, count)
+                await self.announce(node, foreign, count)
                 own = [name for name in template.attached if node_of(name) == node]
                 templates[which] = msgspec.structs.replace(template, attached=own)
 
-    async def _announce(self, node: int, names: list[Name], count: int = 1) -> None:
+    async def announce(self, node: int, names: list[Name], count: int = 1) -> None:
+        """These objects live until so many processes of a node have attached to them."""
         for name in names:
             if node_of(name) == self.index:
                 self.guests.announce(node, name, count)
             else:
                 await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
-
-    def announce(self, caller: int, descriptors: list[int], names: list[Any]) -> asyncio.Future[None]:
-        """The same for a process that another one of this node starts."""
-        return asyncio.ensure_future(self._announce(self.index, [_name(name) for name in names]))
 
     # ---- what other nodes ask of this one
 
@@ -430,7 +339,7 @@ class Cluster:
             if operation == "object":
                 cancel = self.guests.serve((node, arguments["pid"]), arguments, payload, respond)
                 if arguments["method"] == "_attach":
-                    self._records.pop(_name(arguments["name"]), None)
+                    self._records.pop(as_name(arguments["name"]), None)
                 return cancel
             value = self._do(node, operation, arguments)
         except Exception as error:
@@ -471,7 +380,7 @@ class Cluster:
             self.guests.announce(arguments["node"], channel._name(), 1)
             return channel._name()
         if operation == "flow_open":
-            return self.flows.open(node, _name(arguments["name"]))
+            return self.flows.open(node, as_name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")
 
     async def _start_for(
@@ -507,14 +416,6 @@ class Cluster:
             self._agent.groups.on_event(**arguments)
         else:
             log.warning("%s sent %r, which means nothing here", self.links.host(node), operation)
-
-
-def _name(received: Any) -> Name:
-    return received[0], received[1], received[2]
-
-
-def _value(answer: Answer) -> Any:
-    return answer[0]
 
 
 def _for_another_node(template: Spawn) -> Spawn:

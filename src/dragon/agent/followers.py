@@ -18,7 +18,7 @@ import msgspec
 
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 
@@ -146,8 +146,7 @@ class Followers:
         """The channel of another node's service. Raises what ask() raises."""
         name = self._services.get(node)
         if name is None:
-            name = self.ask(node, "shards.service", {})
-            name = self._services[node] = (name[0], name[1], name[2])
+            name = self._services[node] = as_name(self.ask(node, "shards.service", {}))
         return name
 
     # ---- connections

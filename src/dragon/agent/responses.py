@@ -6,10 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Answer", "RemoteError", "error_of", "then"]
+__all__ = ["Answer", "RemoteError", "error_of", "then", "value_of"]
 
 # What came back: a value, and raw bytes.
 Answer = tuple[Any, Any]
+
+
+def value_of(answer: Answer) -> Any:
+    """The value alone."""
+    return answer[0]
 
 
 def error_of(error: BaseException) -> tuple[str, str]:

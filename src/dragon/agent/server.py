@@ -197,8 +197,8 @@ class Agent:
             return report(self)
         part, _, name = operation.partition(".")
         if self.cluster is not None:
-            if part == "remote" and name in self.cluster.OPERATIONS:
-                return getattr(self.cluster, name)(caller, descriptors, **arguments)
+            if part == "remote" and name in self.cluster.remote.OPERATIONS:
+                return getattr(self.cluster.remote, name)(caller, descriptors, **arguments)
             elsewhere = self.cluster.route(operation, arguments)
             if elsewhere is not None:
                 return elsewhere

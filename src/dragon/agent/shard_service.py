@@ -23,7 +23,7 @@ from dragon.agent.replication import REPLICATION, Copies, Replication
 from dragon.agent.shard_operations import OPERATIONS, WRITES, read_small
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.remote import node_of
@@ -93,7 +93,7 @@ class ShardService:
     def _read_here(self, request: Any) -> bool:
         """Answer a read, if that takes no time."""
         number, inbox, _, dictionary, manager, _, arguments = request[:7]
-        way = self._ways.get((inbox[0], inbox[1], inbox[2]))
+        way = self._ways.get(as_name(inbox))
         if way is None:
             return False
 
@@ -119,7 +119,7 @@ class ShardService:
             self._replication.acknowledged(*request)
             return
         number, inbox, pid, dictionary, manager, operation, arguments, *identity = request
-        name: Name = (inbox[0], inbox[1], inbox[2])
+        name = as_name(inbox)
         try:
             shard = self._shard(dictionary, manager)
             if operation in REPLICATION:

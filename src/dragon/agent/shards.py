@@ -19,7 +19,7 @@ from dragon.agent.restoring import persisted_for, restore
 from dragon.agent.shard_service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Words
@@ -105,7 +105,7 @@ class Shards:
     def describe(self, number: str, descriptor: str, nodes: builtins.list[int], life: builtins.list[int]) -> None:
         """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
         known = self._dictionaries.setdefault(number, _Dictionary())
-        known.descriptor, known.nodes, known.life = descriptor, nodes, (life[0], life[1], life[2])
+        known.descriptor, known.nodes, known.life = descriptor, nodes, as_name(life)
         self._loop.call_later(_LOOK_EVERY, self._look, number)
 
     def _look(self, number: str) -> None:

@@ -13,7 +13,6 @@ import dragon
 from dragon.cli import machine
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.metrics import HIGHEST_LEVEL
 from dragon.launcher import local
 from dragon.launcher.choice import choose
 
@@ -83,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
         "-T",
         "--telemetry-level",
         type=int,
-        choices=range(HIGHEST_LEVEL + 1),
+        choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
         metavar="LEVEL",
         help="what to measure while the program runs: 0 nothing (the default), 1 the program's own metrics, 2 nodes, "
         "3 GPUs, 4 processes too",

@@ -13,6 +13,7 @@ __all__ = [
     "Request",
     "Spawn",
     "Surroundings",
+    "as_name",
     "decode_spawn",
     "decode_surroundings",
     "encode",
@@ -20,6 +21,11 @@ __all__ = [
 
 # How a shared object is named: offset, generation, role. See dragon._core.
 Name = tuple[int, int, int]
+
+
+def as_name(received: Any) -> Name:
+    """A name as it is once more, where msgpack has made a list of it."""
+    return received[0], received[1], received[2]
 
 
 class Output(msgspec.Struct, array_like=True):

@@ -7,9 +7,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["AGGREGATES", "HIGHEST_LEVEL", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Metric", "Sample"]
-
-HIGHEST_LEVEL = 5
+__all__ = ["AGGREGATES", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Metric", "Sample"]
 
 Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
 AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")

@@ -48,6 +48,7 @@ TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
 TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
 TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
 
+HIGHEST_TELEMETRY_LEVEL = 5
 SHORTEST_PERIOD = 0.05
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -94,8 +95,8 @@ def strict() -> bool:
 def telemetry_level() -> int:
     """What is to be measured; where only the port is given, as much as there is for every node. Raises ValueError."""
     text = os.environ.get(TELEMETRY_LEVEL) or ("2" if os.environ.get(TELEMETRY_PORT) else "0")
-    if text not in ("0", "1", "2", "3", "4", "5"):
-        raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to 5")
+    if not text.isdecimal() or int(text) > HIGHEST_TELEMETRY_LEVEL:
+        raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to {HIGHEST_TELEMETRY_LEVEL}")
     return int(text)
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.messages import as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.native.template import DEVNULL, PIPE, STDOUT, ProcessTemplate, StreamArgument
@@ -182,7 +183,7 @@ class Process(ProcessTemplate):
         if self._found is not None and self._found.group and number not in self._connections:
             name = ask("groups.stream", number=self._found.group, puid=self.puid, stream=number)
             if name is not None:
-                self._connections[number] = own_end(number, (name[0], name[1], name[2]))
+                self._connections[number] = own_end(number, as_name(name))
         return self._connections.get(number)
 
     def children(self) -> list[Process]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.messages import as_name
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel
 from dragon.runtime.placement import place
@@ -49,7 +50,7 @@ class Queue(Channel):
         if node == this_run().node:
             return super().__new__(cls)
         name = ask("remote.make_channel", node=node, capacity=max(maxsize, 0))
-        return cls._attached((name[0], name[1], name[2]), options.get("joinable", False))
+        return cls._attached(as_name(name), options.get("joinable", False))
 
     def __init__(
         self,

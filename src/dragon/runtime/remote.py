@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from dragon import _core
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.handle import Channel, Handle
 
@@ -148,7 +148,7 @@ class RemoteChannel(_Remote):
                 self._bounded = self._capacity() > 0
             if not self._bounded:
                 name = ask("remote.outbox", name=self._remote_name)
-                self._out = Channel._attached((name[0], name[1], name[2]))
+                self._out = Channel._attached(as_name(name))
         return self._out
 
     def put_nowait(self, obj: Any) -> None:

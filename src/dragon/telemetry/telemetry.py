@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import HIGHEST_LEVEL, Kind
+from dragon.infrastructure.metrics import Kind
 from dragon.runtime.agent_client import ask
 from dragon.runtime.run import identity, in_run
 
@@ -48,8 +48,6 @@ class Telemetry:
 
     def start(self, telemetry_level: int = 2) -> None:
         """Have all nodes measure at that level from now on. Raises ValueError where there is no such level."""
-        if not 1 <= telemetry_level <= HIGHEST_LEVEL:
-            raise ValueError(f"there is no telemetry level {telemetry_level}; the levels are 1 to {HIGHEST_LEVEL}")
         ask("telemetry.start", level=telemetry_level, period=self._period)
         self._level = telemetry_level
 

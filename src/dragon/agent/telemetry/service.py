@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import HIGHEST_LEVEL, METRICS, Aggregate, Kind, Sample
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Sample
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ class Telemetry:
         """Measure at that level, every `period` seconds. Raises ValueError."""
         from dragon.agent.telemetry.history import History
 
-        if not 1 <= level <= HIGHEST_LEVEL:
-            raise ValueError(f"there is no telemetry level {level}; the levels are 1 to {HIGHEST_LEVEL}")
+        highest = parameters.HIGHEST_TELEMETRY_LEVEL
+        if not 1 <= level <= highest:
+            raise ValueError(f"there is no telemetry level {level}; the levels are 1 to {highest}")
         period = parameters.telemetry_period() if period is None else period
         self.close()
         self._level, self._period = level, period

@@ -14,7 +14,7 @@ import msgspec
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
@@ -31,9 +31,8 @@ class Conduit:
     """This thread's way to the shards of another node. Answers come in any order."""
 
     def __init__(self, node: int) -> None:
-        service = ask("shards.service", node=node)
         self.node = node
-        self.requests = Channel._attached((service[0], service[1], service[2]))
+        self.requests = Channel._attached(as_name(ask("shards.service", node=node)))
         self.answers = Channel()
         self.name: Name = self.answers._name()
         self.pid = os.getpid()

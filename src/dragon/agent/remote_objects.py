@@ -1,0 +1,123 @@
+"""What processes of this node ask of objects on other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dragon import _core
+from dragon.agent.responses import Answer, then, value_of
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.messages import Name, as_name
+from dragon.runtime.handle import Channel
+from dragon.runtime.remote import node_of
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
+
+__all__ = ["RemoteObjects"]
+
+
+class RemoteObjects:
+    """The way of this node's processes to objects of others. `caller` is always the id of the process that asks."""
+
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make_channel"}
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._links = cluster.links
+        self._loop = asyncio.get_running_loop()
+        self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
+        self._inboxes: dict[tuple[int, Name], Channel] = {}
+
+    def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
+        """An operation on an object of another node: whether it was done, and its result."""
+        for name in arguments.pop("released"):
+            self._cluster.outboxes.left(caller, as_name(name))
+            if node_of(name) not in self._cluster.lost:
+                self._links.notify(node_of(name), "release", {"pid": caller, "name": name})
+        node, payload = node_of(arguments["name"]), arguments.pop("payload")
+        self._cluster.outboxes.flush(node)
+        if arguments["method"] == "_release":
+            self._cluster.outboxes.left(caller, as_name(arguments["name"]))
+        self._note_contact(caller, node)
+        inbox, outgoing = arguments.pop("inbox", None), arguments.pop("outgoing", None)
+        if outgoing is not None:
+            kind, loan = self._channel_of(caller, as_name(outgoing))._get_parts(0)
+            arguments["given"], payload = [kind, *arguments["given"]], memoryview(loan)
+        future = self._links.call(node, "object", {"pid": caller, **arguments}, payload)
+        if inbox is None:
+            return then(future, value_of)
+        return then(future, lambda answer: self._deliver(caller, as_name(inbox), answer))
+
+    def _deliver(self, caller: int, inbox: Name, answer: Answer) -> Any:
+        """A message for a process: with the reply, or if it is large, through its channel for that."""
+        (done, kind), data = answer
+        if not isinstance(data, _core.Loan):
+            return done, (kind, data)
+        self._channel_of(caller, inbox)._put_loan(kind, data)
+        return done, None
+
+    def _channel_of(self, caller: int, name: Name) -> Channel:
+        """The channel through which a process and this agent exchange large messages."""
+        channel = self._inboxes.get((caller, name))
+        if channel is None:
+            channel = self._inboxes[caller, name] = Channel._attached(name)
+        return channel
+
+    def outbox(self, caller: int, descriptors: list[int], name: Any) -> Name:
+        """A channel of this node from which messages go on to one of another node."""
+        if node_of(name) in self._cluster.lost:
+            raise NodeLostError(f"{self._links.host(node_of(name))} is gone: {self._cluster.lost[node_of(name)]}")
+        self._note_contact(caller, node_of(name))
+        return self._cluster.outboxes.open(caller, as_name(name))
+
+    def make_channel(self, caller: int, descriptors: list[int], node: int, capacity: int) -> asyncio.Future[Name]:
+        """Make a channel on another node; it lives until the caller is attached."""
+        return then(
+            self._links.call(node, "make_channel", {"node": self._cluster.index, "capacity": capacity}), value_of
+        )
+
+    def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:
+        """Class and text of the error by which messages in an outbox were lost; empty if none were."""
+        return self._cluster.outboxes.why_gone(as_name(outbox))
+
+    def _note_contact(self, caller: int, node: int) -> None:
+        nodes = self._contacts.get(caller)
+        if nodes is None:
+            nodes = self._contacts[caller] = set()
+            try:
+                fd = os.pidfd_open(caller)
+            except ProcessLookupError:
+                self._loop.call_soon(self._caller_left, caller, -1)
+            else:
+                self._loop.add_reader(fd, self._caller_left, caller, fd)
+        nodes.add(node)
+
+    def _caller_left(self, caller: int, fd: int) -> None:
+        if fd >= 0:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        self._cluster.outboxes.left(caller)
+        for key in [key for key in self._inboxes if key[0] == caller]:
+            del self._inboxes[key]
+        for node in self._contacts.pop(caller, ()):
+            self._links.notify(node, "left", {"pid": caller})
+
+    def announce(self, caller: int, descriptors: list[int], names: list[Any]) -> asyncio.Future[None]:
+        """Objects of other nodes live until a process that the caller starts has attached to them."""
+        return asyncio.ensure_future(self._cluster.announce(self._cluster.index, [as_name(name) for name in names]))
+
+    def close_at_end(self, caller: int, descriptors: list[int], puid: int) -> None:
+        """Close a descriptor when a process of another node has ended, or is lost."""
+        mine = [os.dup(fd) for fd in descriptors]
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                future.exception()
+            for fd in mine:
+                os.close(fd)
+
+        self._cluster.ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)
