@@ -1,6 +1,7 @@
 """What queues between two nodes cost, beside what the network itself does: run on two hosts, in one go.
 
     dragon --hostlist HOST1,HOST2 benchmarks/network.py
+    dragon --nodes 2 benchmarks/network.py                 both on this machine
 
 The plain sockets go between the same two nodes as the queues, by the first address of the first node.
 """
@@ -56,7 +57,9 @@ class Network:
     """Plain connections with a process on the other node."""
 
     def __init__(self):
-        address = next(a for a in run_nodes()[0].ip_addrs if ":" not in a and not a.startswith("127."))
+        addresses = [address for address in run_nodes()[0].ip_addrs if ":" not in address]
+        # Nodes that are simulated on one machine have the loopback address alone.
+        address = min(addresses, key=lambda address: address.startswith("127."))
         self.listener = socket.create_server((address, 0))
         authority = Authority.create()
         self.keys = [(authority.certificate, *authority.issue(node_name(i))) for i in range(2)]
