@@ -15,12 +15,12 @@ from dragon.agent.telemetry import sampler
 from dragon.agent.telemetry.gpus import NvidiaSource
 from dragon.agent.telemetry.sampler import Sampler
 from dragon.agent.telemetry.seen import Seen
-from dragon.agent.telemetry.sources import Source
+from dragon.agent.telemetry.source import Source
 from dragon.infrastructure.gpus import Gpus
 from dragon.infrastructure.metrics import Sample
 from dragon.runtime.log import runtime_log
 
-NOTHING = Seen(processes=[], groups=[], arena_used=0, arena_limit=1, history=0)
+NOTHING = Seen()
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 def readings(source: NvidiaSource) -> dict[tuple[str, str], float]:
-    return {(sample.name, sample.tags["gpu"]): sample.value for sample in source.read(NOTHING)}
+    return {(sample.name, dict(sample.tags)["gpu"]): sample.value for sample in source.read(NOTHING)}
 
 
 @pytest.mark.usefixtures("driver")

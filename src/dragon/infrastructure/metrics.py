@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["AGGREGATES", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Metric", "Sample"]
+__all__ = ["AGGREGATES", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Metric", "Sample", "Tags", "tags_of"]
 
 Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
 AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")
@@ -24,12 +24,21 @@ class Kind(enum.StrEnum):
     SUMMARY = "summary"
 
 
-class Sample(msgspec.Struct, frozen=True):
+Tags = tuple[tuple[str, str], ...]
+"""Names and values, in order of the names."""
+
+
+def tags_of(**values: object) -> Tags:
+    """The tags of these names."""
+    return tuple(sorted((name, str(value)) for name, value in values.items()))
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """One value of a metric, which `tags` tell from others of the same name."""
 
     name: str
     value: float
-    tags: dict[str, str] = {}
+    tags: Tags = ()
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -91,6 +100,22 @@ METRICS = {
             "Starts of members that had ended",
             kind=Kind.COUNTER,
         ),
+        Metric(
+            "group_cpu_percent", 4, "dragon_group_cpu_ratio", "CPUs that its members on the node use", scale=_PERCENT
+        ),
+        Metric("group_memory", 4, "dragon_group_resident_memory_bytes", "Memory of its members on the node"),
+        Metric("queue_depth", 4, "dragon_queue_messages", "Messages in the queue"),
+        Metric("queue_bytes", 4, "dragon_queue_bytes", "Shared memory in which its messages lie"),
+        Metric("queue_puts", 4, "dragon_queue_puts_total", "Messages that were put", kind=Kind.COUNTER),
+        Metric("queue_gets", 4, "dragon_queue_gets_total", "Messages that were taken", kind=Kind.COUNTER),
+        Metric("queue_waiting", 4, "dragon_queue_waiting", "Who waits to get or to put"),
+        Metric("pool_tasks_waiting", 4, "dragon_pool_waiting_tasks", "Tasks that no worker has taken"),
+        Metric("pool_tasks_running", 4, "dragon_pool_running_tasks", "Tasks that workers do"),
+        Metric("pool_tasks_done", 4, "dragon_pool_done_tasks_total", "Tasks that are done", kind=Kind.COUNTER),
+        Metric("pool_workers", 4, "dragon_pool_workers", "Workers that live"),
+        Metric("dictionary_bytes", 4, "dragon_dictionary_bytes", "Memory that the manager's part takes"),
+        Metric("dictionary_limit", 4, "dragon_dictionary_limit_bytes", "Memory that the manager's part may take"),
+        Metric("dictionary_keys", 4, "dragon_dictionary_keys", "Keys, once for each checkpoint they were written in"),
         Metric("db_size", 4, "dragon_node_telemetry_bytes", "Memory of the node's history of metrics"),
     )
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.gpus import Gpus, find_gpus
-from dragon.infrastructure.metrics import Sample
+from dragon.infrastructure.metrics import Sample, tags_of
 from dragon.runtime.log import runtime_log
 
 __all__ = ["NvidiaSource", "gpu_source"]
@@ -69,7 +69,7 @@ class NvidiaSource:
         for number, device in self._devices.items():
             for metric, read in readings.items():
                 try:
-                    samples.append(Sample(metric, read(device), {"gpu": number}))
+                    samples.append(Sample(metric, read(device), tags_of(gpu=number)))
                 except self._driver.NVMLError as error:
                     self._tell(number, metric, error)
         return samples

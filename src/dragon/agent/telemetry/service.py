@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.history import History, Record
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.seen import Seen
-    from dragon.agent.telemetry.sources import Source
 
 __all__ = ["Telemetry"]
 
@@ -27,12 +26,12 @@ _STALE = 5  # periods without a new value
 class Telemetry:
     """Begins at the level that the environment says, 0 where it says none.
 
-    `look` gives the processes, the groups and the shared memory of the moment, given the size of the history.
+    `look` gives what there is on the node at the moment, given the size of the history and the level.
     """
 
     OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families"}
 
-    def __init__(self, host_name: str, look: Callable[[int], Seen]) -> None:
+    def __init__(self, host_name: str, look: Callable[[int, int], Seen]) -> None:
         self._host_name = host_name
         self._look = look
         self._level = 0
@@ -63,12 +62,14 @@ class Telemetry:
         self.close()
         self._level, self._period = level, period
         self._history = self._history or History()
-        sources = _sources(level)
-        if sources:
+        if level >= 2:
             from dragon.agent.telemetry.sampler import Sampler
+            from dragon.agent.telemetry.sources import sources_of
 
             history = self._history
-            self._sampler = Sampler(sources, self._period, lambda: self._look(history.size), self._store)
+            self._sampler = Sampler(
+                sources_of(level), self._period, lambda: self._look(history.size, level), self._store
+            )
         return [level]
 
     def stop(self) -> list[int]:
@@ -92,7 +93,7 @@ class Telemetry:
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
-        told = {"host": self._host_name, **(tags or {})}
+        told = tuple(sorted({"host": self._host_name, **(tags or {})}.items()))
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
         self._history.add(name, told, Kind(kind), when, value)
@@ -133,22 +134,6 @@ class Telemetry:
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler
-        now = time.time()
+        add, host, now = self._history.add, ("host", self._host_name), time.time()
         for sample in samples:
-            tags = {"host": self._host_name, **sample.tags}
-            self._history.add(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
-
-
-def _sources(level: int) -> list[Source]:
-    if level < 2:
-        return []
-    from dragon.agent.telemetry.gpus import gpu_source
-    from dragon.agent.telemetry.sources import CoreSource, GroupSource, NodeSource, ProcessSource
-
-    found: list[Source] = [NodeSource()]
-    gpus = gpu_source() if level >= 3 else None
-    if gpus is not None:
-        found.append(gpus)
-    if level >= 4:
-        found += [CoreSource(), ProcessSource(), GroupSource()]
-    return found
+            add(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
