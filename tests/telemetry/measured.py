@@ -1,14 +1,16 @@
-"""What the run measures at its highest level, for tests that run in its head process."""
+"""What the run measures at its highest level, for tests that run in its head process, and what its log says."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dragon.runtime.log import runtime_log
 from dragon.telemetry import AnalysisClient, Telemetry
 
-__all__ = ["Values", "measuring", "newest", "wait_until"]
+__all__ = ["Values", "logged", "measuring", "newest", "wait_until"]
 
 Values = dict[str, float]
 
@@ -20,6 +22,18 @@ def measuring() -> Iterator[None]:
     telemetry.start(4)
     yield
     telemetry.shutdown()
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What the log of telemetry says meanwhile."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = runtime_log("telemetry")
+    log.addHandler(handler)
+    yield lines
+    log.removeHandler(handler)
 
 
 def newest(*metrics: str, **tags: object) -> Values:

@@ -52,7 +52,7 @@ class Metric(msgspec.Struct, frozen=True):
     scale: float = 1.0
 
 
-_PERCENT = 0.01
+_PERCENT, _MEGA = 0.01, 1e6
 
 METRICS = {
     metric.name: metric
@@ -87,11 +87,23 @@ METRICS = {
         ),
         Metric("DeviceUtilization", 3, "dragon_gpu_ratio", "Part of the time that the GPU computes", scale=_PERCENT),
         Metric("DeviceMemoryUtilization", 3, "dragon_gpu_memory_ratio", "Part of its memory in use", scale=_PERCENT),
+        Metric("DeviceMemoryUsed", 3, "dragon_gpu_memory_used_bytes", "GPU memory in use"),
         Metric("DevicePowerUsage", 3, "dragon_gpu_power_watts", "Power that the GPU draws"),
+        Metric("DeviceTemperature", 3, "dragon_gpu_temperature_celsius", "Temperature of the GPU"),
+        Metric("DeviceClock", 3, "dragon_gpu_clock_hertz", "Clock of its processors", scale=_MEGA),
+        Metric("DeviceMemoryClock", 3, "dragon_gpu_memory_clock_hertz", "Clock of its memory", scale=_MEGA),
+        Metric(
+            "DeviceECCErrors",
+            3,
+            "dragon_gpu_ecc_errors_total",
+            "Errors of its memory that could not be corrected",
+            kind=Kind.COUNTER,
+        ),
         Metric("cpu_core_percent", 4, "dragon_node_core_ratio", "Busy part of one CPU", scale=_PERCENT),
         Metric("process_cpu_percent", 4, "dragon_process_cpu_ratio", "CPUs that the process uses", scale=_PERCENT),
         Metric("process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process"),
         Metric("process_state", 4, "dragon_process_state", f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}"),
+        Metric("process_gpu_memory", 4, "dragon_process_gpu_memory_bytes", "GPU memory of the process"),
         Metric("group_live", 4, "dragon_group_live_processes", "Members of the process group that live"),
         Metric(
             "group_restarts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragon.agent.telemetry.dictionary_source import DictionarySource
-from dragon.agent.telemetry.gpus import gpu_source
+from dragon.agent.telemetry.gpu_source import gpu_source
 from dragon.agent.telemetry.group_source import GroupSource
 from dragon.agent.telemetry.node_source import CoreSource, NodeSource
 from dragon.agent.telemetry.process_source import ProcessSource
@@ -18,7 +18,7 @@ def sources_of(level: int) -> list[Source]:
     found: list[Source] = []
     if level >= 2:
         found.append(NodeSource())
-    gpus = gpu_source() if level >= 3 else None
+    gpus = gpu_source(level) if level >= 3 else None
     if gpus is not None:
         found.append(gpus)
     if level >= 4:
