@@ -12,9 +12,11 @@ import pytest
 
 from dragon.agent.registry import Known
 from dragon.agent.telemetry import process_source
+from dragon.agent.telemetry.exposition import families
+from dragon.agent.telemetry.history import History
 from dragon.agent.telemetry.process_source import ProcessSource
 from dragon.agent.telemetry.seen import Seen
-from dragon.infrastructure.metrics import PROCESS_STATES, Sample
+from dragon.infrastructure.metrics import PROCESS_STATES, Kind, Sample, tags_of
 
 Start = Callable[..., list[Known]]
 
@@ -67,6 +69,17 @@ def test_a_group_is_the_sum_of_what_was_last_read_of_its_members(start: Start) -
         memory |= of(samples, "process_memory")
         assert of(samples, "group_memory", "group") == {"crowd": sum(memory.values())}
     assert len(memory) == 20
+
+
+def test_prometheus_is_told_of_processes_whose_turn_was_a_while_ago() -> None:
+    history = History()
+    for name, ago in (("process_memory", 20), ("process_memory", 40), ("load_average", 20), ("load_average", 2)):
+        history.add(name, tags_of(ago=ago), Kind.GAUGE, 1000 - ago, 1)
+    found = {family.name: family.samples for family in families(history, now=1000, age=5)}
+    assert found == {
+        "dragon_process_resident_memory_bytes": [("", {"ago": "20"}, 1)],
+        "dragon_node_load1": [("", {"ago": "2"}, 1)],
+    }
 
 
 def test_processes_that_have_ended_are_passed_over(start: Start) -> None:

@@ -42,7 +42,10 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`."""
+    """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`.
+
+    `counts_for` are the seconds for which a value is the newest one, where it is not measured each time.
+    """
 
     name: str
     level: int
@@ -50,9 +53,11 @@ class Metric(msgspec.Struct, frozen=True):
     meaning: str
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
+    counts_for: float = 0.0
 
 
 _PERCENT, _MEGA = 0.01, 1e6
+_IN_TURN = 30.0  # of many processes only some are read each time
 
 METRICS = {
     metric.name: metric
@@ -100,9 +105,24 @@ METRICS = {
             kind=Kind.COUNTER,
         ),
         Metric("cpu_core_percent", 4, "dragon_node_core_ratio", "Busy part of one CPU", scale=_PERCENT),
-        Metric("process_cpu_percent", 4, "dragon_process_cpu_ratio", "CPUs that the process uses", scale=_PERCENT),
-        Metric("process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process"),
-        Metric("process_state", 4, "dragon_process_state", f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}"),
+        Metric(
+            "process_cpu_percent",
+            4,
+            "dragon_process_cpu_ratio",
+            "CPUs that the process uses",
+            scale=_PERCENT,
+            counts_for=_IN_TURN,
+        ),
+        Metric(
+            "process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process", counts_for=_IN_TURN
+        ),
+        Metric(
+            "process_state",
+            4,
+            "dragon_process_state",
+            f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}",
+            counts_for=_IN_TURN,
+        ),
         Metric("process_gpu_memory", 4, "dragon_process_gpu_memory_bytes", "GPU memory of the process"),
         Metric("group_live", 4, "dragon_group_live_processes", "Members of the process group that live"),
         Metric(

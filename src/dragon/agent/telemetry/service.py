@@ -122,7 +122,7 @@ class Telemetry:
             return []
         from dragon.agent.telemetry.exposition import families
 
-        return families(self._history, oldest=time.time() - _STALE * self._period)
+        return families(self._history, time.time(), _STALE * self._period)
 
     # ---- the agent
 
