@@ -45,7 +45,8 @@ _VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 # What all nodes answer, each with a list.
-_EVERYWHERE = {f"telemetry.{name}" for name in ("start", "stop", "names", "query")} | {"registry.processes"}
+_TELEMETRY = ("start", "stop", "names", "query", "lifetimes")
+_EVERYWHERE = {f"telemetry.{name}" for name in _TELEMETRY} | {"registry.processes"}
 
 
 class Cluster:

@@ -23,6 +23,7 @@ from dragon.agent.report import report
 from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
+from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.seen import see
 from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
@@ -122,14 +123,14 @@ class Agent:
         return True
 
     def _open(self) -> None:
-        host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
+        self.host_name = host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
         self.streams = Streams(self.run.label, self.run.node, host_name)
         self.registry = Registry(self.run.node)
         self.jobs = Jobs(self.run.node, self.cluster)
         self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.shards = Shards(self.run, self.cluster)
-        self.telemetry = Telemetry(host_name, partial(see, self))
+        self.telemetry = Telemetry(host_name, partial(see, self), partial(lifetimes, self))
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)

@@ -127,8 +127,7 @@ def parser(name: str, description: str, epilog: str, what: str) -> argparse.Argu
 
 def since(run: Run) -> float:
     """When it started, in seconds since the epoch."""
-    started = run.nodes[0].info.agent.start_time / os.sysconf("SC_CLK_TCK")
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started
+    return run_folder.started_at(run.nodes[0].info.agent)
 
 
 def shortened(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["AGGREGATES", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Metric", "Sample"]
+__all__ = ["AGGREGATES", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Lifetime", "Metric", "Sample"]
 
 Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
 AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")
@@ -30,6 +30,21 @@ class Sample(msgspec.Struct, frozen=True):
     name: str
     value: float
     tags: dict[str, str] = {}
+
+
+class Lifetime(msgspec.Struct, frozen=True):
+    """A process of the run, from its start to its end. Times are in seconds since 1970; `code` is its exit code."""
+
+    node: int
+    host: str
+    puid: int
+    pid: int
+    name: str
+    parent: int
+    group: int
+    started: float
+    ended: float | None = None
+    code: int | None = None
 
 
 class Metric(msgspec.Struct, frozen=True):

@@ -10,12 +10,12 @@ import msgspec
 
 from dragon import _core
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.runtime.folder import RunInfo
+from dragon.runtime.folder import Owner, RunInfo
 
 if TYPE_CHECKING:
     from dragon.agent.server import Agent
 
-__all__ = ["Seen", "SeenGroup", "SeenProcess", "see"]
+__all__ = ["Seen", "SeenGroup", "SeenProcess", "head_of", "see"]
 
 
 class SeenProcess(msgspec.Struct, frozen=True):
@@ -47,8 +47,10 @@ class Seen(msgspec.Struct, frozen=True):
 def see(agent: Agent, history: int) -> Seen:
     """Look, where the history of metrics has that size."""
     usage = _core.usage()
+    head = head_of(agent.run.folder)
+    heads = [SeenProcess(FIRST_PUID, head.pid, "head")] if head is not None else []
     return Seen(
-        processes=[*_head(agent.run.folder), *(SeenProcess(p.puid, p.pid, p.name) for p in agent.registry.living())],
+        processes=[*heads, *(SeenProcess(p.puid, p.pid, p.name) for p in agent.registry.living())],
         groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in agent.groups.all()],
         arena_used=usage["in_use"],
         arena_limit=usage["limit"],
@@ -57,9 +59,7 @@ def see(agent: Agent, history: int) -> Seen:
 
 
 @functools.cache
-def _head(folder: Path) -> list[SeenProcess]:
+def head_of(folder: Path) -> Owner | None:
     """The program that started its run itself, if one did; any other the run has started."""
     info = RunInfo.read(folder)
-    if info.front_end is not None or info.owner == info.agent:
-        return []
-    return [SeenProcess(FIRST_PUID, info.owner.pid, "head")]
+    return None if info.front_end is not None or info.owner == info.agent else info.owner

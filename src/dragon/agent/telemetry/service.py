@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Sample
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -27,14 +27,18 @@ _STALE = 5  # periods without a new value
 class Telemetry:
     """Begins at the level that the environment says, 0 where it says none.
 
-    `look` gives the processes, the groups and the shared memory of the moment, given the size of the history.
+    `look` gives the processes, the groups and the shared memory of the moment, given the size of the history;
+    `lifetimes` the processes that live or have ended since a time.
     """
 
-    OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families"}
+    OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families", "lifetimes"}
 
-    def __init__(self, host_name: str, look: Callable[[int], Seen]) -> None:
+    def __init__(
+        self, host_name: str, look: Callable[[int], Seen], lifetimes: Callable[[float], list[Lifetime]]
+    ) -> None:
         self._host_name = host_name
         self._look = look
+        self._lifetimes = lifetimes
         self._level = 0
         self._period = 1.0
         self._history: History | None = None
@@ -114,6 +118,10 @@ class Telemetry:
         if self._history is None:
             return []
         return self._history.query(set(metrics), tags, start, end, interval, aggregate)
+
+    def lifetimes(self, since: float = 0.0) -> list[Lifetime]:
+        """The node's processes that live, or have ended since that time; at any level."""
+        return self._lifetimes(since)
 
     def families(self) -> list[Family]:
         """The newest values, as Prometheus has them."""
