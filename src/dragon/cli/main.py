@@ -34,6 +34,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon kill RUN                   end a run, and all that belongs to it
   dragon ddict ls|stat|dump|load    your runs' distributed dictionaries, and files of what is in them
   dragon plan [--json] PROG ...     run it, and print which process ran where
+  dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
@@ -117,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"]):
+    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["grafana"]):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan
