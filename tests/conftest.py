@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MARK = "DRAGON_TEST_MARK"
 pytest_plugins = [
+    "peers.browser",
     "peers.mpi",
     "peers.pods",
     "peers.prometheus",

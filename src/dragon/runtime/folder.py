@@ -23,6 +23,7 @@ __all__ = [
     "make_folder",
     "process_start_time",
     "remove_folder",
+    "run_name",
     "started_at",
     "sweep",
     "this_machine",
@@ -91,6 +92,11 @@ def process_start_time(pid: int) -> int | None:
 def this_process() -> Owner:
     """The calling process."""
     return Owner(os.getpid(), process_start_time(os.getpid()) or 0)
+
+
+def run_name(folder: Path, info: RunInfo) -> str:
+    """What a run is called, the same on all its nodes."""
+    return info.name or folder.name.rpartition("-")[2]
 
 
 def started_at(owner: Owner) -> float:
