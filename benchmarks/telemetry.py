@@ -12,6 +12,7 @@ of the largest run gave are decoded, merged and told here, as those of so many n
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import os
 import re
@@ -26,12 +27,13 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.telemetry.exposition import Family, render
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.agent_client import ask
 from dragon.runtime.run import this_run
 from dragon.telemetry import AnalysisClient, Telemetry, analysis
+from dragon.web.http import Request
+from dragon.web.prometheus import page as page_for
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SETTLE = 3.0
@@ -154,9 +156,9 @@ def _of_a_run(nodes: int, per_node: int, record: str) -> None:
             with urllib.request.urlopen(address, timeout=60) as answer:
                 return bytes(answer.read())
 
-        before = _cpu(agent)
+        before = _cpu(agent) + _cpu(run.pid)  # the front end makes the page of what the agent was told
         page = _median(get)
-        told = (_cpu(agent) - before) / _ROUNDS
+        told = (_cpu(agent) + _cpu(run.pid) - before) / _ROUNDS
         _line(nodes, "a run", series, seconds, used, page, told, len(get()))
         run.stdin.close()
         run.stdout.read()
@@ -187,22 +189,24 @@ def _fed(nodes: int, record: str) -> None:
             )
         )
 
-    def merge() -> bytes:
+    def merge(told: list[bytes]) -> bytes:
         """What the agent does that is asked."""
-        return msgspec.msgpack.encode([each for answer in answers for each in msgspec.msgpack.decode(answer)])
+        return msgspec.msgpack.encode([each for answer in told for each in msgspec.msgpack.decode(answer)])
 
     def question() -> None:
-        merged = merge()
+        merged = merge(answers)
         analysis.ask = lambda *_, **__: msgspec.msgpack.decode(merged)  # type: ignore[attr-defined]
         AnalysisClient().get_data("all")
 
+    async def ask_all(operation: str, arguments: dict[str, Any]) -> Any:
+        return msgspec.msgpack.decode(merge(pages))
+
     def page() -> bytes:
-        others = [each for answer in pages for each in msgspec.msgpack.decode(answer)]
-        return render(msgspec.convert(others, list[Family]))
+        return asyncio.run(page_for(ask_all)(Request("/metrics", {}, {}))).body
 
     size, series = len(page()), sum(len(msgspec.msgpack.decode(answer)) for answer in answers)
     rendered = _median(page)
-    _line(nodes, "fed", series, _median(question), _median(merge), rendered, rendered, size)
+    _line(nodes, "fed", series, _median(question), _median(lambda: merge(answers)), rendered, rendered, size)
 
 
 def main() -> None:

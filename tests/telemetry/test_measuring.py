@@ -229,3 +229,51 @@ def test_an_option_that_makes_no_sense_is_refused(site: Site, words: list[str]) 
 def test_the_guide_lists_every_metric() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
     assert [metric.name for metric in METRICS.values() if f"`{metric.name}`" not in guide] == []
+
+
+def test_lifetimes_tell_of_every_process_and_of_its_end(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        site.write(
+            """
+            import sys
+            from dragon.infrastructure.policy import Policy
+            from dragon.native.process import Process
+            from dragon.telemetry import AnalysisClient
+
+            if __name__ == "__main__":
+                there = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+                failing = Process(sys.exit, (3,), ident="failing", policy=there)
+                failing.start()
+                failing.join()
+                client = AnalysisClient()
+                found = {lifetime.name: lifetime for lifetime in client.get_lifetimes()}
+                ended = found.pop("failing")
+                assert (ended.node, ended.host, ended.puid, ended.code) == (1, "node-1", failing.puid, 3)
+                (head,) = found.values()
+                assert head.puid == ended.parent
+                assert head.started < ended.started < ended.ended
+                assert head.ended is None
+                assert [lifetime.puid for lifetime in client.get_lifetimes(since=ended.ended + 1)] == [head.puid]
+                print("well")
+            """
+        ),
+    )
+    assert done.stdout == "well\n", done.stderr
+
+
+def test_a_program_that_started_its_run_itself_has_a_lifetime(site: Site) -> None:
+    done = site.python(
+        """
+        import os
+        import time
+        from dragon.telemetry import AnalysisClient
+
+        (head,) = AnalysisClient().get_lifetimes()
+        assert head.pid == os.getpid()
+        assert 0 < time.time() - head.started < 100
+        print("well")
+        """
+    )
+    assert done.stdout == "well\n", done.stderr

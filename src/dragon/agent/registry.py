@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal as signals
+import time
 from collections import OrderedDict
 from typing import ClassVar
 
@@ -18,7 +19,10 @@ _MOST_ENDED = 100_000
 
 
 class Known(msgspec.Struct):
-    """A process: its ids, its place in shared memory while it lives, its exit code afterwards."""
+    """A process: its ids, its place in shared memory while it lives, its exit code afterwards.
+
+    Times are in seconds since 1970.
+    """
 
     puid: int
     pid: int
@@ -28,6 +32,8 @@ class Known(msgspec.Struct):
     record: Name
     node: int = 0
     code: int | None = None
+    started: float = 0.0
+    ended: float | None = None
 
 
 class Registry:
@@ -44,7 +50,8 @@ class Registry:
 
     def started(self, puid: int, pid: int, name: str, parent: int, group: int, record: Name) -> None:
         """The zygote started it."""
-        self._processes[puid] = self._living[puid] = Known(puid, pid, name, parent, group, record, self._node)
+        known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
+        self._processes[puid] = self._living[puid] = known
 
     def failed(self, puid: int, group: int, text: str) -> None:
         """The zygote could not start it."""
@@ -56,7 +63,7 @@ class Registry:
         """The zygote saw its end."""
         known = self._processes.get(puid)
         if known is not None:
-            known.code = code
+            known.code, known.ended = code, time.time()
             self._living.pop(puid, None)
             self._ended += 1
         for future in self._awaited.pop(puid, ()):
@@ -67,6 +74,10 @@ class Registry:
             del self._processes[oldest]
             self._ended -= 1
 
+    def all(self) -> list[Known]:
+        """Every process that is remembered."""
+        return list(self._processes.values())
+
     def living(self) -> list[Known]:
         """The processes that have not ended."""
         return list(self._living.values())
@@ -75,7 +86,7 @@ class Registry:
 
     def processes(self) -> list[Known]:
         """Every process, ended ones too."""
-        return list(self._processes.values())
+        return self.all()
 
     def query(self, identifier: int | str) -> Known:
         """The process of that puid or name. Raises LookupError."""

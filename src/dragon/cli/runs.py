@@ -67,7 +67,7 @@ def find() -> list[Run]:
             continue  # it begins or ends at this moment
         front_end = info.front_end.process if info.front_end else None
         if any(owner is not None and is_alive(owner) for owner in (info.agent, info.owner, front_end)):
-            name = info.name or folder.name.rpartition("-")[2]
+            name = run_folder.run_name(folder, info)
             runs.setdefault(name, Run(name, [])).nodes.append(Node(folder, info))
     for run in runs.values():
         run.nodes.sort(key=lambda node: node.info.node)
@@ -127,8 +127,7 @@ def parser(name: str, description: str, epilog: str, what: str) -> argparse.Argu
 
 def since(run: Run) -> float:
     """When it started, in seconds since the epoch."""
-    started = run.nodes[0].info.agent.start_time / os.sysconf("SC_CLK_TCK")
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started
+    return run_folder.started_at(run.nodes[0].info.agent)
 
 
 def shortened(text: str) -> str:

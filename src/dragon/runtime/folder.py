@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ __all__ = [
     "make_folder",
     "process_start_time",
     "remove_folder",
+    "run_name",
+    "started_at",
     "sweep",
     "this_machine",
     "this_process",
@@ -89,6 +92,17 @@ def process_start_time(pid: int) -> int | None:
 def this_process() -> Owner:
     """The calling process."""
     return Owner(os.getpid(), process_start_time(os.getpid()) or 0)
+
+
+def run_name(folder: Path, info: RunInfo) -> str:
+    """What a run is called, the same on all its nodes."""
+    return info.name or folder.name.rpartition("-")[2]
+
+
+def started_at(owner: Owner) -> float:
+    """When a process of this machine started, in seconds since 1970."""
+    since_boot = owner.start_time / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def is_alive(owner: Owner) -> bool:

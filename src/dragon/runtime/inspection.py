@@ -151,13 +151,13 @@ def _frames(innermost: FrameType | None) -> list[Frame]:
 # ---- outside of it
 
 
-def ask_agent(folder: Path, operation: str, timeout: float) -> Any:
+def ask_agent(folder: Path, operation: str, timeout: float, **arguments: Any) -> Any:
     """The answer of the agent of a run that this process need not belong to.
 
     Raises TimeoutError where it does not answer in time, RunEndedError where it is gone, RuntimeError where it cannot.
     """
     deadline = time.monotonic() + timeout
-    body = encode(Request(operation))
+    body = encode(Request(operation, arguments))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.settimeout(timeout)
         try:

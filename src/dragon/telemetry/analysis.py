@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.metrics import AGGREGATES, Aggregate
+from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.runtime.agent_client import ask
 
 __all__ = ["AnalysisClient"]
@@ -81,6 +83,10 @@ class AnalysisClient:
             }
             for name, told, times, values in records
         ]
+
+    def get_lifetimes(self, since: float = 0.0) -> list[Lifetime]:
+        """The processes of the run that live, or have ended since that time (seconds since 1970); at any level."""
+        return msgspec.convert(ask("telemetry.lifetimes", since=since), list[Lifetime])
 
     def reboot(self, *, exclude_huids: object = None, exclude_hostnames: object = None) -> None:
         """Not offered: raises NotSupportedError."""

@@ -11,12 +11,12 @@ import msgspec
 from dragon import _core
 from dragon.agent.registry import Known
 from dragon.infrastructure.facts import FIRST_PUID
-from dragon.runtime.folder import RunInfo
+from dragon.runtime.folder import Owner, RunInfo
 
 if TYPE_CHECKING:
     from dragon.agent.server import Agent
 
-__all__ = ["Seen", "SeenGroup", "SeenShard", "see"]
+__all__ = ["Seen", "SeenGroup", "SeenShard", "head_of", "see"]
 
 
 class SeenGroup(msgspec.Struct, frozen=True):
@@ -56,8 +56,10 @@ class Seen(msgspec.Struct, frozen=True):
 def see(agent: Agent, history: int, level: int) -> Seen:
     """Look at what is measured at that level, where the history of metrics has that size."""
     usage = _core.usage()
+    head = head_of(agent.run.folder)
+    heads = [Known(FIRST_PUID, head.pid, "head", parent=0, group=0, record=(0, 0, 0))] if head is not None else []
     seen = Seen(
-        processes=[*_head(agent.run.folder), *agent.registry.living()],
+        processes=[*heads, *agent.registry.living()],
         arena_used=usage["in_use"],
         arena_limit=usage["limit"],
         history=history,
@@ -74,9 +76,7 @@ def see(agent: Agent, history: int, level: int) -> Seen:
 
 
 @functools.cache
-def _head(folder: Path) -> list[Known]:
+def head_of(folder: Path) -> Owner | None:
     """The program that started its run itself, if one did; any other the run has started."""
     info = RunInfo.read(folder)
-    if info.front_end is not None or info.owner == info.agent:
-        return []
-    return [Known(FIRST_PUID, info.owner.pid, "head", parent=0, group=0, record=(0, 0, 0))]
+    return None if info.front_end is not None or info.owner == info.agent else info.owner

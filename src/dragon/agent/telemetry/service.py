@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from dragon.agent.telemetry.lifetimes import lifetimes
+from dragon.agent.telemetry.run_state import run_state
+from dragon.agent.telemetry.seen import see
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Sample
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
-    from dragon.agent.telemetry.exposition import Family
+    from dragon.agent.server import Agent
     from dragon.agent.telemetry.history import History, Record
     from dragon.agent.telemetry.sampler import Sampler
-    from dragon.agent.telemetry.seen import Seen
+    from dragon.infrastructure.metrics import Family, RunState
 
 __all__ = ["Telemetry"]
 
@@ -24,16 +26,23 @@ _STALE = 5  # periods without a new value
 
 
 class Telemetry:
-    """Begins at the level that the environment says, 0 where it says none.
+    """Begins at the level that the environment says, 0 where it says none."""
 
-    `look` gives what there is on the node at the moment, given the size of the history and the level.
-    """
+    OPERATIONS: ClassVar[set[str]] = {
+        "level",
+        "start",
+        "stop",
+        "add",
+        "names",
+        "query",
+        "families",
+        "lifetimes",
+        "output",
+        "run",
+    }
 
-    OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families"}
-
-    def __init__(self, host_name: str, look: Callable[[int, int], Seen]) -> None:
-        self._host_name = host_name
-        self._look = look
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
         self._level = 0
         self._period = 1.0
         self._history: History | None = None
@@ -68,7 +77,7 @@ class Telemetry:
 
             history = self._history
             self._sampler = Sampler(
-                sources_of(level), self._period, lambda: self._look(history.size, level), self._store
+                sources_of(level), self._period, lambda: see(self._agent, history.size, level), self._store
             )
         return [level]
 
@@ -93,7 +102,7 @@ class Telemetry:
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
-        told = tuple(sorted({"host": self._host_name, **(tags or {})}.items()))
+        told = tuple(sorted({"host": self._agent.host_name, **(tags or {})}.items()))
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
         self._history.add(name, told, Kind(kind), when, value)
@@ -116,6 +125,18 @@ class Telemetry:
             return []
         return self._history.query(set(metrics), tags, start, end, interval, aggregate)
 
+    def lifetimes(self, since: float = 0.0) -> list[Lifetime]:
+        """The node's processes that live, or have ended since that time; at any level."""
+        return lifetimes(self._agent, since)
+
+    def output(self, identifier: int) -> str:
+        """The end of what a process wrote, if that passes through the agent: on several nodes, or with labels."""
+        return self._agent.streams.outputs.of(identifier)
+
+    def run(self) -> RunState:
+        """The run of which this is a node."""
+        return run_state(self._agent, self._level, self._period)
+
     def families(self) -> list[Family]:
         """The newest values, as Prometheus has them."""
         if self._history is None:
@@ -134,6 +155,6 @@ class Telemetry:
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler
-        add, host, now = self._history.add, ("host", self._host_name), time.time()
+        add, host, now = self._history.add, ("host", self._agent.host_name), time.time()
         for sample in samples:
             add(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
