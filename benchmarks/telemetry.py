@@ -125,11 +125,15 @@ def _answer(nodes: int, per_node: int, record: str) -> None:
     if record:
         now = time.time()
         names = ask("telemetry.names")
-        here = {"host": ["node-0"]}  # where this program runs, and where families are told of
+        here = {"host": ["node-0"]}
         told = ask(
             "telemetry.query", metrics=names, tags=here, start=now - _WINDOW, end=now, interval=1.0, aggregate="last"
         )
-        Path(record).write_bytes(msgspec.msgpack.encode([told, ask("telemetry.families")]))
+        families = [
+            (*family, [sample for sample in samples if sample[1]["host"] == "node-0"])
+            for *family, samples in ask("telemetry.families")
+        ]
+        Path(record).write_bytes(msgspec.msgpack.encode([told, [family for family in families if family[-1]]]))
     sys.stdin.read()
     _end(group)
 

@@ -17,7 +17,7 @@ from dragon.infrastructure.metrics import PROCESS_STATES, Sample, tags_of
 
 __all__ = ["ProcessSource"]
 
-_SHARE = 0.003  # of a core, for reading; to keep what was read takes nearly as much again
+_SHARE = 0.0025  # of a core, for reading; to keep what was read takes nearly as much again
 _FIRST = 0.003  # seconds of CPU for the first time
 _LEAST, _MOST = 8, 2000
 _TICKS = os.sysconf("SC_CLK_TCK")
