@@ -48,6 +48,8 @@ class Ordered {
     Ordered(T value = 0) : value_(value) {}
     Ordered(const Ordered&) = delete;
     operator T() const { return value_.load(std::memory_order_relaxed); }
+    // The same for who reads without a lock: what it reads afterwards is no older.
+    T acquire() const { return value_.load(std::memory_order_acquire); }
     T operator=(T value) {
         std::atomic_signal_fence(std::memory_order_seq_cst);
         value_.store(value, std::memory_order_release);
@@ -106,6 +108,7 @@ struct Meta {
     Link next;
 
     uint32_t generation() const { return generation_and_kind >> 8; }
+    uint32_t acquire_generation() const { return generation_and_kind.acquire() >> 8; }
     Kind kind() const { return static_cast<Kind>(generation_and_kind & 0xff); }
     void set(uint32_t generation, Kind kind) {
         generation_and_kind = generation << 8 | static_cast<uint32_t>(kind);

@@ -66,8 +66,16 @@ class Channel : public Object {
     uint64_t capacity() const { return capacity_; }
     bool pipe() const { return pipe_; }
     uint64_t taken() const { return static_cast<uint64_t>(taken_.load()); }
-    uint64_t bytes() const { return count_.load() * kSmallBlock + excess_; }  // in which its messages lie
-    Origin origin() const { return {number_, maker_, results_, doing_}; }
+    // In which its messages lie.
+    uint64_t bytes() const { return count_.load() * kSmallBlock + excess_.acquire(); }
+    // Read without a lock, by who then makes sure that the channel was there.
+    Origin origin() const {
+        auto load = [](const auto& value) { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); };
+        return {load(number_),
+                load(maker_),
+                {load(results_.offset), load(results_.generation)},
+                {load(doing_.offset), load(doing_.generation)}};
+    }
     bool full() const { return capacity_ && count_.load() >= capacity_; }
     bool readable() const { return count_.load() > 0 || is_over(); }
     Word& arrivals() { return readers_.word; }

@@ -40,8 +40,7 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
     }
     std::vector<QueueInfo> result;
     for (Offset offset : offsets) {
-        Handle handle{offset, meta(offset).generation()};
-        std::atomic_thread_fence(std::memory_order_acquire);
+        Handle handle{offset, meta(offset).acquire_generation()};
         if (!exists(handle) || meta(offset).kind() != Kind::Channel) continue;
         const Channel& channel = *at<Channel>(offset);
         Origin origin = channel.origin();
@@ -67,7 +66,6 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
             if (!exists(origin.results) || !exists(origin.doing)) continue;
         }
         // Nothing of what was read counts unless the channel was there all the while.
-        std::atomic_thread_fence(std::memory_order_acquire);
         if (!q.number || channel.destroyed.load() || !exists(handle)) continue;
         if (auto w = waiting.find(offset); w != waiting.end()) std::tie(q.getting, q.putting) = w->second;
         result.push_back(q);
