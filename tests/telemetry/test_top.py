@@ -154,9 +154,7 @@ def test_a_lost_node_and_a_counters_rate_are_told() -> None:
 
 
 def test_of_many_processes_that_have_ended_the_newest_are_shown() -> None:
-    ended = [
-        Lifetime(0, "a", number, number, f"p{number}", 0, 0, 1000.0, 1000.0 + number, 0) for number in range(1, 999)
-    ]
+    ended = [Lifetime(0, "a", i, i, f"p{i}", 0, 0, started=1000.0, ended=1000.0 + i, code=0) for i in range(1, 999)]
     rows = TABLES[2].rows(Snapshot(3000.0, RUN, [], ended))
     assert len(rows) == 200
     assert rows[-1].cells[0].text == "p998"
