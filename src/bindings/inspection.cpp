@@ -1,4 +1,4 @@
-// What processes wait for, for `dragon doctor`.
+// What processes wait for, for `dragon doctor`, and how much is in queues, for telemetry.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -63,10 +63,41 @@ nb::list waits() {
     return result;
 }
 
+std::tuple<std::vector<Offset>, uint64_t> find_queues(uint64_t first, uint64_t most) {
+    uint64_t next;
+    auto found = arena().find_queues(first, most, next);
+    return {std::move(found), next};
+}
+
+nb::list queues(const std::vector<Offset>& offsets) {
+    nb::list result;
+    for (const QueueInfo& q : arena().queues(offsets)) {
+        nb::dict d;
+        d["offset"] = q.offset;
+        d["number"] = q.number;
+        d["maker"] = q.maker;
+        d["size"] = q.size;
+        d["taken"] = q.taken;
+        d["bytes"] = q.bytes;
+        d["getting"] = q.getting;
+        d["putting"] = q.putting;
+        if (q.pool) {
+            d["attached"] = q.attached;
+            d["running"] = q.running;
+            d["done"] = q.done;
+        }
+        result.append(d);
+    }
+    return result;
+}
+
 }  // namespace
 
 void bind_inspection(nb::module_& m) {
     m.def("waits", &waits, "What every process of the run waits for, as far as it was noted.");
+    m.def("find_queues", &find_queues, nb::arg("first"), nb::arg("most"),
+          "The offsets of users' queues and pools among so many blocks, and the index to go on with.");
+    m.def("queues", &queues, nb::arg("offsets"), "How much is in those that are there still.");
     m.def(
         "inquire", [](double seconds) { arena().inquire(deadline_after(seconds)); }, nb::arg("seconds"),
         "For that long, have every process that waits call what it gave on_inquiry(), once a second.");

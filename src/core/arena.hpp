@@ -165,6 +165,18 @@ struct WaitInfo {
     std::vector<pid_t> attached;  // the processes that have a handle of it
 };
 
+// A queue of a user's, or the tasks of a pool.
+struct QueueInfo {
+    Offset offset;
+    uint32_t number;
+    uint64_t maker;             // the process that made it, by its id in the run
+    uint64_t size, taken;       // messages: there now, and taken ever
+    uint64_t bytes;             // of shared memory, in which those that are there lie
+    uint32_t getting, putting;  // processes that wait to get, and to put
+    bool pool;
+    uint64_t attached, running, done;  // of a pool: who has it, tasks that run, results that came
+};
+
 inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
 inline constexpr size_t kSlots = 1 << 13;
 
@@ -252,6 +264,13 @@ class Arena {
     std::vector<WaitInfo> waits() const;
     void inquire(Nanoseconds until);  // have waiting processes report themselves, until then
     bool asked() const;
+    // The number of the next queue or pool of a user's on this node: 1, 2, 3 …
+    uint32_t next_queue();
+    // The channels with such a number among `most` of the blocks in which channels lie, from the one with the
+    // index `first` on, and the index to go on with: 0 after the last. Looks only: no lock, no slot.
+    std::vector<Offset> find_queues(uint64_t first, uint64_t most, uint64_t& next) const;
+    // The state of those of them that are there still.
+    std::vector<QueueInfo> queues(const std::vector<Offset>& offsets) const;
 
     // The process whose end is the end of the run: the agent.
     void set_keeper(OwnerId owner);

@@ -120,7 +120,7 @@ struct Header {
     uint64_t magic, id, limit, region;
     std::atomic<uint64_t> number;
     std::atomic<Nanoseconds> inquiry;  // until then somebody asks what waits
-    Word slots_used, slot_hint, keeper;
+    Word slots_used, slot_hint, keeper, queues;
     SharedLock objects;  // held while references to objects change
     Undo undo;
     ClassState classes[kClasses];

@@ -288,6 +288,76 @@ void messages_come_in_order_whatever_their_size() {
     CHECK(blocks() == 1);  // the table of what this process is attached to
 }
 
+Made<Channel> new_queue(const Origin& origin) {
+    auto* a = &arena();
+    return {a->create<Channel>(Kind::Channel, Role::Plain, sizeof(Channel), 0, false, origin), Role::Plain};
+}
+
+void users_queues_are_found_and_counted() {
+    Arena& a = new_arena();
+    std::vector<Made<Channel>> own, users;
+    for (uint32_t i = 1; i <= 100; ++i) {
+        own.push_back(new_channel());
+        users.push_back(new_queue({a.next_queue(), 7, {}, {}}));
+        CHECK(put(*users.back(), i, 240) == Status::Ok);
+    }
+    std::vector<Offset> found;
+    uint64_t next = 0;
+    int steps = 0;
+    do {
+        auto some = a.find_queues(next, 50, next);
+        found.insert(found.end(), some.begin(), some.end());
+        ++steps;
+    } while (next);
+    CHECK(found.size() == 100 && steps > 1);
+    CHECK(put(*users[0], 1, 1000) == Status::Ok && take(*users[0]) == 1);
+    users[1]->destroy(a);
+    users[2].release();
+    auto states = a.queues(found);
+    CHECK(states.size() == 98);
+    CHECK(states[0].number == 1 && states[0].maker == 7 && !states[0].pool);
+    CHECK(states[0].size == 1 && states[0].taken == 1 && states[0].bytes == kDataStart + 1000);
+    CHECK(states[1].number == 4 && states[1].size == 1 && states[1].taken == 0 &&
+          states[1].bytes == kSmallBlock);
+}
+
+void who_waits_at_a_queue_is_counted_until_it_is_killed() {
+    Arena& a = new_arena();
+    auto c = new_queue({a.next_queue(), 7, {}, {}});
+    pid_t child = fork_child([&] {
+        a.begin_wait(c.handle.offset, Purpose::Get, 1, now());
+        CHECK(take(*c) == 0);
+    });
+    while (a.queues({c.handle.offset})[0].getting == 0) sched_yield();
+    kill(child, SIGKILL);
+    status_of(child);
+    a.reap(child);
+    CHECK(a.queues({c.handle.offset})[0].getting == 0);
+}
+
+void looking_at_queues_disturbs_nobody_who_makes_them() {
+    Arena& a = new_arena();
+    auto words = new_words(1);
+    pid_t child = fork_child([&] {
+        for (;;) {
+            auto tasks = new_queue({a.next_queue(), 7, new_channel().handle, new_words(3).handle});
+            CHECK(put(*tasks, 1) == Status::Ok);
+            tasks.release();
+            words->at(0).fetch_add(1);
+        }
+    });
+    while (words->at(0).load() < 1000) {
+        uint64_t next;
+        for (const QueueInfo& q : a.queues(a.find_queues(0, UINT32_MAX, next)))
+            CHECK(q.maker == 7 && q.number > 0 && q.size <= 1 && q.running <= 3);
+    }
+    kill(child, SIGKILL);
+    status_of(child);
+    a.reap(child);
+    uint64_t next;
+    CHECK(a.queues(a.find_queues(0, UINT32_MAX, next)).empty());
+}
+
 void a_full_channel_takes_no_more() {
     new_arena();
     auto c = new_channel(2);
@@ -1437,6 +1507,9 @@ const Test tests[] = {
     TEST(many_freed_large_blocks_give_their_pages_back),
     TEST(threads_never_get_the_same_block),
     TEST(messages_come_in_order_whatever_their_size),
+    TEST(users_queues_are_found_and_counted),
+    TEST(who_waits_at_a_queue_is_counted_until_it_is_killed),
+    TEST(looking_at_queues_disturbs_nobody_who_makes_them),
     TEST(a_full_channel_takes_no_more),
     TEST(an_empty_channel_times_out),
     TEST(every_message_reaches_one_reader),

@@ -74,10 +74,13 @@ class RemoteObjects:
         self._note_contact(caller, node_of(name))
         return self._cluster.outboxes.open(caller, as_name(name))
 
-    def make_channel(self, caller: int, descriptors: list[int], node: int, capacity: int) -> asyncio.Future[Name]:
+    def make_channel(
+        self, caller: int, descriptors: list[int], node: int, capacity: int, maker: int
+    ) -> asyncio.Future[Name]:
         """Make a channel on another node; it lives until the caller is attached."""
         return then(
-            self._links.call(node, "make_channel", {"node": self._cluster.index, "capacity": capacity}), value_of
+            self._links.call(node, "make_channel", {"node": self._cluster.index, "capacity": capacity, "maker": maker}),
+            value_of,
         )
 
     def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:

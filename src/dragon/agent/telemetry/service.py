@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dragon.agent.server import Agent
     from dragon.agent.telemetry.history import History, Record
     from dragon.agent.telemetry.sampler import Sampler
-    from dragon.agent.telemetry.sources import Source
     from dragon.infrastructure.metrics import Family, RunState
 
 __all__ = ["Telemetry"]
@@ -72,12 +71,14 @@ class Telemetry:
         self.close()
         self._level, self._period = level, period
         self._history = self._history or History()
-        sources = _sources(level)
-        if sources:
+        if level >= 2:
             from dragon.agent.telemetry.sampler import Sampler
+            from dragon.agent.telemetry.sources import sources_of
 
             history = self._history
-            self._sampler = Sampler(sources, self._period, lambda: see(self._agent, history.size), self._store)
+            self._sampler = Sampler(
+                sources_of(level), self._period, lambda: see(self._agent, history.size, level), self._store
+            )
         return [level]
 
     def stop(self) -> list[int]:
@@ -101,7 +102,7 @@ class Telemetry:
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
-        told = {"host": self._agent.host_name, **(tags or {})}
+        told = tuple(sorted({"host": self._agent.host_name, **(tags or {})}.items()))
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
         self._history.add(name, told, Kind(kind), when, value)
@@ -142,7 +143,7 @@ class Telemetry:
             return []
         from dragon.agent.telemetry.exposition import families
 
-        return families(self._history, oldest=time.time() - _STALE * self._period)
+        return families(self._history, time.time(), _STALE * self._period)
 
     # ---- the agent
 
@@ -154,22 +155,6 @@ class Telemetry:
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler
-        now = time.time()
+        add, host, now = self._history.add, ("host", self._agent.host_name), time.time()
         for sample in samples:
-            tags = {"host": self._agent.host_name, **sample.tags}
-            self._history.add(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
-
-
-def _sources(level: int) -> list[Source]:
-    if level < 2:
-        return []
-    from dragon.agent.telemetry.gpus import gpu_source
-    from dragon.agent.telemetry.sources import CoreSource, GroupSource, NodeSource, ProcessSource
-
-    found: list[Source] = [NodeSource()]
-    gpus = gpu_source() if level >= 3 else None
-    if gpus is not None:
-        found.append(gpus)
-    if level >= 4:
-        found += [CoreSource(), ProcessSource(), GroupSource()]
-    return found
+            add(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
