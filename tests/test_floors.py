@@ -20,6 +20,7 @@ FLOORS = {
     "telemetry": 4,
     "web": 2,
     "launcher": 5,
+    "top": 5,
     "workflows": 5,
     "cli": 6,
 }

@@ -34,6 +34,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon kill RUN                   end a run, and all that belongs to it
   dragon ddict ls|stat|dump|load    your runs' distributed dictionaries, and files of what is in them
   dragon plan [--json] PROG ...     run it, and print which process ran where
+  dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
   dragon dashboard [RUN]            a page to look at a run: charts, processes, a timeline
   dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
@@ -125,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["dashboard"], ["grafana"]):
+    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["dashboard"], ["grafana"], ["top"]):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan
