@@ -19,7 +19,7 @@ void report_myself() {
 namespace {
 
 const char* name_of(Purpose purpose) {
-    static const char* const names[] = {"", "get", "put", "read", "join", "acquire", "wait"};
+    static const char* const names[] = {"", "get", "put", "read", "join", "acquire", "wait", "task"};
     auto i = static_cast<size_t>(purpose);
     return i < std::size(names) ? names[i] : "";
 }
@@ -63,6 +63,15 @@ nb::list waits() {
     return result;
 }
 
+nb::tuple take_spans(uint64_t next) {
+    uint64_t lost;
+    nb::list spans;
+    for (const SpanInfo& s : arena().take_spans(next, lost))
+        spans.append(
+            nb::make_tuple(s.pid, s.thread, name_of(s.purpose), name_of(s.kind), s.what, s.start, s.end));
+    return nb::make_tuple(spans, next, lost);
+}
+
 std::tuple<std::vector<Offset>, uint64_t> find_queues(uint64_t first, uint64_t most) {
     uint64_t next;
     auto found = arena().find_queues(first, most, next);
@@ -95,6 +104,19 @@ nb::list queues(const std::vector<Offset>& offsets) {
 
 void bind_inspection(nb::module_& m) {
     m.def("waits", &waits, "What every process of the run waits for, as far as it was noted.");
+    m.def(
+        "trace", [](bool on) { arena().trace(on); }, nb::arg("on"),
+        "Note waits when they are over, or no longer.");
+    m.def(
+        "begin_span", [] { return arena().tracing() ? now() : Nanoseconds{0}; },
+        "The time now, for note_task(), while the run is traced; 0 otherwise.");
+    m.def(
+        "note_task",
+        [](uint64_t which, Nanoseconds start) {
+            arena().note_span(which, Purpose::Task, thread_id(), start);
+        },
+        nb::arg("which"), nb::arg("start"), "Note a task that this thread has done since then.");
+    m.def("take_spans", &take_spans, nb::arg("next"), "What was noted since the last call, for telemetry.");
     m.def("find_queues", &find_queues, nb::arg("first"), nb::arg("most"),
           "The offsets of users' queues and pools among so many blocks, and the index to go on with.");
     m.def("queues", &queues, nb::arg("offsets"), "How much is in those that are there still.");

@@ -156,7 +156,8 @@ struct SlotInfo {
 };
 
 // What the waiting process would do. None: nobody waits there.
-enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait };
+// Or what it did besides waiting: a task of a pool.
+enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait, Task };
 
 struct WaitInfo {
     pid_t pid;
@@ -166,6 +167,16 @@ struct WaitInfo {
     Kind kind;  // Free or Data where the object is gone
     Nanoseconds since;
     std::vector<pid_t> attached;  // the processes that have a handle of it
+};
+
+// A wait that is over, or something that was noted. `what` is the object, or what the process gave.
+struct SpanInfo {
+    pid_t pid;
+    uint64_t thread;
+    Purpose purpose;
+    Kind kind;
+    uint64_t what;
+    Nanoseconds start, end;
 };
 
 // A queue of a user's, or the tasks of a pool.
@@ -182,6 +193,7 @@ struct QueueInfo {
 
 inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
 inline constexpr size_t kSlots = 1 << 13;
+inline constexpr size_t kSpans = 1 << 14;
 
 struct Header;
 struct Slot;
@@ -267,6 +279,13 @@ class Arena {
     std::vector<WaitInfo> waits() const;
     void inquire(Nanoseconds until);  // have waiting processes report themselves, until then
     bool asked() const;
+    // While it is on, waits are noted when they are over, and what processes note besides.
+    void trace(bool on);
+    bool tracing() const;
+    void note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start);
+    // What was noted from number `next` on, which becomes that of the next call. Spans that others have taken
+    // the place of meanwhile are counted in `lost`.
+    std::vector<SpanInfo> take_spans(uint64_t& next, uint64_t& lost) const;
     // The number of the next queue or pool of a user's on this node: 1, 2, 3 …
     uint32_t next_queue();
     // The channels with such a number among `most` of the blocks in which channels lie, from the one with the

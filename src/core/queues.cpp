@@ -33,7 +33,7 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
             uint64_t what = w.what.load(std::memory_order_relaxed);
             if (!what) continue;
             auto purpose = static_cast<Purpose>(what >> Wait::kPurposeShift);
-            auto& [getting, putting] = waiting[what & ((uint64_t{1} << Wait::kPurposeShift) - 1)];
+            auto& [getting, putting] = waiting[what & Wait::kObject];
             getting += purpose == Purpose::Get || purpose == Purpose::Read;
             putting += purpose == Purpose::Put;
         }

@@ -266,6 +266,22 @@ class _Wait(TypedDict):
     value: NotRequired[int]  # of a semaphore
     is_set: NotRequired[bool]  # an event
 
+def trace(on: bool) -> None:
+    """From now on note waits of 10 us and more when they are over, and what note_task() is called with; or no more."""
+
+def begin_span() -> int:
+    """The time now, in nanoseconds of the monotonic clock, while the run is traced; 0 otherwise."""
+
+def note_task(which: int, start: int) -> None:
+    """Note a task, known by that number (below 2**56), that this thread has done since then."""
+
+def take_spans(next: int) -> tuple[list[tuple[int, int, str, str, int, int, int]], int, int]:
+    """What was noted from the number `next` on, the number of the next call, and how many came too fast to be seen.
+
+    Each is: process id, thread, purpose, kind of object, its offset or the number of the task, start and end in
+    nanoseconds of the monotonic clock. The newest 16,384 are kept.
+    """
+
 def waits() -> list[_Wait]:
     """What every process of the run waits for, as far as it was noted. Also for a process that is none of the run's."""
 

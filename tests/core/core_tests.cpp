@@ -991,6 +991,64 @@ void what_a_process_waits_for_is_seen_from_outside() {
     CHECK(a.waits().empty());
 }
 
+void waits_and_tasks_are_noted_while_the_run_is_traced() {
+    Arena& a = new_arena();
+    auto channel = new_channel();
+    uint64_t next = 0, lost;
+    auto wait_for = [&](Nanoseconds duration) {
+        a.end_wait(a.begin_wait(channel.handle.offset, Purpose::Get, 7, now() - duration));
+    };
+    wait_for(50'000);
+    CHECK(a.take_spans(next, lost).empty());
+    a.trace(true);
+    wait_for(50'000);
+    wait_for(0);  // too short to be seen in a trace
+    a.note_span(3, Purpose::Task, 8, now() - 20'000);
+    std::vector<SpanInfo> spans = a.take_spans(next, lost);
+    CHECK(spans.size() == 2 && lost == 0);
+    CHECK(spans[0].pid == getpid() && spans[0].thread == 7 && spans[0].purpose == Purpose::Get);
+    CHECK(spans[0].what == channel.handle.offset && spans[0].kind == Kind::Channel);
+    CHECK(spans[0].end - spans[0].start >= 50'000);
+    CHECK(spans[1].what == 3 && spans[1].purpose == Purpose::Task && spans[1].thread == 8);
+    CHECK(a.take_spans(next, lost).empty());
+    a.trace(false);
+    wait_for(50'000);
+    CHECK(a.take_spans(next, lost).empty() && lost == 0);
+}
+
+void of_more_spans_than_are_kept_the_newest_are_told() {
+    Arena& a = new_arena();
+    a.trace(true);
+    for (uint64_t i = 0; i < kSpans + 100; ++i) a.note_span(i, Purpose::Task, 1, now() - 20'000);
+    uint64_t next = 0, lost;
+    std::vector<SpanInfo> spans = a.take_spans(next, lost);
+    CHECK(lost == 100 && spans.size() == kSpans && next == kSpans + 100);
+    CHECK(spans.front().what == 100 && spans.back().what == kSpans + 99);
+}
+
+void processes_note_spans_while_others_are_read() {
+    Arena& a = new_arena();
+    a.trace(true);
+    constexpr uint64_t kEach = 20'000;
+    std::vector<pid_t> children;
+    for (uint64_t which : {1, 2})
+        children.push_back(fork_child([&] {
+            for (uint64_t i = 0; i < kEach; ++i) a.note_span(which, Purpose::Task, which, now() - 20'000);
+        }));
+    uint64_t next = 0, lost, all_lost = 0, seen = 0;
+    auto take = [&] {
+        for (const SpanInfo& s : a.take_spans(next, lost)) {
+            CHECK(s.what == s.thread && s.end > s.start && s.purpose == Purpose::Task);
+            ++seen;
+        }
+        all_lost += lost;
+    };
+    for (int i = 0; i < 1000; ++i) take();
+    for (pid_t child : children) join_child(child);
+    take();
+    CHECK(seen + all_lost == 2 * kEach);
+}
+
 void each_of_a_few_threads_notes_its_own_wait() {
     Arena& a = new_arena();
     auto one = new_channel(), two = new_channel();
@@ -1542,6 +1600,9 @@ const Test tests[] = {
     TEST(a_process_that_died_twice_over_is_reaped_once),
     TEST(threads_attach_and_release_at_the_same_time),
     TEST(what_a_process_waits_for_is_seen_from_outside),
+    TEST(waits_and_tasks_are_noted_while_the_run_is_traced),
+    TEST(of_more_spans_than_are_kept_the_newest_are_told),
+    TEST(processes_note_spans_while_others_are_read),
     TEST(each_of_a_few_threads_notes_its_own_wait),
     TEST(what_a_dead_process_waited_for_goes_with_it),
     TEST(who_waits_learns_that_somebody_asks),
