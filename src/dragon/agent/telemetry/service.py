@@ -12,10 +12,11 @@ from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
     from dragon.agent.telemetry.exposition import Family
-    from dragon.agent.telemetry.history import History, Record
+    from dragon.agent.telemetry.history import History
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.seen import Seen
     from dragon.agent.telemetry.sources import Source
+    from dragon.infrastructure.series import Record
 
 __all__ = ["Telemetry"]
 
