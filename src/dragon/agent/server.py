@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvloop
@@ -35,6 +36,7 @@ from dragon.runtime.run import Run
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
+    from dragon.agent.telemetry.recorder import Recorder
 
 __all__ = ["Agent"]
 
@@ -130,7 +132,7 @@ class Agent:
         self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.shards = Shards(self.run, self.cluster)
-        self.telemetry = Telemetry(host_name, partial(see, self), partial(lifetimes, self))
+        self.telemetry = Telemetry(host_name, partial(see, self), partial(lifetimes, self), self._record)
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)
@@ -139,6 +141,11 @@ class Agent:
 
             self._endpoint = self.loop.create_task(open_endpoint(partial(page_of, self)))
         self.clients = Clients(self._requests, self.handle)
+
+    def _record(self, directory: Path) -> Recorder:
+        from dragon.agent.telemetry.recorder import open_recorder
+
+        return open_recorder(self, directory)
 
     def _sweep(self) -> None:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
@@ -233,6 +240,8 @@ class Agent:
 
     async def _finish(self) -> None:
         if hasattr(self, "spawner"):
+            if hasattr(self, "telemetry") and self.telemetry.recording:
+                self.spawner.catch_up()  # what has ended did so by itself, and with an exit code
             self.spawner.close()
         try:
             gone = os.pidfd_open(self.zygote)
@@ -249,7 +258,7 @@ class Agent:
             for pid in children:
                 os.waitpid(pid, 0)
         if hasattr(self, "streams"):
-            self.telemetry.close()
+            await self.telemetry.finish()
             self.jobs.close()
             self.streams.drain()
         if self.cluster is not None:

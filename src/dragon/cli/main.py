@@ -84,14 +84,20 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
         metavar="LEVEL",
-        help="what to measure while the program runs: 0 nothing (the default), 1 the program's own metrics, 2 nodes, "
-        "3 GPUs, 4 processes too",
+        help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
+        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too",
     )
     telemetry.add_argument(
         "--telemetry-port",
         type=_port,
         metavar="PORT",
         help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
+    )
+    telemetry.add_argument(
+        "--telemetry",
+        metavar="DIR",
+        help="write what is measured to files in this directory, at level 4 unless another is given; "
+        "`dragon report DIR` makes a page of them",
     )
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     result.add_argument("program", nargs="?", metavar="PROG", help="a Python program or an executable")
@@ -131,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[parameters.LOG_LEVEL] = level
     if arguments.strict:
         os.environ[parameters.STRICT] = "1"
+    _set_telemetry_directory(arguments.telemetry)
     if arguments.telemetry_level is not None:
         os.environ[parameters.TELEMETRY_LEVEL] = str(arguments.telemetry_level)
     if arguments.telemetry_port is not None:
@@ -143,6 +150,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine.tell(machine.answers(arguments))
     code = _run(command, arguments)
     return 128 - code if code < 0 else code
+
+
+def _set_telemetry_directory(given: str | None) -> None:
+    """Have telemetry be recorded; other nodes are in other folders, and are told the whole path."""
+    if given is not None:
+        import importlib.util
+
+        if importlib.util.find_spec("pyarrow") is None:
+            parser().error("--telemetry needs pyarrow: pip install 'dragon-runtime[telemetry]'")
+        os.environ[parameters.TELEMETRY_DIRECTORY] = given
+    directory = parameters.telemetry_directory()
+    if directory is not None:
+        os.environ[parameters.TELEMETRY_DIRECTORY] = str(directory)
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ class RunInfo(msgspec.Struct):
     """What a process needs in order to join a run of this node, and what the run is called.
 
     Without a front end the owner is the user's program itself. The nodes of a run share its name, which is empty
-    where there is only one.
+    where there is only one, and the time at which it started, in seconds since 1970.
     """
 
     owner: Owner
@@ -61,6 +61,7 @@ class RunInfo(msgspec.Struct):
     command: str = ""
     node: int = 0
     name: str = ""
+    started: float = 0.0
     front_end: FrontEnd | None = None
 
     def write(self, folder: Path) -> None:
@@ -69,6 +70,10 @@ class RunInfo(msgspec.Struct):
         temporary.write_bytes(msgspec.json.encode(self))
         temporary.chmod(0o600)
         temporary.rename(folder / _INFO)
+
+    def name_in(self, folder: Path) -> str:
+        """What the run is called; one of a single node after its folder."""
+        return self.name or folder.name.rpartition("-")[2]
 
     @classmethod
     def read(cls, folder: Path) -> RunInfo:

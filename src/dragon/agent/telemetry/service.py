@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from dragon.infrastructure import parameters
@@ -13,6 +14,7 @@ from dragon.runtime.log import runtime_log
 if TYPE_CHECKING:
     from dragon.agent.telemetry.exposition import Family
     from dragon.agent.telemetry.history import History
+    from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.seen import Seen
     from dragon.agent.telemetry.sources import Source
@@ -29,21 +31,28 @@ class Telemetry:
     """Begins at the level that the environment says, 0 where it says none.
 
     `look` gives the processes, the groups and the shared memory of the moment, given the size of the history;
-    `lifetimes` the processes that live or have ended since a time.
+    `lifetimes` the processes that live or have ended since a time. What there is to tell is also recorded where the
+    environment says so; `record` begins that.
     """
 
     OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families", "lifetimes"}
 
     def __init__(
-        self, host_name: str, look: Callable[[int], Seen], lifetimes: Callable[[float], list[Lifetime]]
+        self,
+        host_name: str,
+        look: Callable[[int], Seen],
+        lifetimes: Callable[[float], list[Lifetime]],
+        record: Callable[[Path], Recorder],
     ) -> None:
         self._host_name = host_name
         self._look = look
         self._lifetimes = lifetimes
+        self._record = record
         self._level = 0
         self._period = 1.0
         self._history: History | None = None
         self._sampler: Sampler | None = None
+        self._recorder: Recorder | None = None
         try:
             level = parameters.telemetry_level()
             if level:
@@ -68,6 +77,9 @@ class Telemetry:
         self.close()
         self._level, self._period = level, period
         self._history = self._history or History()
+        directory = parameters.telemetry_directory()
+        if directory is not None and self._recorder is None:
+            self._recorder = self._record(directory)
         sources = _sources(level)
         if sources:
             from dragon.agent.telemetry.sampler import Sampler
@@ -100,7 +112,7 @@ class Telemetry:
         told = {"host": self._host_name, **(tags or {})}
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
-        self._history.add(name, told, Kind(kind), when, value)
+        self._keep(name, told, Kind(kind), when, value)
 
     def names(self) -> list[str]:
         """The metrics of which this node has values."""
@@ -134,6 +146,17 @@ class Telemetry:
 
     # ---- the agent
 
+    @property
+    def recording(self) -> bool:
+        """Whether it is written to files."""
+        return self._recorder is not None
+
+    async def finish(self) -> None:
+        """The run is over: measure no more, and write what is left."""
+        self.close()
+        if self._recorder is not None:
+            await self._recorder.close()
+
     def close(self) -> None:
         """Measure no more."""
         if self._sampler is not None:
@@ -145,7 +168,13 @@ class Telemetry:
         now = time.time()
         for sample in samples:
             tags = {"host": self._host_name, **sample.tags}
-            self._history.add(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
+            self._keep(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
+
+    def _keep(self, name: str, tags: dict[str, str], kind: Kind, when: float, value: float) -> None:
+        assert self._history is not None
+        self._history.add(name, tags, kind, when, value)
+        if self._recorder is not None:
+            self._recorder.add(when, name, tags, kind, value)
 
 
 def _sources(level: int) -> list[Source]:

@@ -1,0 +1,107 @@
+"""A file of record batches that is readable at any moment, and becomes a Parquet file in the end."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet
+
+from dragon.infrastructure.recordings import PARQUET, STREAM, whole_batches
+
+__all__ = ["StreamFile"]
+
+_CHUNK = 2**18  # rows that are sorted at a time
+_ROW_GROUP = 2**14  # rows; few metrics are in one, so that a question reads few of them
+_UNFINISHED = ".unfinished"
+_ZSTD = pa.Codec.is_available("zstd")
+
+
+class StreamFile:
+    """A new Arrow IPC stream in a folder, `stem` being its name; each batch is in the file when `write` returns.
+
+    All methods raise OSError; what was not written whole is cut off again, and the file may be written to afterwards.
+    """
+
+    def __init__(self, folder: Path, stem: str, schema: Any) -> None:
+        self._path = _free(folder, stem)
+        self._schema = schema
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._size = 0
+        self._memory = io.BytesIO()
+        options = pa.ipc.IpcWriteOptions(compression="zstd" if _ZSTD else None)
+        self._stream = pa.ipc.new_stream(self._memory, schema, options=options)  # which begins with the schema
+
+    def write(self, columns: list[list[Any]]) -> None:
+        """Append rows, given as columns."""
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        begin = self._memory.tell()
+        self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
+        try:
+            self._append(self._memory.getvalue())
+            begin = 0
+        finally:
+            self._memory.seek(begin)  # the schema stays until it is in the file
+            self._memory.truncate()
+
+    def _append(self, data: bytes) -> None:
+        if os.fstat(self._fd).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the file was removed while it was written", str(self._path))
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
+
+    def finish(self, order: list[str]) -> None:
+        """Close it and make it a Parquet file, whose rows are in that order of columns as far as memory allows."""
+        self.close()
+        target = self._path.with_suffix(PARQUET)
+        temporary = self._path.with_suffix(PARQUET + _UNFINISHED)
+        try:
+            with pa.parquet.ParquetWriter(temporary, self._schema, compression="zstd" if _ZSTD else "none") as writer:
+                for table in _chunks(self._path):
+                    keys = [(name, "ascending") for name in order]
+                    indices = pa.compute.sort_indices(table, sort_keys=keys)
+                    writer.write_table(table.take(indices), row_group_size=_ROW_GROUP)
+            temporary.rename(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._path.unlink()
+
+    def close(self) -> None:
+        """Leave it as a stream."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _chunks(path: Path) -> Iterator[Any]:
+    """A stream as tables of a size that can be sorted."""
+    batches: list[Any] = []
+    for batch in whole_batches(path):
+        batches.append(batch)
+        if sum(one.num_rows for one in batches) >= _CHUNK:
+            yield pa.Table.from_batches(batches)
+            batches = []
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def _free(folder: Path, stem: str) -> Path:
+    """A name that no file has: one hour may come twice where a clock is set back."""
+    count = 1
+    while True:
+        path = folder / (f"{stem}{STREAM}" if count == 1 else f"{stem}.{count}{STREAM}")
+        if not (path.exists() or path.with_suffix(PARQUET).exists()):
+            return path
+        count += 1
