@@ -5,20 +5,17 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.parquet
 
-from dragon.infrastructure.recordings import PARQUET, STREAM, whole_batches
+from dragon.infrastructure.recordings import PARQUET, STREAM
 
 __all__ = ["StreamFile"]
 
-_CHUNK = 2**18  # rows that are sorted at a time
-_ROW_GROUP = 2**14  # rows; few metrics are in one, so that a question reads few of them
 _UNFINISHED = ".unfinished"
 _ZSTD = pa.Codec.is_available("zstd")
 
@@ -62,39 +59,26 @@ class StreamFile:
             raise
         self._size += len(data)
 
-    def finish(self, order: list[str]) -> None:
-        """Close it and make it a Parquet file, whose rows are in that order of columns as far as memory allows."""
+    def finish(self, tables: Callable[[Path], Iterator[Any]]) -> None:
+        """Close it and make it a Parquet file, of the rows that `tables` reads of it."""
         self.close()
         target = self._path.with_suffix(PARQUET)
         temporary = self._path.with_suffix(PARQUET + _UNFINISHED)
         try:
             with pa.parquet.ParquetWriter(temporary, self._schema, compression="zstd" if _ZSTD else "none") as writer:
-                for table in _chunks(self._path):
-                    keys = [(name, "ascending") for name in order]
-                    indices = pa.compute.sort_indices(table, sort_keys=keys)
-                    writer.write_table(table.take(indices), row_group_size=_ROW_GROUP)
+                for table in tables(self._path):
+                    writer.write_table(table)
             temporary.rename(target)
         finally:
             temporary.unlink(missing_ok=True)
         self._path.unlink()
+        pa.default_memory_pool().release_unused()
 
     def close(self) -> None:
         """Leave it as a stream."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _chunks(path: Path) -> Iterator[Any]:
-    """A stream as tables of a size that can be sorted."""
-    batches: list[Any] = []
-    for batch in whole_batches(path):
-        batches.append(batch)
-        if sum(one.num_rows for one in batches) >= _CHUNK:
-            yield pa.Table.from_batches(batches)
-            batches = []
-    if batches:
-        yield pa.Table.from_batches(batches)
 
 
 def _free(folder: Path, stem: str) -> Path:

@@ -131,7 +131,9 @@ class Writer:
         file, self._samples = self._samples, None
         self._numbers.clear()
         if file is not None:
-            file.finish(["metric", "series", "time"])
+            from dragon.agent.telemetry.ordering import ordered_samples
+
+            file.finish(ordered_samples)
 
     def _write_lifetimes(self, lifetimes: list[Lifetime]) -> None:
         if lifetimes and self._made:
@@ -143,7 +145,9 @@ class Writer:
     def _finish_lifetimes(self) -> None:
         file, self._lifetimes = self._lifetimes, None
         if file is not None:
-            file.finish(["puid"])
+            from dragon.agent.telemetry.ordering import as_written
+
+            file.finish(as_written)
 
     def _new(self, stem: str, schema: Any) -> StreamFile:
         from dragon.agent.telemetry.stream_file import StreamFile
