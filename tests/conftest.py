@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from dragon.infrastructure.node_desc import NodeDescriptor
 
 MARK = "DRAGON_TEST_MARK"
-pytest_plugins = ["peers.mpi", "peers.pods", "peers.ray", "peers.simulated", "peers.slurm", "peers.ssh"]
+pytest_plugins = [
+    "peers.browser",
+    "peers.mpi",
+    "peers.pods",
+    "peers.prometheus",
+    "peers.ray",
+    "peers.simulated",
+    "peers.slurm",
+    "peers.ssh",
+]
 
 
 @dataclass

@@ -18,7 +18,9 @@ FLOORS = {
     "native": 4,
     "mpbridge": 4,
     "telemetry": 4,
+    "web": 2,
     "launcher": 5,
+    "top": 5,
     "workflows": 5,
     "cli": 6,
 }

@@ -45,7 +45,7 @@ _VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 # What all nodes answer, each with a list.
-_TELEMETRY = ("start", "stop", "names", "query", "lifetimes")
+_TELEMETRY = ("start", "stop", "names", "query", "lifetimes", "families")
 _EVERYWHERE = {f"telemetry.{name}" for name in _TELEMETRY} | {"registry.processes"}
 
 
@@ -153,7 +153,7 @@ class Cluster:
             "input": self.head.input,
             "written": self.output.written,
             "lost": self._on_lost,
-            "metrics": lambda number: self._soon(self._tell_metrics(number)),
+            "ask": lambda **question: self._soon(self._answer(**question)),
             "clear": lambda: self._soon(self._clear()),
             "end": self._agent.end,
         }
@@ -208,9 +208,9 @@ class Cluster:
         """The answer of another node, if this one has none of its own."""
         if operation in _EVERYWHERE:
             return asyncio.ensure_future(self._of_all(operation, arguments))
-        if operation.startswith("registry.") and isinstance(arguments["identifier"], str):
+        if isinstance(arguments.get("identifier"), str):
             return asyncio.ensure_future(self._find(operation, arguments))
-        if operation.startswith("registry."):
+        if "identifier" in arguments:
             node = node_of_puid(arguments["identifier"])
         elif operation.startswith("groups.") and "number" in arguments:
             node = self._agent.groups.home_of(arguments["number"])
@@ -253,10 +253,14 @@ class Cluster:
                 raise answer
         return [each for answer in answers if not isinstance(answer, BaseException) for each in answer]
 
-    async def _tell_metrics(self, number: int) -> None:
-        from dragon.agent.telemetry.endpoint import page_of
-
-        self._control.send("metrics", number=number, page=await page_of(self._agent))
+    async def _answer(self, number: int, operation: str, arguments: dict[str, Any]) -> None:
+        """Answer what the front end has asked."""
+        try:
+            value = await self._agent.ask(operation, arguments)
+        except Exception as error:
+            self._control.send("answer", number=number, error=str(error))
+        else:
+            self._control.send("answer", number=number, value=value)
 
     async def _find(self, operation: str, arguments: dict[str, Any]) -> Any:
         """The answer of the node that has a process of that name."""

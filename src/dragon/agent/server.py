@@ -8,10 +8,9 @@ import select
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 import uvloop
 
 from dragon import _core
@@ -24,19 +23,16 @@ from dragon.agent.report import report
 from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
-from dragon.agent.telemetry.lifetimes import lifetimes
-from dragon.agent.telemetry.seen import see
 from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
-from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run import Run
+from dragon.web import serving
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
-    from dragon.agent.telemetry.recorder import Recorder
 
 __all__ = ["Agent"]
 
@@ -75,8 +71,13 @@ class Agent:
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the run ends, then leave nothing behind, whatever happened."""
+        uvloop.run(self._serve_and_leave())
+        raise AssertionError("an agent that has left goes on")
+
+    async def _serve_and_leave(self) -> NoReturn:
+        # From within the loop, which takes its handlers of signals with it: a terminal that is closed sends two.
         try:
-            uvloop.run(self._serve())
+            await self._serve()
         except Exception:
             log.exception("the agent failed; the run ends")
             self._code = 1
@@ -132,20 +133,13 @@ class Agent:
         self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.shards = Shards(self.run, self.cluster)
-        self.telemetry = Telemetry(host_name, partial(see, self), partial(lifetimes, self), self._record)
+        self.telemetry = Telemetry(self)
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)
-        elif os.environ.get(parameters.TELEMETRY_PORT):
-            from dragon.agent.telemetry.endpoint import open_endpoint, page_of
-
-            self._endpoint = self.loop.create_task(open_endpoint(partial(page_of, self)))
+        elif serving.is_wanted():
+            self._server = self.loop.create_task(serving.open_server(self.ask))
         self.clients = Clients(self._requests, self.handle)
-
-    def _record(self, directory: Path) -> Recorder:
-        from dragon.agent.telemetry.recorder import open_recorder
-
-        return open_recorder(self, directory)
 
     def _sweep(self) -> None:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
@@ -182,8 +176,7 @@ class Agent:
     def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "exited":
             self.streams.catch_up(event["puid"])
-            tail = self.streams.tails.pop(event["puid"], b"").decode(errors="replace").strip()
-            self._tell("exited", {**event, "text": tail})
+            self._tell("exited", {**event, "text": self.streams.errors.pop(event["puid"])})
         else:
             self._tell(kind, {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")})
 
@@ -230,6 +223,11 @@ class Agent:
         if descriptors:
             arguments["descriptors"] = descriptors
         return getattr(served, name)(**arguments)
+
+    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """What a process would be answered, as plain data."""
+        answer = self.handle(os.getpid(), operation, arguments, [])
+        return msgspec.to_builtins(await answer if isinstance(answer, asyncio.Future) else answer)
 
     # ---- the end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,10 @@ from dragon.agent.output import Output
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 
-__all__ = ["Lines", "Sink", "ToChannel", "ToDescriptor", "ToDistantChannel", "ToFrontEnd"]
+__all__ = ["Lines", "Sink", "Tails", "ToChannel", "ToDescriptor", "ToDistantChannel", "ToFrontEnd"]
 
 _TAIL = 4096
+_MOST_TAILS = 1000
 _MOST_UNDER_WAY = 1000  # lines
 _PATIENCE = 0.05
 _MOST_UNREAD = 250_000  # lines
@@ -144,10 +146,34 @@ class ToFrontEnd(Sink):
         self.output.write(self.number, data)
 
 
-class Lines(Sink):
-    """Output with a label before every line if asked for, and with its end kept if that is asked for."""
+class Tails:
+    """The end of what each of the newest processes wrote, by puid."""
 
-    def __init__(self, target: Sink, label: str, tails: dict[int, bytes] | None, puid: int) -> None:
+    def __init__(self) -> None:
+        self._tails: OrderedDict[int, bytes] = OrderedDict()
+
+    def add(self, puid: int, data: bytes) -> None:
+        """A process wrote something; the one that has been silent for the longest time is forgotten for it."""
+        self._tails[puid] = (self._tails.get(puid, b"") + data)[-_TAIL:]
+        self._tails.move_to_end(puid)
+        if len(self._tails) > _MOST_TAILS:
+            self._tails.popitem(last=False)
+
+    def of(self, puid: int) -> str:
+        """As text, empty where there is none."""
+        return self._tails.get(puid, b"").decode(errors="replace").strip()
+
+    def pop(self, puid: int) -> str:
+        """The same, and forget it."""
+        text = self.of(puid)
+        self._tails.pop(puid, None)
+        return text
+
+
+class Lines(Sink):
+    """Output with a label before every line if asked for, its end being kept in all of `tails`."""
+
+    def __init__(self, target: Sink, label: str, tails: list[Tails], puid: int) -> None:
         self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
         # At one terminal the lines of processes of several nodes stay whole.
         self.by_line = bool(label) or isinstance(target, ToFrontEnd)
@@ -161,8 +187,8 @@ class Lines(Sink):
         self.target.when_there_is_room(callback)
 
     def write(self, data: bytes) -> None:
-        if self.tails is not None:
-            self.tails[self.puid] = (self.tails.get(self.puid, b"") + data)[-_TAIL:]
+        for tails in self.tails:
+            tails.add(self.puid, data)
         if self.label:
             data = b"".join(self.label + line for line in data.splitlines(keepends=True))
         self.target.write(data)

@@ -13,7 +13,7 @@ from typing import Any
 from dragon import _core
 from dragon.agent.distant import Call, DistantChannel
 from dragon.agent.output import Output
-from dragon.agent.sinks import Lines, Sink, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
+from dragon.agent.sinks import Lines, Sink, Tails, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.remote import node_of
@@ -34,7 +34,8 @@ class Streams:
         self._node = node
         self._host_name = host_name
         self._readers: dict[tuple[int, int], _Reader] = {}
-        self.tails: dict[int, bytes] = {}  # the end of what a group's member wrote to stderr, by puid
+        self.errors = Tails()  # what members of groups wrote to stderr
+        self.outputs = Tails()  # what all processes wrote to both streams
         self._output: Output | None = None
         self._call: Call | None = None
 
@@ -67,7 +68,8 @@ class Streams:
             sink = ToChannel(channel)
         else:
             label = self._label(puid, name, number)
-            sink = Lines(self._target(number, descriptors), label, self.tails if group and number == 2 else None, puid)
+            tails = [self.outputs, self.errors] if group and number == 2 else [self.outputs]
+            sink = Lines(self._target(number, descriptors), label, tails, puid)
         self._readers[puid, number] = _Reader(self.loop, descriptors[0], sink, lambda: self._done(puid, number))
 
     def _target(self, number: int, descriptors: list[int]) -> Sink:

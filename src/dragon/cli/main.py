@@ -34,6 +34,9 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon kill RUN                   end a run, and all that belongs to it
   dragon ddict ls|stat|dump|load    your runs' distributed dictionaries, and files of what is in them
   dragon plan [--json] PROG ...     run it, and print which process ran where
+  dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
+  dragon dashboard [RUN]            a page to look at a run: charts, processes, a timeline
+  dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
@@ -99,6 +102,12 @@ def parser() -> argparse.ArgumentParser:
         help="write what is measured to files in this directory, at level 4 unless another is given; "
         "`dragon report DIR` makes a page of them",
     )
+    telemetry.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve a page to look at the run, on this machine; stderr says where. Measures at level 4 unless -T says "
+        "otherwise; the port is that of --telemetry-port, if given",
+    )
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     result.add_argument("program", nargs="?", metavar="PROG", help="a Python program or an executable")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
@@ -123,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"]):
+    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["dashboard"], ["grafana"], ["top"]):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan
@@ -142,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[parameters.TELEMETRY_LEVEL] = str(arguments.telemetry_level)
     if arguments.telemetry_port is not None:
         os.environ[parameters.TELEMETRY_PORT] = str(arguments.telemetry_port)
+    if arguments.dashboard:
+        os.environ[parameters.DASHBOARD] = "1"
     rest = [word for word in arguments.arguments if word is not None]
     if arguments.module is not None:
         command = [sys.executable, "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]

@@ -67,7 +67,7 @@ def find() -> list[Run]:
             continue  # it begins or ends at this moment
         front_end = info.front_end.process if info.front_end else None
         if any(owner is not None and is_alive(owner) for owner in (info.agent, info.owner, front_end)):
-            name = info.name_in(folder)
+            name = run_folder.run_name(folder, info)
             runs.setdefault(name, Run(name, [])).nodes.append(Node(folder, info))
     for run in runs.values():
         run.nodes.sort(key=lambda node: node.info.node)

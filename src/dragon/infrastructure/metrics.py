@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Literal
 
 import msgspec
 
-__all__ = ["AGGREGATES", "METRICS", "PROCESS_STATES", "Aggregate", "Kind", "Lifetime", "Metric", "Sample"]
+__all__ = [
+    "AGGREGATES",
+    "METRICS",
+    "PROCESS_STATES",
+    "Aggregate",
+    "Family",
+    "Kind",
+    "Lifetime",
+    "Metric",
+    "RunState",
+    "Sample",
+    "exported_name",
+]
 
 Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
 AGGREGATES: tuple[Aggregate, ...] = ("last", "avg", "min", "max", "sum", "count", "dev")
@@ -47,6 +60,27 @@ class Lifetime(msgspec.Struct, frozen=True):
     code: int | None = None
 
 
+class RunState(msgspec.Struct, frozen=True):
+    """A run: its hosts by index of the node, why nodes were lost, and what is measured every `period` seconds."""
+
+    name: str
+    command: str
+    started: float
+    hosts: list[str]
+    lost: dict[int, str]
+    level: int
+    period: float
+
+
+class Family(msgspec.Struct, array_like=True):
+    """A metric as Prometheus has it: name, type and meaning, and the suffix, tags and value of each of its samples."""
+
+    name: str
+    kind: str
+    meaning: str
+    samples: list[tuple[str, dict[str, str], float]] = []
+
+
 class Metric(msgspec.Struct, frozen=True):
     """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`."""
 
@@ -56,6 +90,11 @@ class Metric(msgspec.Struct, frozen=True):
     meaning: str
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
+
+
+def exported_name(text: str) -> str:
+    """A name as Prometheus allows it."""
+    return re.sub(r"^(?=\d)|[^a-zA-Z0-9_:]", "_", text)
 
 
 _PERCENT = 0.01

@@ -11,6 +11,7 @@
 | DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
 | DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
 | DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
+| DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
 
@@ -21,6 +22,7 @@ from pathlib import Path
 
 __all__ = [
     "ARENA_SIZE",
+    "DASHBOARD",
     "LOG_LEVEL",
     "PLAN",
     "POLICY",
@@ -32,6 +34,7 @@ __all__ = [
     "TELEMETRY_PERIOD",
     "TELEMETRY_PORT",
     "arena_limit",
+    "dashboard",
     "parse_size",
     "strict",
     "telemetry_directory",
@@ -51,6 +54,7 @@ TELEMETRY_DIRECTORY = "DRAGON_TELEMETRY_DIRECTORY"
 TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
 TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
 TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
+DASHBOARD = "DRAGON_DASHBOARD"
 
 HIGHEST_TELEMETRY_LEVEL = 5
 SHORTEST_PERIOD = 0.05
@@ -97,9 +101,12 @@ def strict() -> bool:
 
 
 def telemetry_level() -> int:
-    """What is to be measured. Where only the port is given, as much as there is for every node, and where a directory
-    is, all. Raises ValueError."""
-    unsaid = "4" if os.environ.get(TELEMETRY_DIRECTORY) else "2" if os.environ.get(TELEMETRY_PORT) else "0"
+    """What is to be measured. Where that is not said: processes too for files and the dashboard, nodes for Prometheus.
+
+    Raises ValueError.
+    """
+    everything = dashboard() or telemetry_directory() is not None
+    unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) else "0"
     text = os.environ.get(TELEMETRY_LEVEL) or unsaid
     if not text.isdecimal() or int(text) > HIGHEST_TELEMETRY_LEVEL:
         raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to {HIGHEST_TELEMETRY_LEVEL}")
@@ -124,11 +131,14 @@ def telemetry_period() -> float:
     return period
 
 
-def telemetry_port() -> int | None:
-    """The TCP port for Prometheus, 0 for any, None for no such thing. Raises ValueError."""
-    text = os.environ.get(TELEMETRY_PORT)
-    if not text:
-        return None
+def dashboard() -> bool:
+    """Whether the run is to serve its page."""
+    return os.environ.get(DASHBOARD, "") not in ("", "0")
+
+
+def telemetry_port() -> int:
+    """The TCP port at which a run is looked at, 0 for any. Raises ValueError."""
+    text = os.environ.get(TELEMETRY_PORT) or "0"
     if not text.isdecimal() or int(text) > 65535:
         raise ValueError(f"{TELEMETRY_PORT}={text} is not a TCP port")
     return int(text)

@@ -9,7 +9,7 @@ What goes over a control connection, after the membership:
 | lost | index, host_name, reason | a node is gone |
 | input | data | the next piece of the front end's standard input, empty at its end; answers `read` |
 | written | count | so many more bytes of this agent's output have been shown |
-| metrics | number | answer `metrics` |
+| ask | number, operation, arguments | give the `answer` of all agents |
 | clear | | end every process on this node, then say `cleared`: the head process is to be started again |
 | end | | end everything on this node, then say `bye` |
 
@@ -19,7 +19,7 @@ What goes over a control connection, after the membership:
 | log | text | a line of the agent's log |
 | read | | the head process's standard input has room |
 | head_exited | code, error | the head process ended (negative: by a signal), or could not be started |
-| metrics | number, page | the run's metrics as Prometheus reads them, and the number of the question |
+| answer | number, value or error | to the question of that number |
 | cleared | | no process of the run is left on this node |
 | end_run | | somebody on this node wants the run to end |
 | bye | | everything on this node has ended; closes |
@@ -40,11 +40,12 @@ import msgspec
 from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.metrics import Metrics
+from dragon.launcher.questions import Questions
 from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.standard_input import StandardInput
 from dragon.launcher.terminal import Terminal
 from dragon.runtime.log import runtime_log
+from dragon.web import serving
 
 __all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
 
@@ -107,7 +108,8 @@ class FrontEnd:
         self.head_node: int | None = None
         self.terminal = Terminal(self._on_terminal_closed)
         self.input = StandardInput(self._on_input)
-        self.metrics = Metrics()
+        self.questions = Questions(lambda: self.alive.get(min(self.alive, default=-1)))
+        self._server: asyncio.Server | None = None
         self._ending = False
         self._hurried = False
         self._interrupted = False
@@ -131,13 +133,17 @@ class FrontEnd:
         try:
             if await self._gather():
                 self._take_over()
-                await self.metrics.open(lambda: self.alive.get(min(self.alive, default=-1)))
+                await self._open_server()
                 # A node may have been lost in this moment already, and that have been seen to.
                 if self.head_node is None and not self.code.done():
                     self._start_head()
             return await self.code
         finally:
             await self._end()
+
+    async def _open_server(self) -> None:
+        if serving.is_wanted():
+            self._server = await serving.open_server(self.questions.ask)
 
     async def _gather(self) -> bool:
         """Have all nodes join; whether they did before a signal came."""
@@ -200,8 +206,8 @@ class FrontEnd:
                 self.input.want()
             elif kind == "members":
                 self.alive[index].send("members", members=self.meeting.members)
-            elif kind == "metrics":
-                self.metrics.answered(**values)
+            elif kind == "answer":
+                self.questions.answered(**values)
             elif kind == "cleared":
                 self._on_cleared(index)
             elif kind == "end_run":
@@ -314,7 +320,8 @@ class FrontEnd:
 
     async def _end(self) -> None:
         self._ending = True
-        self.metrics.close()
+        if self._server is not None:
+            self._server.close()
         self.meeting.close()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:

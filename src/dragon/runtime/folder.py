@@ -23,6 +23,7 @@ __all__ = [
     "make_folder",
     "process_start_time",
     "remove_folder",
+    "run_name",
     "started_at",
     "sweep",
     "this_machine",
@@ -71,10 +72,6 @@ class RunInfo(msgspec.Struct):
         temporary.chmod(0o600)
         temporary.rename(folder / _INFO)
 
-    def name_in(self, folder: Path) -> str:
-        """What the run is called; one of a single node after its folder."""
-        return self.name or folder.name.rpartition("-")[2]
-
     @classmethod
     def read(cls, folder: Path) -> RunInfo:
         """Raises RunEndedError where there is no run."""
@@ -96,6 +93,11 @@ def process_start_time(pid: int) -> int | None:
 def this_process() -> Owner:
     """The calling process."""
     return Owner(os.getpid(), process_start_time(os.getpid()) or 0)
+
+
+def run_name(folder: Path, info: RunInfo) -> str:
+    """What a run is called, the same on all its nodes."""
+    return info.name or folder.name.rpartition("-")[2]
 
 
 def started_at(owner: Owner) -> float:

@@ -1,28 +1,11 @@
-"""The newest values in the text format of Prometheus, 0.0.4."""
+"""The newest values of a node as Prometheus has them: in families, with base units."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable
-
-import msgspec
-
 from dragon.agent.telemetry.history import History, Series
-from dragon.infrastructure.metrics import METRICS, Kind
+from dragon.infrastructure.metrics import METRICS, Family, Kind, exported_name
 
-__all__ = ["CONTENT_TYPE", "Family", "families", "render"]
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Family(msgspec.Struct, array_like=True):
-    """A metric: its name, type and meaning, and the suffix, tags and value of each of its samples."""
-
-    name: str
-    kind: str
-    meaning: str
-    samples: list[tuple[str, dict[str, str], float]] = []
+__all__ = ["families"]
 
 
 def families(history: History, oldest: float) -> list[Family]:
@@ -49,41 +32,4 @@ def families(history: History, oldest: float) -> list[Family]:
 
 def _exported(series: Series) -> str:
     suffix = {Kind.COUNTER: "_total", Kind.SUMMARY: "_seconds", Kind.GAUGE: ""}[series.kind]
-    return _name(series.name).removesuffix(suffix) + suffix
-
-
-def render(told: Iterable[Family]) -> bytes:
-    """The families of all nodes as one page, on which each metric comes once."""
-    merged: dict[str, Family] = {}
-    for family in told:
-        first = merged.setdefault(family.name, Family(family.name, family.kind, family.meaning, []))
-        if first.kind == family.kind:
-            first.samples += family.samples
-    return "".join(_text(family) for family in merged.values()).encode()
-
-
-def _text(family: Family) -> str:
-    lines = {}  # by the name and labels, which must not come twice
-    for suffix, tags, value in family.samples:
-        labels = {_name(tag).replace(":", "_"): text for tag, text in tags.items()}
-        told = ",".join(f'{tag}="{_escaped(text, quote=True)}"' for tag, text in labels.items())
-        lines[f"{family.name}{suffix}{{{told}}}"] = _number(value)
-    head = f"# HELP {family.name} {_escaped(family.meaning)}\n# TYPE {family.name} {family.kind}\n"
-    return head + "".join(f"{name} {value}\n" for name, value in lines.items())
-
-
-def _name(text: str) -> str:
-    return re.sub(r"^(?=\d)|[^a-zA-Z0-9_:]", "_", text)
-
-
-def _escaped(text: str, quote: bool = False) -> str:
-    text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if quote else text
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(float(value))
+    return exported_name(series.name).removesuffix(suffix) + suffix

@@ -17,7 +17,7 @@ from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.writer import Parcel, Row, Writer
 from dragon.infrastructure.metrics import Kind, Lifetime
 from dragon.infrastructure.recordings import RunDescription, folder_name, node_prefix
-from dragon.runtime.folder import RunInfo
+from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def open_recorder(agent: Agent, directory: Path) -> Recorder:
     info = RunInfo.read(agent.run.folder)
     members = agent.cluster.members if agent.cluster is not None else []
     description = RunDescription(
-        name=info.name_in(agent.run.folder),
+        name=run_name(agent.run.folder, info),
         command=info.command,
         started=info.started,
         nodes=[member.node.host_name for member in members] or [agent.host_name],

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from dragon.agent.telemetry.lifetimes import lifetimes
+from dragon.agent.telemetry.run_state import run_state
+from dragon.agent.telemetry.seen import see
 from dragon.infrastructure import parameters
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
-    from dragon.agent.telemetry.exposition import Family
+    from dragon.agent.server import Agent
     from dragon.agent.telemetry.history import History
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
-    from dragon.agent.telemetry.seen import Seen
     from dragon.agent.telemetry.sources import Source
+    from dragon.infrastructure.metrics import Family, RunState
     from dragon.infrastructure.series import Record
 
 __all__ = ["Telemetry"]
@@ -28,26 +29,24 @@ _STALE = 5  # periods without a new value
 
 
 class Telemetry:
-    """Begins at the level that the environment says, 0 where it says none.
+    """Begins at the level that the environment says, 0 where it says none. What is measured is also written to files
+    where the environment says so."""
 
-    `look` gives the processes, the groups and the shared memory of the moment, given the size of the history;
-    `lifetimes` the processes that live or have ended since a time. What there is to tell is also recorded where the
-    environment says so; `record` begins that.
-    """
+    OPERATIONS: ClassVar[set[str]] = {
+        "level",
+        "start",
+        "stop",
+        "add",
+        "names",
+        "query",
+        "families",
+        "lifetimes",
+        "output",
+        "run",
+    }
 
-    OPERATIONS: ClassVar[set[str]] = {"level", "start", "stop", "add", "names", "query", "families", "lifetimes"}
-
-    def __init__(
-        self,
-        host_name: str,
-        look: Callable[[int], Seen],
-        lifetimes: Callable[[float], list[Lifetime]],
-        record: Callable[[Path], Recorder],
-    ) -> None:
-        self._host_name = host_name
-        self._look = look
-        self._lifetimes = lifetimes
-        self._record = record
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
         self._level = 0
         self._period = 1.0
         self._history: History | None = None
@@ -77,16 +76,21 @@ class Telemetry:
         self.close()
         self._level, self._period = level, period
         self._history = self._history or History()
-        directory = parameters.telemetry_directory()
-        if directory is not None and self._recorder is None:
-            self._recorder = self._record(directory)
+        self._record()
         sources = _sources(level)
         if sources:
             from dragon.agent.telemetry.sampler import Sampler
 
             history = self._history
-            self._sampler = Sampler(sources, self._period, lambda: self._look(history.size), self._store)
+            self._sampler = Sampler(sources, self._period, lambda: see(self._agent, history.size), self._store)
         return [level]
+
+    def _record(self) -> None:
+        directory = parameters.telemetry_directory()
+        if directory is not None and self._recorder is None:
+            from dragon.agent.telemetry.recorder import open_recorder
+
+            self._recorder = open_recorder(self._agent, directory)
 
     def stop(self) -> list[int]:
         """Measure no more and forget everything."""
@@ -109,7 +113,7 @@ class Telemetry:
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
-        told = {"host": self._host_name, **(tags or {})}
+        told = {"host": self._agent.host_name, **(tags or {})}
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
         self._keep(name, told, Kind(kind), when, value)
@@ -134,7 +138,15 @@ class Telemetry:
 
     def lifetimes(self, since: float = 0.0) -> list[Lifetime]:
         """The node's processes that live, or have ended since that time; at any level."""
-        return self._lifetimes(since)
+        return lifetimes(self._agent, since)
+
+    def output(self, identifier: int) -> str:
+        """The end of what a process wrote, if that passes through the agent: on several nodes, or with labels."""
+        return self._agent.streams.outputs.of(identifier)
+
+    def run(self) -> RunState:
+        """The run of which this is a node."""
+        return run_state(self._agent, self._level, self._period)
 
     def families(self) -> list[Family]:
         """The newest values, as Prometheus has them."""
@@ -167,7 +179,7 @@ class Telemetry:
         assert self._history is not None  # while there is a sampler
         now = time.time()
         for sample in samples:
-            tags = {"host": self._host_name, **sample.tags}
+            tags = {"host": self._agent.host_name, **sample.tags}
             self._keep(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
 
     def _keep(self, name: str, tags: dict[str, str], kind: Kind, when: float, value: float) -> None:

@@ -1,0 +1,70 @@
+"""`dragon dashboard`: a page to look at a run with."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import webbrowser
+from collections.abc import Sequence
+
+from dragon.cli import watching
+from dragon.infrastructure.errors import DragonError
+from dragon.web.dashboard import Dashboard
+from dragon.web.http import serve
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  dragon dashboard                  your run on this machine, if there is one
+  dragon dashboard 3fa9c1 --open    one of several (see `dragon ps`), in your browser
+  dragon --dashboard train.py       the same from the start, for as long as the program runs
+
+The page is for this machine alone, and its link has a token. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST, with a
+--port that you choose. A run that measures nothing does so while somebody looks at it.
+"""
+_LOOK_AGAIN = 0.5
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve the page until the run is over, or Ctrl-C; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dragon dashboard",
+        description="Serve a page to look at a run: charts, processes, a timeline.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
+    parser.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any that is free)")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    arguments = parser.parse_args(words)
+    try:
+        with watching.choose(arguments.run) as run:
+            asyncio.run(_serve(run, arguments.port, arguments.open))
+    except (DragonError, OSError, OverflowError) as error:
+        print(f"dragon dashboard: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(run: watching.Watched, port: int, show: bool) -> None:
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    dashboard = Dashboard(run.ask_soon)
+    server = await serve(port, dashboard.routes)
+    link = dashboard.link(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    print(f"{run.command}: {link}", flush=True)
+    if show and not webbrowser.open(link):
+        print("dragon dashboard: there is no browser to open here", file=sys.stderr)
+    while run.lives and not over.is_set():
+        try:
+            async with asyncio.timeout(_LOOK_AGAIN):
+                await over.wait()
+        except TimeoutError:
+            continue
+    if not over.is_set():
+        print("the run is over")
+    server.close()

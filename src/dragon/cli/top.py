@@ -1,0 +1,61 @@
+"""`dragon top`: a run in this terminal."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+
+from dragon.cli import watching
+from dragon.infrastructure.errors import DragonError
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  dragon top                  your run on this machine, if there is one
+  dragon top 3fa9c1           one of several (see `dragon ps`)
+
+keys: 1 to 5 choose the table, s sorts by the next column, r reverses, / finds rows, q ends. A click on
+a column sorts too.
+A run that measures nothing does so while somebody looks.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Show it until q or the end of the run; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dragon top",
+        description="Show a run's nodes, GPUs, processes, queues and pools in this terminal, live.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
+    parser.add_argument(
+        "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="how long between two looks (default 1)"
+    )
+    arguments = parser.parse_args(words)
+    if not arguments.delay >= 0.1:
+        parser.error(f"--delay {arguments.delay}: the shortest is 0.1 s")
+    if importlib.util.find_spec("textual") is None:
+        print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
+        return 1
+    try:
+        with watching.choose(arguments.run) as run:
+            _show(run, arguments.delay)
+    except DragonError as error:
+        print(f"dragon top: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _show(run: watching.Watched, delay: float) -> None:
+    from dragon.top.app import Top
+    from dragon.top.snapshot import Snapshot, take
+
+    async def look() -> Snapshot:
+        return await take(run.ask_soon, time.time())
+
+    Top(look, delay).run()

@@ -1,0 +1,70 @@
+"""A run that somebody looks at from outside: it is measured meanwhile, whether or not it was before."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from dragon.cli import runs
+from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.runtime.folder import is_alive
+from dragon.runtime.inspection import ask_agent
+
+__all__ = ["Watched", "choose"]
+
+_PATIENCE = 10.0
+_LEVEL = 4
+
+
+def choose(word: str | None) -> Watched:
+    """The run that a word means, or the only one. Raises NoSuchRunError."""
+    found = runs.find()
+    if word is not None:
+        return Watched(runs.choose(word, found))
+    if len(found) != 1:
+        names = ", ".join(f"{run.name} ({runs.shortened(run.command)})" for run in found)
+        raise runs.NoSuchRunError(f"which of your runs? {names}" if found else "you have no runs on this machine")
+    return Watched(found[0])
+
+
+class Watched:
+    """A run of this user that has a node on this machine. Raises DragonError where it does not answer."""
+
+    def __init__(self, run: runs.Run) -> None:
+        self.name = run.name
+        self.command = run.command
+        self._node = run.nodes[0]
+        self._begun = False
+
+    def __enter__(self) -> Self:
+        if not self.ask("telemetry.level"):
+            self.ask("telemetry.start", level=_LEVEL)
+            self._begun = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._begun and self.lives:
+            with suppress(RunEndedError):  # in this moment
+                self.ask("telemetry.stop")
+
+    @property
+    def lives(self) -> bool:
+        """Whether the run has not ended."""
+        return is_alive(self._node.info.agent)
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """What the run's agents answer."""
+        try:
+            return ask_agent(self._node.folder, operation, _PATIENCE, **arguments)
+        except TimeoutError:
+            raise DragonError(f"run {self.name} has not answered within {_PATIENCE:g} s") from None
+        except RuntimeError as error:
+            raise DragonError(f"run {self.name}: {error}") from error
+
+    async def ask_soon(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """The same, where nothing may wait."""
+        return await asyncio.to_thread(self.ask, operation, **arguments)

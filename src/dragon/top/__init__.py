@@ -1,0 +1,1 @@
+"""A run in a terminal: its nodes, devices, processes, queues and pools, as tables that keep up with it."""

@@ -1,0 +1,180 @@
+"""The screen of `dragon top`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
+
+from dragon.infrastructure.errors import DragonError
+from dragon.top.snapshot import Snapshot
+from dragon.top.tables import TABLES, Row, Table
+
+__all__ = ["Top"]
+
+_STYLES = {"": "", "ended": "dim", "failed": "red"}
+
+
+class Top(App[None]):
+    """Shows what `look` tells, again and again, every `period` seconds; `move` goes to another time of a recording."""
+
+    TITLE = "dragon top"
+    CSS = "#facts { height: 1; padding: 0 1; } #filter { display: none; } DataTable { height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        *(
+            Binding(str(number), f"show('{table.title}')", table.title, show=False)
+            for number, table in enumerate(TABLES, start=1)
+        ),
+        Binding("s", "sort", "Sort by the next column"),
+        Binding("r", "reverse", "Reverse"),
+        Binding("slash", "find", "Find"),
+        Binding("escape", "leave", "Show all", show=False),
+    ]
+
+    def __init__(
+        self, look: Callable[[], Awaitable[Snapshot]], period: float, move: Callable[[float], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._look = look
+        self._period = period
+        self._move = move
+        self._snapshot: Snapshot | None = None
+        self._orders = {table.title: (table.order, bool(table.order)) for table in TABLES}
+        if move is not None:
+            self.bind("left", "move(-1)", description="Earlier")
+            self.bind("right", "move(1)", description="Later")
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="facts")
+        yield Input(placeholder="a part of any cell", id="filter")
+        with TabbedContent(initial=TABLES[0].title):
+            for number, table in enumerate(TABLES, start=1):
+                with TabPane(f"{number} {table.title}", id=table.title):
+                    yield DataTable(cursor_type="row", zebra_stripes=True, id=f"table-{table.title}")
+        yield Footer()
+
+    async def on_mount(self) -> None:
+        for table in TABLES:
+            widget = self._widget(table)
+            for column in table.columns:
+                widget.add_column(column, key=column)
+        self.set_interval(self._period, self._refresh)
+        await self._refresh()
+        self._widget(TABLES[0]).focus()
+
+    def _widget(self, table: Table) -> DataTable[Text]:
+        return self.query_one(f"#table-{table.title}", DataTable)
+
+    @property
+    def _shown(self) -> Table:
+        active = self.query_one(TabbedContent).active
+        return next(table for table in TABLES if table.title == active)
+
+    async def _refresh(self) -> None:
+        try:
+            self._snapshot = await self._look()
+        except DragonError as error:
+            self.query_one("#facts", Static).update(Text(str(error), style="red"))
+            return
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._snapshot is None:
+            return
+        run = self._snapshot.run
+        nodes = f"{len(run.hosts) - len(run.lost)} nodes" + (f", {len(run.lost)} lost" if run.lost else "")
+        minutes, seconds = divmod(int(self._snapshot.now - run.started), 60)
+        facts = f"{run.command}   run {run.name}, {nodes}, {minutes}:{seconds:02}"
+        self.query_one("#facts", Static).update(Text(facts, style="bold", no_wrap=True, overflow="ellipsis"))
+        self._fill(self._shown)
+
+    def _fill(self, table: Table) -> None:
+        assert self._snapshot is not None
+        widget, rows = self._widget(table), table.rows(self._snapshot)
+        wanted = self.query_one("#filter", Input).value.lower()
+        rows = [row for row in rows if any(wanted in cell.text.lower() for cell in row.cells)]
+        order, downwards = self._orders[table.title]
+        if order:
+            place = table.columns.index(order)
+            rows.sort(key=lambda row: _sortable(row, place), reverse=downwards)
+        for column in table.columns:
+            mark = (" ↓" if downwards else " ↑") if column == order else ""
+            widget.columns[next(key for key in widget.columns if key == column)].label = Text(column + mark)
+        at, scroll = widget.cursor_row, widget.scroll_y
+        widget.clear()
+        for row in rows:
+            widget.add_row(*(Text(cell.text, style=_STYLES[row.state]) for cell in row.cells), key=row.key)
+        widget.move_cursor(row=min(at, max(len(rows) - 1, 0)), scroll=False)
+        widget.scroll_to(y=scroll, animate=False)
+
+    # ---- what the keys and the mouse do
+
+    def action_show(self, title: str) -> None:
+        """Show another table."""
+        self.query_one(TabbedContent).active = title
+
+    def on_tabbed_content_tab_activated(self) -> None:
+        """It is drawn when it is looked at."""
+        self._draw()
+        self._widget(self._shown).focus()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        table = self._shown
+        order, _ = self._orders[table.title]
+        following = (table.columns.index(order) + 1) % len(table.columns) if order else 0
+        self._order_by(table.columns[following])
+
+    def action_reverse(self) -> None:
+        """Sort the other way."""
+        order, downwards = self._orders[self._shown.title]
+        self._orders[self._shown.title] = (order or self._shown.columns[0], not downwards)
+        self._draw()
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        """A click on a column sorts by it, another one the other way."""
+        column = str(event.column_key.value)
+        order, downwards = self._orders[self._shown.title]
+        self._order_by(column, not downwards if column == order else True)
+
+    def _order_by(self, column: str, downwards: bool = True) -> None:
+        self._orders[self._shown.title] = (column, downwards)
+        self._draw()
+
+    def action_find(self) -> None:
+        """Ask what the rows are to have."""
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def action_leave(self) -> None:
+        """Show all rows again."""
+        field = self.query_one("#filter", Input)
+        field.value, field.display = "", False
+        self._widget(self._shown).focus()
+        self._draw()
+
+    def on_input_changed(self) -> None:
+        """Only rows that have it."""
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        """Back to the rows."""
+        self._widget(self._shown).focus()
+
+    async def action_move(self, direction: int) -> None:
+        """Look at an earlier or later time of a recording."""
+        assert self._move is not None
+        self._move(direction)
+        await self._refresh()
+
+
+def _sortable(row: Row, place: int) -> tuple[bool, float, str]:
+    """Numbers before text, so that a column may have both."""
+    value = row.cells[place].value
+    return (True, 0.0, value) if isinstance(value, str) else (False, value, "")

@@ -1,0 +1,1 @@
+"""What a run tells over HTTP: its metrics to Prometheus, and a page to look at."""

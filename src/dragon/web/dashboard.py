@@ -1,0 +1,105 @@
+"""A page that shows a run: its nodes, devices and processes, live, in any browser and without any other network."""
+
+from __future__ import annotations
+
+import hmac
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragon.infrastructure.metrics import METRICS
+from dragon.web.ask import Ask
+from dragon.web.http import Handler, Request, Response
+from dragon.web.page import html
+
+__all__ = ["Dashboard"]
+
+# Nothing of the page may come from, or go, anywhere else.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+_BEARER = "Bearer "
+
+
+class Dashboard:
+    """The page and the data that it asks for, which need the token that only its link has.
+
+    Raises what `ask` raises, and ValueError where a question makes no sense.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._token = secrets.token_urlsafe(16)
+
+    def link(self, address: str) -> str:
+        """Where to look, given the server's address. What is after # stays in the browser."""
+        return f"{address}/#{self._token}"
+
+    @property
+    def routes(self) -> dict[str, Handler]:
+        """What the server is to answer."""
+        return {
+            "/": self._page,
+            "/run": self._guarded(self._run),
+            "/query": self._guarded(self._query),
+            "/lifetimes": self._guarded(self._lifetimes),
+            "/output": self._guarded(self._output),
+        }
+
+    async def _page(self, request: Request) -> Response:
+        headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+        return Response(html().encode(), "text/html; charset=utf-8", headers=headers)
+
+    def _guarded(self, tell: Callable[[Mapping[str, str]], Awaitable[Any]]) -> Handler:
+        async def answer(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            if not hmac.compare_digest(given.encode(), f"{_BEARER}{self._token}".encode()):
+                return Response(b"the dashboard's link has a token, which is missing here\n", status="401 Unauthorized")
+            return Response(msgspec.json.encode(await tell(request.parameters)), "application/json")
+
+        return answer
+
+    async def _run(self, parameters: Mapping[str, str]) -> Any:
+        """What there is to ask for."""
+        return {
+            **await self._ask("telemetry.run", {}),
+            "now": time.time(),
+            "names": sorted(set(await self._ask("telemetry.names", {}))),
+            "metrics": METRICS,
+        }
+
+    async def _query(self, parameters: Mapping[str, str]) -> Any:
+        """Series of the metrics that are named, since a time, one value for each interval of so many seconds."""
+        start, interval = _number(parameters, "since"), _number(parameters, "interval")
+        found = await self._ask(
+            "telemetry.query",
+            {
+                "metrics": parameters.get("metrics", "").split(","),
+                "tags": {},
+                "start": start,
+                "end": math.inf,
+                "interval": interval,
+                "aggregate": "last",
+            },
+        )
+        return {"now": time.time(), "records": found}
+
+    async def _lifetimes(self, parameters: Mapping[str, str]) -> Any:
+        """Processes that live, or have ended since a time."""
+        return await self._ask("telemetry.lifetimes", {"since": _number(parameters, "since")})
+
+    async def _output(self, parameters: Mapping[str, str]) -> Any:
+        """The end of what a process wrote."""
+        return await self._ask("telemetry.output", {"identifier": int(_number(parameters, "puid"))})
+
+
+def _number(parameters: Mapping[str, str], name: str) -> float:
+    try:
+        number = float(parameters.get(name, "0"))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{name}={parameters[name]!r} is no number")
+    return number

@@ -1,0 +1,91 @@
+"""A server of GET requests on the loopback: as much of HTTP as Prometheus and a browser need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from dragon.infrastructure.errors import DragonError
+from dragon.runtime.log import runtime_log
+
+__all__ = ["Handler", "Request", "Response", "serve"]
+
+log = runtime_log("web")
+
+_LARGEST_REQUEST = 2**14
+_PATIENCE = 5.0  # seconds for the request to come, and for as much of the answer as the kernel keeps to be taken
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A GET request. The names of headers are in small letters."""
+
+    path: str
+    parameters: dict[str, str]
+    headers: dict[str, str]
+
+
+class Response(msgspec.Struct, frozen=True):
+    """The answer to one."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: str = "200 OK"
+    headers: dict[str, str] = {}
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+async def serve(port: int, routes: Mapping[str, Handler]) -> asyncio.Server:
+    """Answer at a port of 127.0.0.1 (0: any that is free), each path by its handler. Raises OSError.
+
+    A handler's ValueError is the client's fault, its DragonError means that nothing can be told now.
+    """
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                received = await reader.readuntil(b"\r\n\r\n")
+            _write(writer, await _answer(received, routes))
+            async with asyncio.timeout(_PATIENCE):
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
+            log.debug("somebody who asked got no answer: %r", error)
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(talk, "127.0.0.1", port, limit=_LARGEST_REQUEST)
+
+
+async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
+    first, *lines = received.decode("latin-1").split("\r\n")
+    method, _, rest = first.partition(" ")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    target = urlsplit(rest.partition(" ")[0])
+    if method != "GET":
+        return Response(b"only GET\n", status="405 Method Not Allowed")
+    handler = routes.get(target.path)
+    if handler is None:
+        there = ", ".join(sorted(routes))
+        return Response(f"there is {there}\n".encode(), status="404 Not Found")
+    try:
+        return await handler(Request(target.path, dict(parse_qsl(target.query)), headers))
+    except ValueError as error:
+        return Response(f"{error}\n".encode(), status="400 Bad Request")
+    except DragonError as error:
+        return Response(f"{error}\n".encode(), status="503 Service Unavailable")
+
+
+def _write(writer: asyncio.StreamWriter, response: Response) -> None:
+    headers = {
+        "Content-Type": response.content_type,
+        "Content-Length": str(len(response.body)),
+        "Connection": "close",
+        "X-Content-Type-Options": "nosniff",
+        **response.headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(f"HTTP/1.1 {response.status}\r\n{head}\r\n".encode() + response.body)

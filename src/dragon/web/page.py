@@ -1,0 +1,29 @@
+"""The page to look at a run with: one file, with all that it needs in it."""
+
+from __future__ import annotations
+
+import html as html_text
+from importlib.resources import files
+from string import Template
+
+import msgspec
+
+__all__ = ["html"]
+
+
+def html(title: str = "dragon", data: object = None) -> str:
+    """The page. With `data`, all that it would ask a run for, it asks nobody."""
+    static = files("dragon.web") / "static"
+
+    def text(name: str) -> str:
+        return (static / name).read_text()
+
+    # In a script element "</" would end it; in JSON the slash may have a backslash before it.
+    embedded = msgspec.json.encode(data).decode().replace("</", "<\\/") if data is not None else ""
+    return Template(text("page.html")).substitute(
+        title=html_text.escape(title),
+        style=text("uPlot/uPlot.min.css") + text("page.css"),
+        charts=text("uPlot/uPlot.iife.min.js"),
+        script="".join(text(f"{name}.js") for name in ("data", "charts", "processes", "timeline", "page")),
+        data=embedded,
+    )

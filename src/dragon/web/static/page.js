@@ -1,0 +1,117 @@
+// The page itself: asks again and again, and draws what it is told.
+
+const AGAIN = 1000;
+const byId = (id) => document.getElementById(id);
+
+async function main() {
+  const embedded = byId("data").textContent.trim();
+  const source = embedded ? new Embedded(JSON.parse(embedded)) : new Live(location.hash.slice(1));
+  const page = new Page(source, Boolean(embedded));
+  await page.look();
+  if (!embedded) setInterval(() => document.hidden || page.look(), AGAIN);
+}
+
+class Page {
+  constructor(source, whole) {
+    [this.source, this.whole] = [source, whole];
+    this.store = new Store();
+    this.charts = new Map();
+    this.since = 0;
+    this.busy = false;
+    this.processes = new Processes(byId("processes"), byId("filter"), byId("counts"));
+    this.processes.opened = () => this.look();
+    byId("window").closest("label").hidden = whole;
+    byId("window").onchange = () => this.startAgain();
+    byId("node").onchange = () => this.draw();
+    addEventListener("resize", () => this.draw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
+  }
+
+  get window() {
+    return this.whole ? this.run.now - this.run.started : Number(byId("window").value);
+  }
+
+  startAgain() {
+    this.store.clear();
+    this.since = 0;
+    this.look();
+  }
+
+  recolour() {
+    for (const chart of this.charts.values()) chart.labels = "";
+    this.draw();
+  }
+
+  // Ask for what is new, unless the last question is still open.
+  async look() {
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      this.run = await this.source.run();
+      await this.lookAtCharts();
+      await this.lookAtProcesses();
+      byId("trouble").hidden = true;
+      this.draw();
+    } catch (error) {
+      byId("trouble").hidden = false;
+      byId("trouble").textContent = error instanceof TypeError ? "The run is over, or cannot be reached." : error.message;
+      if (!(error instanceof TypeError)) console.error(error);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  async lookAtCharts() {
+    for (const definition of chartsOf(this.run)) {
+      if (!this.charts.has(definition.title)) {
+        this.charts.set(definition.title, new Chart(byId("charts"), definition, this.run));
+      }
+    }
+    const interval = Math.max(this.run.period, this.window / 300);
+    const metrics = [...this.charts.values()].flatMap((chart) => chart.definition.metrics);
+    const since = this.since || this.run.now - this.window;
+    const { now, records } = await this.source.query(metrics, since, interval);
+    this.store.add(records);
+    this.store.forget(now - this.window);
+    this.since = Math.max(now - 2 * interval - 2 * this.run.period, 0);
+  }
+
+  async lookAtProcesses() {
+    const [{ records }, lifetimes] = await Promise.all([
+      this.source.query(PROCESS_METRICS, this.run.now - 15 * this.run.period, 0),
+      this.source.lifetimes(0),
+    ]);
+    this.rows = rowsOf(lifetimes, records, this.run.now);
+    if (this.processes.open) this.processes.output = await this.source.output(this.processes.open);
+  }
+
+  draw() {
+    if (!this.rows) return;
+    this.tell();
+    const host = byId("node").value;
+    const { now } = this.run;
+    for (const chart of this.charts.values()) {
+      chart.run = this.run;
+      chart.draw(this.store, host, Math.max(now - this.window, this.run.started), now);
+    }
+    const rows = this.rows.filter((row) => !host || row.host === host);
+    this.processes.show(rows);
+    drawTimeline(byId("timeline"), rows, this.run.started, now);
+  }
+
+  tell() {
+    const { command, hosts, lost, started, now, level, name } = this.run;
+    document.title = `${command} – dragon`;
+    byId("command").textContent = command;
+    const gone = Object.entries(lost).map(([node, reason]) => `${hosts[node]} is gone: ${reason}`);
+    const facts = [`run ${name}`, `${hosts.length} node${hosts.length > 1 ? "s" : ""}`, duration(now - started)];
+    if (!level) facts.push("nothing is measured");
+    byId("facts").textContent = [...facts, ...gone].join(" · ");
+    const choice = byId("node");
+    if (choice.options.length !== hosts.length + 1) {
+      choice.replaceChildren(new Option("all", ""), ...hosts.map((host) => new Option(host, host)));
+    }
+  }
+}
+
+main();

@@ -1,0 +1,152 @@
+// The processes of the run: a tree, or a list in an order.
+
+const PROCESS_METRICS = ["process_cpu_percent", "process_memory", "process_state"];
+const STATES = ["running", "sleeping", "waits for a disk", "stopped", "other"];
+const MOST_ROWS = 500;
+const COLUMNS = [
+  { title: "Name", value: (row) => row.name },
+  { title: "puid", value: (row) => row.puid },
+  { title: "pid", value: (row) => row.pid },
+  { title: "Node", value: (row) => row.host },
+  { title: "State", value: (row) => row.state, show: (row) => row.state, class: (row) => row.look },
+  { title: "CPU", value: (row) => row.cpu ?? -1, show: (row) => (row.cpu === undefined ? "" : short(row.cpu, "%")) },
+  { title: "Memory", value: (row) => row.memory ?? -1, show: (row) => (row.memory === undefined ? "" : short(row.memory, "B")) },
+  { title: "Started", value: (row) => row.started, show: (row) => clock(row.started) },
+  { title: "Lasted", value: (row) => row.lasted, show: (row) => duration(row.lasted) },
+];
+
+// Rows made of lifetimes and of the newest values of each process.
+function rowsOf(lifetimes, records, now) {
+  const newest = new Map();
+  for (const [metric, tags, , values] of records) {
+    const found = newest.get(tags.puid) ?? {};
+    found[metric] = values.at(-1);
+    newest.set(tags.puid, found);
+  }
+  return lifetimes.map((lifetime) => {
+    const known = newest.get(String(lifetime.puid)) ?? {};
+    const alive = lifetime.ended === null;
+    return {
+      ...lifetime,
+      ...lookOf(lifetime, STATES[known.process_state] ?? "lives"),
+      cpu: alive ? known.process_cpu_percent : undefined,
+      memory: alive ? known.process_memory : undefined,
+      lasted: (lifetime.ended ?? now) - lifetime.started,
+    };
+  });
+}
+
+function lookOf({ ended, code }, state) {
+  if (ended === null) return { look: "live", state };
+  if (code === 0) return { look: "ended", state: "ended" };
+  return { look: "failed", state: code < 0 ? `killed by signal ${-code}` : `exit code ${code}` };
+}
+
+class Processes {
+  constructor(table, filter, counts) {
+    [this.head, this.body] = [table.tHead, table.tBodies[0]];
+    [this.filter, this.counts] = [filter, counts];
+    this.rows = [];
+    this.order = null; // a column and a direction, or the tree
+    this.open = 0; // the puid of the process whose output is shown
+    this.output = "";
+    this.opened = () => {};
+    const line = this.head.insertRow();
+    for (const column of COLUMNS) {
+      const cell = line.appendChild(document.createElement("th"));
+      const button = cell.appendChild(document.createElement("button"));
+      button.textContent = column.title;
+      button.title = "sort; a third click shows the tree again";
+      button.onclick = () => this.sort(column);
+    }
+    filter.oninput = () => this.draw();
+  }
+
+  sort(column) {
+    const direction = this.order?.column !== column ? -1 : this.order.direction === -1 ? 1 : 0;
+    this.order = direction ? { column, direction } : null;
+    this.draw();
+  }
+
+  show(rows) {
+    this.rows = rows;
+    this.draw();
+  }
+
+  draw() {
+    const wanted = this.filter.value.trim().toLowerCase();
+    const matches = (row) => [row.name.toLowerCase(), String(row.puid), String(row.pid)].some((text) => text.includes(wanted));
+    const found = wanted || this.order ? this.rows.filter(matches).map((row) => [row, 0]) : tree(this.rows);
+    if (this.order) {
+      const { column, direction } = this.order;
+      const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+      found.sort(([a], [b]) => direction * compare(column.value(a), column.value(b)));
+    }
+    const failed = this.rows.filter((row) => row.look === "failed").length;
+    const live = this.rows.filter((row) => row.look === "live").length;
+    const hidden = Math.max(found.length - MOST_ROWS, 0);
+    this.counts.textContent =
+      `${live} live, ${this.rows.length - live} ended, ${failed} of them failed` +
+      (hidden ? `; ${hidden} rows are not shown, search to find them` : "");
+    const lines = found.slice(0, MOST_ROWS).flatMap(([row, depth]) => [
+      this.line(row, depth),
+      ...(row.puid === this.open ? [this.detail()] : []),
+    ]);
+    this.body.replaceChildren(...lines);
+  }
+
+  line(row, depth) {
+    const line = document.createElement("tr");
+    line.className = row.look === "ended" ? "ended" : "";
+    for (const column of COLUMNS) {
+      const cell = line.insertCell();
+      cell.textContent = (column.show ?? column.value)(row);
+      cell.className = column.class?.(row) ?? "";
+    }
+    line.cells[0].style.paddingLeft = `${0.6 + depth}rem`;
+    line.onclick = () => {
+      this.open = this.open === row.puid ? 0 : row.puid;
+      this.output = "";
+      this.opened();
+      this.draw();
+    };
+    return line;
+  }
+
+  detail() {
+    const line = document.createElement("tr");
+    const cell = line.insertCell();
+    cell.colSpan = COLUMNS.length;
+    cell.appendChild(document.createElement("pre")).textContent =
+      this.output || "Nothing that it wrote is known here: only output that passes through the runtime is.";
+    return line;
+  }
+}
+
+// Each row with its depth, children after their parent; first those that failed, then those that live.
+function tree(rows) {
+  const rank = { failed: 0, live: 1, ended: 2 };
+  const known = new Set(rows.map((row) => row.puid));
+  const below = Map.groupBy(rows, (row) => (known.has(row.parent) && row.parent !== row.puid ? row.parent : 0));
+  const found = [];
+  const visit = (parent, depth) => {
+    const children = below.get(parent) ?? [];
+    children.sort((a, b) => rank[a.look] - rank[b.look] || a.started - b.started);
+    for (const row of children) {
+      found.push([row, depth]);
+      visit(row.puid, depth + 1);
+    }
+  };
+  visit(0, 0);
+  return found;
+}
+
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+}
+
+function duration(seconds) {
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 0)} s`;
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  return hours ? `${hours} h ${minutes} min` : `${minutes} min ${Math.floor(seconds % 60)} s`;
+}

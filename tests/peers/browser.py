@@ -1,0 +1,31 @@
+"""Chromium without a screen, which shows the pages that a run serves."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+__all__ = ["browser"]
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """A page of a browser. What goes wrong in its scripts fails the test."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    wrong: list[str] = []
+    with api.sync_playwright() as player:
+        opened = player.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = opened.new_page(viewport={"width": 1280, "height": 1000})
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        yield page
+        opened.close()
+    # A run that is over is not reached any more.
+    wrong = [text for text in wrong if "net::ERR_" not in text]
+    assert wrong == []

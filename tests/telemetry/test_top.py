@@ -1,0 +1,166 @@
+"""`dragon top`: a run in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from conftest import Site
+from dragon.cli import watching
+from dragon.infrastructure.metrics import Lifetime, RunState
+from dragon.top.snapshot import Series, Snapshot, take
+from dragon.top.tables import TABLES, sparkline
+from peers import dragon
+
+PROGRAM = """
+import sys
+from dragon.infrastructure.policy import Policy
+from dragon.native.process import Process
+
+if __name__ == "__main__":
+    failing = Process(sys.exit, (3,), ident="failing", policy=Policy(
+        placement=Policy.Placement.HOST_NAME, host_name="node-1"))
+    failing.start()
+    failing.join()
+    print("told", flush=True)
+    sys.stdin.read()
+"""
+RUN = RunState("3fa9c1", "train.py", 1000.0, ["a", "b"], {}, 4, 1.0)
+
+
+@pytest.fixture
+def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A run of two nodes, in which a process has failed."""
+    process = site.start(*dragon("--nodes", "2", site.write(PROGRAM)), stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "told\n"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", site.environment["XDG_RUNTIME_DIR"])
+    yield process
+    process.communicate(timeout=60)
+
+
+def show(process: subprocess.Popen[str], act: Callable[[Any], Awaitable[None]]) -> None:
+    """Look at a run without a terminal, and do something there."""
+    pytest.importorskip("textual", reason="Textual is not installed")
+    from dragon.top.app import Top
+
+    async def look_and_act() -> None:
+        with watching.choose(str(process.pid)) as watched:
+
+            async def look() -> Snapshot:
+                return await take(watched.ask_soon, time.time())
+
+            async with Top(look, 0.1).run_test(size=(140, 40)) as pilot:
+                await act(pilot)
+
+    asyncio.run(look_and_act())
+
+
+def lines(pilot: Any, table: str) -> list[str]:
+    """The rows that are shown."""
+    widget = pilot.app.query_one(f"#table-{table}")
+    return [" ".join(str(cell) for cell in widget.get_row_at(row)) for row in range(widget.row_count)]
+
+
+async def until(pilot: Any, condition: Callable[[], bool]) -> None:
+    for _ in range(300):
+        if condition():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError("the condition did not come about")
+
+
+def test_all_nodes_are_shown(run: subprocess.Popen[str]) -> None:
+    async def act(pilot: Any) -> None:
+        await until(pilot, lambda: [line.split()[0] for line in lines(pilot, "Nodes")] == ["node-0", "node-1"])
+
+    show(run, act)
+
+
+def test_processes_are_shown_with_how_they_ended_and_found_by_any_cell(run: subprocess.Popen[str]) -> None:
+    async def act(pilot: Any) -> None:
+        await pilot.press("3")
+        await until(pilot, lambda: len(lines(pilot, "Processes")) == 2)
+        await pilot.press("slash", *"code 3")
+        await until(pilot, lambda: [line.split()[0] for line in lines(pilot, "Processes")] == ["failing"])
+        await pilot.press("escape")
+        await until(pilot, lambda: len(lines(pilot, "Processes")) == 2)
+
+    show(run, act)
+
+
+def test_rows_are_sorted_by_any_column_both_ways(run: subprocess.Popen[str]) -> None:
+    async def act(pilot: Any) -> None:
+        await until(pilot, lambda: len(lines(pilot, "Nodes")) == 2)
+        await pilot.press("s")
+        await until(pilot, lambda: lines(pilot, "Nodes")[0].startswith("node-1"))
+        await pilot.press("r")
+        await until(pilot, lambda: lines(pilot, "Nodes")[0].startswith("node-0"))
+
+    show(run, act)
+
+
+def test_the_end_of_the_run_is_said(run: subprocess.Popen[str]) -> None:
+    async def act(pilot: Any) -> None:
+        await until(pilot, lambda: len(lines(pilot, "Nodes")) == 2)
+        await asyncio.to_thread(run.communicate, timeout=60)
+        await until(pilot, lambda: "is gone" in str(pilot.app.query_one("#facts").render()))
+
+    show(run, act)
+
+
+def test_a_terminal_shows_it_until_q(run: subprocess.Popen[str], site: Site) -> None:
+    pytest.importorskip("textual", reason="Textual is not installed")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "dragon", "top", str(run.pid)],
+            {**site.environment, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "40"},
+        )
+    seen = b""
+    while b"node-1" not in seen:
+        seen += os.read(terminal, 4096)
+    os.write(terminal, b"q")
+    _read_to_the_end(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _read_to_the_end(terminal: int) -> None:
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:
+        os.close(terminal)  # the other side is closed
+
+
+def test_a_lost_node_and_a_counters_rate_are_told() -> None:
+    series = [
+        Series("network_sent", {"host": "a"}, [10.0, 12.0], [100.0, 4196.0]),
+        Series("cpu_percent", {"host": "a"}, [12.0], [50.0]),
+    ]
+    lost = RunState("3fa9c1", "train.py", 0.0, ["a", "b"], {1: "the host does not answer"}, 4, 1.0)
+    here, gone = TABLES[0].rows(Snapshot(12.0, lost, series, []))
+    assert [cell.text for cell in here.cells] == ["a", "▄", "50 %", "", "", "2 KiB/s", "", ""]
+    assert (gone.cells[1].text, gone.state) == ("is gone: the host does not answer", "failed")
+
+
+def test_of_many_processes_that_have_ended_the_newest_are_shown() -> None:
+    ended = [Lifetime(0, "a", i, i, f"p{i}", 0, 0, started=1000.0, ended=1000.0 + i, code=0) for i in range(1, 999)]
+    rows = TABLES[2].rows(Snapshot(3000.0, RUN, [], ended))
+    assert len(rows) == 200
+    assert rows[-1].cells[0].text == "p998"
+
+
+def test_a_sparkline_shows_the_newest_values() -> None:
+    assert sparkline([0, 50, 100], top=100) == " ▄█"
+    assert sparkline([1.0] * 50) == "█" * 20
+    assert sparkline([]) == ""
