@@ -29,6 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_number("--scipy_workers", metavar="NUM_SCIPY_WORKERS", default=2, help="number of scipy workers (default: 2)")
     add_number("--mnist_workers", metavar="NUM_MNIST_WORKERS", default=2, help="number of mnist workers (default: 2)")
     add("--bars", action="store_true", help="uses tqdm bars to print telemetry data")
+    add("--service", action="store_true", help="reads the runtime's own telemetry instead of starting monitors")
     add("--no-cuda", action="store_true", help="disables CUDA training")
     add_number("--size", metavar="ARRAY_SIZE", default=1024, help="size of the array (default: 1024)")
     add_number(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import conv
 import mnist
 import mnist_data
 import options
+import service
 import telem
 
 if TYPE_CHECKING:
@@ -57,8 +59,11 @@ def post_process(messages: Queue[telem.Message | None], bars: bool) -> None:
 
 
 @contextmanager
-def telemetry(bars: bool) -> Iterator[Queue[telem.Message | None]]:
-    """Run the monitors and the post-processing process, and yield the queue of all that is to be shown."""
+def telemetry(bars: bool, by_service: bool) -> Iterator[Queue[telem.Message | None]]:
+    """Run the monitors, or what reads the runtime's own, and the post-processing process.
+
+    Yields the queue of all that is to be shown.
+    """
     messages: Queue[telem.Message | None] = multiprocessing.Queue()
     end = multiprocessing.Event()
     # Undone from the last to the first: the post-processing process ends when all others have said their last word.
@@ -67,9 +72,14 @@ def telemetry(bars: bool) -> Iterator[Queue[telem.Message | None]]:
         post.start()
         undo.callback(post.join)
         undo.callback(messages.put, None)
-        monitors = start_monitors(messages, end)
-        undo.callback(monitors.close)
-        undo.callback(monitors.join, SECONDS_TO_END)
+        if by_service:
+            reader = threading.Thread(target=service.report, args=(messages, end, SECONDS_BETWEEN_READINGS))
+            reader.start()
+            undo.callback(reader.join)
+        else:
+            monitors = start_monitors(messages, end)
+            undo.callback(monitors.close)
+            undo.callback(monitors.join, SECONDS_TO_END)
         undo.callback(end.set)
         undo.callback(messages.put, "Shutting down procs")
         yield messages
@@ -166,7 +176,7 @@ def run(arguments: Namespace) -> None:
     digits = mnist_data.load(arguments.data)
     results: list[mnist.Result] = []
     try:
-        with telemetry(arguments.bars) as messages:
+        with telemetry(arguments.bars, arguments.service) as messages:
             results = run_jobs(arguments, digits, messages)
     finally:
         # A monitor that failed is an error, but must not cost the results.

@@ -197,14 +197,15 @@ def test_a_plan_is_a_table_for_people(site: Site) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_the_telemetry_example_watches_every_node(site: Site) -> None:
+@pytest.mark.parametrize("by", [(), ("--service",)], ids=["by monitors", "by the runtime's telemetry"])
+def test_the_telemetry_example_watches_every_node(site: Site, by: tuple[str, ...]) -> None:
     for requirement in ("torch", "scipy", "sklearn", "tqdm"):
         pytest.importorskip(requirement, reason="examples/telemetry/requirements.txt is not installed")
     example = Path(__file__).parents[2] / "examples" / "telemetry" / "telemetry_full.py"
     small = ("--scipy_workers", "2", "--mnist_workers", "2", "--epochs", "1", "--mem", str(2**24))
-    done = site.dragon("--nodes", "2", example, *small, timeout=180)
+    done = site.dragon("--nodes", "2", example, *small, *by, timeout=180)
     assert done.returncode == 0, done.stderr
     for name in ("node-0", "node-1"):
         assert f"nodename: {name} cpu load average" in done.stdout
-        assert f"Telemetry process on node {name} exiting" in done.stdout
+        assert by or f"Telemetry process on node {name} exiting" in done.stdout
     assert done.stdout.count("Final test for learning rate") == 2
