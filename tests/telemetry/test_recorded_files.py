@@ -32,10 +32,10 @@ def lifetime(puid: int, ended: float | None = None, code: int | None = None) -> 
     return Lifetime(0, "here", puid, 100 + puid, f"process {puid}", 1, 0, NOON + puid, ended, code)
 
 
-def written(folder: Path, *parcels: Parcel, node: int = 0, ended: bool = True) -> Recording:
+def written(folder: Path, *parcels: Parcel, node: int = 0, host: str = "here", ended: bool = True) -> Recording:
     """The recording of a node; where its run has not ended the files are as they are meanwhile."""
-    description = RunDescription("3fa9c1", "train.py", NOON, ["here"] * (node + 1), "1.0")
-    writer = Writer(folder, node_prefix("here", node), None if node else description)
+    description = RunDescription("3fa9c1", "train.py", NOON, [host] * (node + 1), "1.0")
+    writer = Writer(folder, node_prefix(host, node), None if node else description)
     for parcel in [*parcels, Parcel(parcels[-1].time if parcels else NOON, [], [], last=ended)]:
         writer.write(parcel)
     return Recording(folder)

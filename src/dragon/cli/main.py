@@ -36,6 +36,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon plan [--json] PROG ...     run it, and print which process ran where
   dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
   dragon dashboard [RUN]            a page to look at a run: charts, processes, a timeline
+  dragon report DIR                 a page of a run that was recorded with --telemetry DIR
   dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
@@ -132,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["dashboard"], ["grafana"], ["top"]):
+    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["report"], ["dashboard"], ["grafana"], ["top"]):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan
