@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,14 @@ def main(settings: dict[str, Any]) -> None:
     _core.set_keeper()
     me = run_folder.this_process()
     front_end = FrontEnd(owner, run_folder.this_machine()) if settings["front_end"] else None
-    RunInfo(owner=owner, agent=me, arena_fd=_ARENA, command=settings["command"], front_end=front_end).write(folder)
+    RunInfo(
+        owner=owner,
+        agent=me,
+        arena_fd=_ARENA,
+        command=settings["command"],
+        started=time.time(),
+        front_end=front_end,
+    ).write(folder)
     run = run_module.Run(folder, me, label=settings["label"])
     run_module.serve(run)
     requests = socket.socket(fileno=_AGENT_SOCKET)

@@ -107,5 +107,6 @@ def _take_over(agent: Agent, membership: Membership) -> None:
         command=settings.get("command", ""),
         node=membership.index,
         name=settings.get("run", ""),
+        started=settings.get("started", 0.0),
         front_end=msgspec.convert(settings.get("front_end"), FrontEnd | None),
     ).write(agent.run.folder)

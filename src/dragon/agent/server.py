@@ -238,6 +238,8 @@ class Agent:
 
     async def _finish(self) -> None:
         if hasattr(self, "spawner"):
+            if hasattr(self, "telemetry") and self.telemetry.recording:
+                self.spawner.catch_up()  # what has ended did so by itself, and with an exit code
             self.spawner.close()
         try:
             gone = os.pidfd_open(self.zygote)
@@ -254,7 +256,7 @@ class Agent:
             for pid in children:
                 os.waitpid(pid, 0)
         if hasattr(self, "streams"):
-            self.telemetry.close()
+            await self.telemetry.finish()
             self.jobs.close()
             self.streams.drain()
         if self.cluster is not None:

@@ -64,7 +64,11 @@ class Spawner:
     def catch_up(self) -> None:
         """Take in what the zygote has done so far: who saw a process start or end must find that with the agent."""
         self._synchronised = False
-        self._events.send(SYNCHRONISE)
+        try:
+            self._events.send(SYNCHRONISE)
+        except BrokenPipeError:
+            self._on_events()  # the zygote is gone, and what it said last is still to be heard
+            return
         waiting = select.poll()
         waiting.register(self._events, select.POLLIN)
         while not self._synchronised and not self._is_gone and waiting.poll(1000):

@@ -36,6 +36,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon plan [--json] PROG ...     run it, and print which process ran where
   dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
   dragon dashboard [RUN]            a page to look at a run: charts, processes, a timeline
+  dragon report DIR                 a page of a run that was recorded with --telemetry DIR
   dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
@@ -87,14 +88,20 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
         metavar="LEVEL",
-        help="what to measure while the program runs: 0 nothing (the default), 1 the program's own metrics, 2 nodes, "
-        "3 GPUs, 4 processes too",
+        help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
+        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too",
     )
     telemetry.add_argument(
         "--telemetry-port",
         type=_port,
         metavar="PORT",
         help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
+    )
+    telemetry.add_argument(
+        "--telemetry",
+        metavar="DIR",
+        help="write what is measured to files in this directory, at level 4 unless another is given; "
+        "`dragon report DIR` makes a page of them",
     )
     telemetry.add_argument(
         "--dashboard",
@@ -126,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["dashboard"], ["grafana"], ["top"]):
+    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["report"], ["dashboard"], ["grafana"], ["top"]):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan
@@ -140,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[parameters.LOG_LEVEL] = level
     if arguments.strict:
         os.environ[parameters.STRICT] = "1"
+    _set_telemetry_directory(arguments.telemetry)
     if arguments.telemetry_level is not None:
         os.environ[parameters.TELEMETRY_LEVEL] = str(arguments.telemetry_level)
     if arguments.telemetry_port is not None:
@@ -154,6 +162,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine.tell(machine.answers(arguments))
     code = _run(command, arguments)
     return 128 - code if code < 0 else code
+
+
+def _set_telemetry_directory(given: str | None) -> None:
+    """Have telemetry be recorded; other nodes are in other folders, and are told the whole path."""
+    if given is not None:
+        import importlib.util
+
+        if importlib.util.find_spec("pyarrow") is None:
+            parser().error("--telemetry needs pyarrow: pip install 'dragon-runtime[telemetry]'")
+        os.environ[parameters.TELEMETRY_DIRECTORY] = given
+    directory = parameters.telemetry_directory()
+    if directory is not None:
+        os.environ[parameters.TELEMETRY_DIRECTORY] = str(directory)
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:

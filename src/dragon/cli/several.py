@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from dragon.infrastructure import configuration, parameters
@@ -40,6 +41,7 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         "folder": os.getcwd(),
         "command": " ".join(command),
         "run": os.urandom(3).hex(),
+        "started": time.time(),
         "front_end": msgspec.to_builtins(FrontEnd(this_process(), this_machine())),
     }
     options = frontend.Options(

@@ -8,6 +8,7 @@
 | DRAGON_PLAN | a file to which every placement of a process adds a line (JSON) |
 | DRAGON_POLICY_CONTEXT_ENV | the policy of the block that a process was started in; set by the runtime |
 | DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
+| DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
 | DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
 | DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
 | DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
@@ -28,6 +29,7 @@ __all__ = [
     "PROCESS",
     "RUN",
     "STRICT",
+    "TELEMETRY_DIRECTORY",
     "TELEMETRY_LEVEL",
     "TELEMETRY_PERIOD",
     "TELEMETRY_PORT",
@@ -35,6 +37,7 @@ __all__ = [
     "dashboard",
     "parse_size",
     "strict",
+    "telemetry_directory",
     "telemetry_level",
     "telemetry_period",
     "telemetry_port",
@@ -47,6 +50,7 @@ PLAN = "DRAGON_PLAN"
 POLICY = "DRAGON_POLICY_CONTEXT_ENV"
 RUN = "DRAGON_RUN"
 PROCESS = "DRAGON_PROCESS"
+TELEMETRY_DIRECTORY = "DRAGON_TELEMETRY_DIRECTORY"
 TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
 TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
 TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
@@ -97,15 +101,22 @@ def strict() -> bool:
 
 
 def telemetry_level() -> int:
-    """What is to be measured. Where that is not said: processes too for the dashboard, nodes for Prometheus.
+    """What is to be measured. Where that is not said: processes too for files and the dashboard, nodes for Prometheus.
 
     Raises ValueError.
     """
-    unsaid = "4" if dashboard() else "2" if os.environ.get(TELEMETRY_PORT) else "0"
+    everything = dashboard() or telemetry_directory() is not None
+    unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) else "0"
     text = os.environ.get(TELEMETRY_LEVEL) or unsaid
     if not text.isdecimal() or int(text) > HIGHEST_TELEMETRY_LEVEL:
         raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to {HIGHEST_TELEMETRY_LEVEL}")
     return int(text)
+
+
+def telemetry_directory() -> Path | None:
+    """Where what is measured is to be written, None for nowhere."""
+    text = os.environ.get(TELEMETRY_DIRECTORY)
+    return Path(text).absolute() if text else None
 
 
 def telemetry_period() -> float:

@@ -53,7 +53,7 @@ class RunInfo(msgspec.Struct):
     """What a process needs in order to join a run of this node, and what the run is called.
 
     Without a front end the owner is the user's program itself. The nodes of a run share its name, which is empty
-    where there is only one.
+    where there is only one, and the time at which it started, in seconds since 1970.
     """
 
     owner: Owner
@@ -62,6 +62,7 @@ class RunInfo(msgspec.Struct):
     command: str = ""
     node: int = 0
     name: str = ""
+    started: float = 0.0
     front_end: FrontEnd | None = None
 
     def write(self, folder: Path) -> None:

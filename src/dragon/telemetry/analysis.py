@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.runtime.agent_client import ask
+from dragon.telemetry.recording import Recording
 
 __all__ = ["AnalysisClient"]
 
@@ -21,16 +23,21 @@ _SHORTEST = 0.001
 
 
 class AnalysisClient:
-    """Reads the metrics of the run, from any of its processes.
+    """Reads the metrics of the run, from any of its processes. Each node keeps the last 600 values of each of its
+    metrics, which at the default period is ten minutes.
 
-    Each node keeps the last 600 values of each of its metrics, which at the default period is ten minutes.
+    With a `path` it reads a recording that `dragon --telemetry` has made, and needs no run: the path is its folder, or
+    a directory of several, whose newest is taken. Raises NoRecordingError where there is none.
     """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self._recording = None if path is None else Recording(path)
 
     def connect(self, timeout: float | None = None) -> None:
         """Wait until the run measures something. Raises RuntimeError where it does not within `timeout` seconds, at
-        once where that is None."""
+        once where that is None. With a recording there is nothing to wait for."""
         end = time.monotonic() + (timeout or 0.0)
-        while not ask("telemetry.level"):
+        while self._recording is None and not ask("telemetry.level"):
             if time.monotonic() >= end:
                 raise RuntimeError(
                     "the run measures nothing: start it with `dragon --telemetry-level 2`, or call Telemetry().start()"
@@ -39,7 +46,7 @@ class AnalysisClient:
 
     def get_metrics(self) -> set[str]:
         """The metrics of which some node has values."""
-        return set(ask("telemetry.names"))
+        return set(ask("telemetry.names")) if self._recording is None else self._recording.names()
 
     def get_data(
         self,
@@ -51,7 +58,8 @@ class AnalysisClient:
         interval: float = 1.0,
         aggregate: Aggregate = "last",
     ) -> list[dict[str, Any]]:
-        """The values of metrics, one record for each set of tags, since `start_time` (default: five minutes ago).
+        """The values of metrics, one record for each set of tags, since `start_time` (default: five minutes ago; of
+        a recording, all).
 
         `tags` chooses: each must have the value, or one of the values, "*" being any. Of the values within each
         `interval` seconds one is made by `aggregate`: last, avg, min, max, sum, count or dev (standard deviation).
@@ -65,15 +73,16 @@ class AnalysisClient:
         if interval != 0 and not _SHORTEST <= interval < math.inf:
             raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_SHORTEST} on")
         now = time.time()
-        records = ask(
-            "telemetry.query",
-            metrics=[metrics] if isinstance(metrics, str) else list(metrics),
-            tags={name: [v] if isinstance(v, str) else list(v) for name, v in (tags or {}).items()},
-            start=now - _WINDOW if start_time is None else start_time,
-            end=now if end_time is None else end_time,
-            interval=interval,
-            aggregate=aggregate,
-        )
+        since, until = (now - _WINDOW, now) if self._recording is None else (-math.inf, math.inf)
+        question: dict[str, Any] = {
+            "metrics": [metrics] if isinstance(metrics, str) else list(metrics),
+            "tags": {name: [v] if isinstance(v, str) else list(v) for name, v in (tags or {}).items()},
+            "start": since if start_time is None else start_time,
+            "end": until if end_time is None else end_time,
+            "interval": interval,
+            "aggregate": aggregate,
+        }
+        records = ask("telemetry.query", **question) if self._recording is None else self._recording.query(**question)
         return [
             {
                 "metric": name,
@@ -86,6 +95,8 @@ class AnalysisClient:
 
     def get_lifetimes(self, since: float = 0.0) -> list[Lifetime]:
         """The processes of the run that live, or have ended since that time (seconds since 1970); at any level."""
+        if self._recording is not None:
+            return [one for one in self._recording.lifetimes() if one.ended is None or one.ended >= since]
         return msgspec.convert(ask("telemetry.lifetimes", since=since), list[Lifetime])
 
     def reboot(self, *, exclude_huids: object = None, exclude_hostnames: object = None) -> None:

@@ -10,20 +10,25 @@ import msgspec
 
 __all__ = ["html"]
 
+_ALONE = """<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+"""
+
 
 def html(title: str = "dragon", data: object = None) -> str:
-    """The page. With `data`, all that it would ask a run for, it asks nobody."""
+    """The page. With `data`, all that it would ask a run for, it asks nobody, and is not allowed to."""
     static = files("dragon.web") / "static"
 
     def text(name: str) -> str:
         return (static / name).read_text()
 
-    # In a script element "</" would end it; in JSON the slash may have a backslash before it.
-    embedded = msgspec.json.encode(data).decode().replace("</", "<\\/") if data is not None else ""
+    # In a script element "<" may end it, or keep it from ending.
+    embedded = msgspec.json.encode(data).decode().replace("<", "\\u003c") if data is not None else ""
     return Template(text("page.html")).substitute(
         title=html_text.escape(title),
         style=text("uPlot/uPlot.min.css") + text("page.css"),
         charts=text("uPlot/uPlot.iife.min.js"),
         script="".join(text(f"{name}.js") for name in ("data", "charts", "processes", "timeline", "page")),
         data=embedded,
+        policy=_ALONE if data is not None else "",
     )

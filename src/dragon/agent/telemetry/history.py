@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Collection, Iterator, Mapping
 
 from dragon.infrastructure.metrics import Aggregate, Kind, Tags
+from dragon.infrastructure.series import Record, has, reduced
 
-__all__ = ["History", "Record", "Series"]
+__all__ = ["History", "Series"]
 
 _MOST_POINTS = 600
 _MOST_SERIES = 8192
 _BYTES_PER_POINT = 16
 
-# Name, tags, times and values of one series.
-Record = tuple[str, dict[str, str], list[float], list[float]]
-
 _Key = tuple[str, Tags]
-
-_REDUCE: dict[Aggregate, Callable[[Sequence[float]], float]] = {
-    "last": lambda values: values[-1],
-    "avg": lambda values: sum(values) / len(values),
-    "min": min,
-    "max": max,
-    "sum": sum,  # fsum refuses infinities, and a loss that diverged is to be seen
-    "count": lambda values: float(len(values)),
-    "dev": lambda values: math.dist(values, [sum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
-}
 
 
 class Series:
@@ -122,21 +108,9 @@ class History:
         """
         found = []
         for series in self:
-            if series.name in metrics and _has(series.tags, tags):
+            if series.name in metrics and has(series.tags, tags):
                 points = series.points(start, end)
-                if interval > 0:
-                    points = _reduced(points, interval, _REDUCE[aggregate])
-                if points:
-                    found.append((series.name, series.tags, [t for t, _ in points], [v for _, v in points]))
+                times, values = reduced([t for t, _ in points], [v for _, v in points], interval, aggregate)
+                if times:
+                    found.append((series.name, series.tags, times, values))
         return found
-
-
-def _has(tags: Mapping[str, str], wanted: Mapping[str, Collection[str]]) -> bool:
-    return all(name in tags and ("*" in values or tags[name] in values) for name, values in wanted.items())
-
-
-def _reduced(
-    points: list[tuple[float, float]], interval: float, reduce: Callable[[Sequence[float]], float]
-) -> list[tuple[float, float]]:
-    slots = groupby(points, key=lambda point: math.floor(point[0] / interval))
-    return [(slot * interval, reduce([value for _, value in members])) for slot, members in slots]

@@ -9,14 +9,16 @@ from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.run_state import run_state
 from dragon.agent.telemetry.seen import see
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample, Tags
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
     from dragon.agent.server import Agent
-    from dragon.agent.telemetry.history import History, Record
+    from dragon.agent.telemetry.history import History
+    from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.infrastructure.metrics import Family, RunState
+    from dragon.infrastructure.series import Record
 
 __all__ = ["Telemetry"]
 
@@ -26,7 +28,8 @@ _STALE = 5  # periods without a new value
 
 
 class Telemetry:
-    """Begins at the level that the environment says, 0 where it says none."""
+    """Begins at the level that the environment says, 0 where it says none. What is measured is also written to files
+    where the environment says so."""
 
     OPERATIONS: ClassVar[set[str]] = {
         "level",
@@ -47,6 +50,7 @@ class Telemetry:
         self._period = 1.0
         self._history: History | None = None
         self._sampler: Sampler | None = None
+        self._recorder: Recorder | None = None
         try:
             level = parameters.telemetry_level()
             if level:
@@ -71,6 +75,7 @@ class Telemetry:
         self.close()
         self._level, self._period = level, period
         self._history = self._history or History()
+        self._record()
         if level >= 2:
             from dragon.agent.telemetry.sampler import Sampler
             from dragon.agent.telemetry.sources import sources_of
@@ -80,6 +85,13 @@ class Telemetry:
                 sources_of(level), self._period, lambda: see(self._agent, history.size, level), self._store
             )
         return [level]
+
+    def _record(self) -> None:
+        directory = parameters.telemetry_directory()
+        if directory is not None and self._recorder is None:
+            from dragon.agent.telemetry.recorder import open_recorder
+
+            self._recorder = open_recorder(self._agent, directory)
 
     def stop(self) -> list[int]:
         """Measure no more and forget everything."""
@@ -105,7 +117,7 @@ class Telemetry:
         told = tuple(sorted({"host": self._agent.host_name, **(tags or {})}.items()))
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
-        self._history.add(name, told, Kind(kind), when, value)
+        self._keep(name, told, Kind(kind), when, value)
 
     def names(self) -> list[str]:
         """The metrics of which this node has values."""
@@ -147,6 +159,17 @@ class Telemetry:
 
     # ---- the agent
 
+    @property
+    def recording(self) -> bool:
+        """Whether it is written to files."""
+        return self._recorder is not None
+
+    async def finish(self) -> None:
+        """The run is over: measure no more, and write what is left."""
+        self.close()
+        if self._recorder is not None:
+            await self._recorder.close()
+
     def close(self) -> None:
         """Measure no more."""
         if self._sampler is not None:
@@ -155,6 +178,12 @@ class Telemetry:
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler
-        add, host, now = self._history.add, ("host", self._agent.host_name), time.time()
+        host, now = ("host", self._agent.host_name), time.time()
         for sample in samples:
-            add(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
+            self._keep(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
+
+    def _keep(self, name: str, tags: Tags, kind: Kind, when: float, value: float) -> None:
+        assert self._history is not None
+        self._history.add(name, tags, kind, when, value)
+        if self._recorder is not None:
+            self._recorder.add(when, name, tags, kind, value)

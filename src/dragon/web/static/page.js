@@ -18,7 +18,9 @@ class Page {
     this.charts = new Map();
     this.since = 0;
     this.busy = false;
+    if (whole) nameForWhole();
     this.processes = new Processes(byId("processes"), byId("filter"), byId("counts"));
+    if (whole) this.processes.order = { column: FAILED_FIRST, direction: 1 };
     this.processes.opened = () => this.look();
     byId("window").closest("label").hidden = whole;
     byId("window").onchange = () => this.startAgain();
@@ -81,7 +83,7 @@ class Page {
       this.source.query(PROCESS_METRICS, this.run.now - 15 * this.run.period, 0),
       this.source.lifetimes(0),
     ]);
-    this.rows = rowsOf(lifetimes, records, this.run.now);
+    this.rows = rowsOf(lifetimes, records, this.run.now, this.whole);
     if (this.processes.open) this.processes.output = await this.source.output(this.processes.open);
   }
 
@@ -106,6 +108,7 @@ class Page {
     const gone = Object.entries(lost).map(([node, reason]) => `${hosts[node]} is gone: ${reason}`);
     const facts = [`run ${name}`, `${hosts.length} node${hosts.length > 1 ? "s" : ""}`, duration(now - started)];
     if (!level) facts.push("nothing is measured");
+    facts.push(...(this.run.notes ?? []));
     byId("facts").textContent = [...facts, ...gone].join(" · ");
     const choice = byId("node");
     if (choice.options.length !== hosts.length + 1) {

@@ -15,8 +15,16 @@ const COLUMNS = [
   { title: "Lasted", value: (row) => row.lasted, show: (row) => duration(row.lasted) },
 ];
 
-// Rows made of lifetimes and of the newest values of each process.
-function rowsOf(lifetimes, records, now) {
+// The order of a run that is over: first what failed, as it did so one after the other.
+const FAILED_FIRST = { value: (row) => (row.look === "failed" ? row.ended - 1e12 : row.started) };
+
+// The columns of a run that is over: there the values of each process are those of its whole life.
+function nameForWhole() {
+  for (const column of COLUMNS) column.title = { CPU: "Mean CPU", Memory: "Most memory" }[column.title] ?? column.title;
+}
+
+// Rows made of lifetimes and of the newest values of each process, where its run is over those of its whole life.
+function rowsOf(lifetimes, records, now, whole) {
   const newest = new Map();
   for (const [metric, tags, , values] of records) {
     const found = newest.get(tags.puid) ?? {};
@@ -25,10 +33,10 @@ function rowsOf(lifetimes, records, now) {
   }
   return lifetimes.map((lifetime) => {
     const known = newest.get(String(lifetime.puid)) ?? {};
-    const alive = lifetime.ended === null;
+    const alive = lifetime.ended === null || whole;
     return {
       ...lifetime,
-      ...lookOf(lifetime, STATES[known.process_state] ?? "lives"),
+      ...lookOf(lifetime, STATES[known.process_state] ?? (whole ? "lived when last seen" : "lives")),
       cpu: alive ? known.process_cpu_percent : undefined,
       memory: alive ? known.process_memory : undefined,
       lasted: (lifetime.ended ?? now) - lifetime.started,
@@ -39,6 +47,7 @@ function rowsOf(lifetimes, records, now) {
 function lookOf({ ended, code }, state) {
   if (ended === null) return { look: "live", state };
   if (code === 0) return { look: "ended", state: "ended" };
+  if (code === null) return { look: "ended", state: "ended with the run" };
   return { look: "failed", state: code < 0 ? `killed by signal ${-code}` : `exit code ${code}` };
 }
 

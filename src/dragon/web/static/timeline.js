@@ -16,8 +16,9 @@ function element(name, attributes, text) {
 function drawTimeline(svg, rows, from, to) {
   const width = svg.clientWidth || 900;
   const across = (time) => LEFT + ((time - from) / Math.max(to - from, 1e-3)) * (width - LEFT - 10);
-  const newest = [...rows].sort((a, b) => b.started - a.started).slice(0, MOST_BARS);
-  const byHost = Map.groupBy(newest.reverse(), (row) => row.host);
+  const wanted = (a, b) => (b.look === "failed") - (a.look === "failed") || b.started - a.started;
+  const chosen = [...rows].sort(wanted).slice(0, MOST_BARS).sort((a, b) => a.started - b.started);
+  const byHost = Map.groupBy(chosen, (row) => row.host);
   const parts = [];
   let y = 20;
   for (const [host, members] of [...byHost].sort()) {
@@ -41,6 +42,11 @@ function drawTimeline(svg, rows, from, to) {
     }
     if (left) parts.push(element("text", { x: 6, y: y + 2 * BAR + 8 }, `and ${left} more`));
     y += Math.max(lanes.length * (BAR + 1), 2 * BAR + (left ? 10 : 0)) + 6;
+  }
+  if (rows.length > chosen.length) {
+    const text = `${rows.length - chosen.length} more started earlier and did not fail; they are not drawn`;
+    parts.push(element("text", { x: 6, y: y + BAR }, text));
+    y += 2 * BAR;
   }
   for (let i = 0; i <= 4; i++) {
     const time = from + ((to - from) * i) / 4;

@@ -1,0 +1,114 @@
+"""Hands what a node measures to the thread that writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import dragon
+from dragon.agent.telemetry.lifetimes import lifetimes
+from dragon.agent.telemetry.writer import Parcel, Row, Writer
+from dragon.infrastructure.metrics import Kind, Lifetime, Tags
+from dragon.infrastructure.recordings import RunDescription, folder_name, node_prefix
+from dragon.runtime.folder import RunInfo, run_name
+from dragon.runtime.log import runtime_log
+
+if TYPE_CHECKING:
+    from dragon.agent.server import Agent
+
+__all__ = ["Recorder", "open_recorder"]
+
+log = runtime_log("telemetry")
+
+_EVERY = 2.0  # seconds; so much is lost with an agent that is killed
+_MOST_ROWS = 200_000  # that wait to be written
+_MARGIN = 60.0  # seconds by which the clock may be set back without the end of a process being missed
+_PATIENCE = 10.0
+
+
+def open_recorder(agent: Agent, directory: Path) -> Recorder:
+    """Record what an agent's node measures."""
+    info = RunInfo.read(agent.run.folder)
+    members = agent.cluster.members if agent.cluster is not None else []
+    description = RunDescription(
+        name=run_name(agent.run.folder, info),
+        command=info.command,
+        started=info.started,
+        nodes=[member.node.host_name for member in members] or [agent.host_name],
+        version=dragon.__version__,
+    )
+    return Recorder(directory, description, agent.run.node, partial(lifetimes, agent))
+
+
+class Recorder:
+    """Records values and lifetimes of a node in a directory, from now on.
+
+    `lifetimes` gives the processes that live or have ended since a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        description: RunDescription,
+        node: int,
+        lifetimes: Callable[[float], list[Lifetime]],
+    ) -> None:
+        folder = directory / folder_name(description.started, description.name)
+        self._writer = Writer(folder, node_prefix(description.nodes[node], node), None if node else description)
+        self._lifetimes = lifetimes
+        self._rows: list[Row] = []
+        self._handed = 0
+        self._late = False
+        self._looked = 0.0
+        self._known: dict[int, float | None] = {}  # when each process ended, as it was recorded
+        self._loop = asyncio.get_running_loop()
+        # Not one that the end of the process would wait for: a file system may hang.
+        self._thread = threading.Thread(target=self._writer.run, name="recorder", daemon=True)
+        self._thread.start()
+        self._timer = self._loop.call_later(_EVERY, self._hand_over)
+
+    def add(self, moment: float, metric: str, tags: Tags, kind: Kind, value: float) -> None:
+        """Record a value."""
+        if self._handed - self._writer.taken + len(self._rows) < _MOST_ROWS:
+            self._rows.append((moment, metric, tags, kind, value))
+        elif not self._late:
+            self._late = True
+            log.warning("telemetry is written too slowly, and some of it is dropped")
+
+    def _hand_over(self) -> None:
+        self._timer = self._loop.call_later(_EVERY, self._hand_over)
+        now = time.time()
+        self._put(Parcel(now, self._rows, self._news(now)))
+
+    def _put(self, parcel: Parcel) -> None:
+        self._rows = []
+        self._handed += len(parcel.rows)
+        self._writer.parcels.put(parcel)
+
+    def _news(self, now: float) -> list[Lifetime]:
+        """The processes that have started or ended since the last time."""
+        found = self._lifetimes(min(self._looked, now) - _MARGIN)
+        self._looked = now
+        news = [one for one in found if self._known.get(one.puid, 0.0) != one.ended]
+        self._known = {one.puid: one.ended for one in found}
+        return news
+
+    async def close(self) -> None:
+        """Write what is left, and make the files those of a run that has ended; of one that hangs they stay as they
+        are."""
+        self._timer.cancel()
+        now = time.time()
+        self._known = {puid: ended for puid, ended in self._known.items() if ended is not None}
+        # What lives yet ends with the run, and nobody learns of its exit code.
+        ended = [msgspec.structs.replace(one, ended=one.ended or now) for one in self._news(now)]
+        self._put(Parcel(now, self._rows, ended, last=True))
+        await self._loop.run_in_executor(None, self._thread.join, _PATIENCE)
+        if self._thread.is_alive():
+            log.warning("telemetry could not be written within %g s; some of it is missing", _PATIENCE)

@@ -1,0 +1,65 @@
+"""`dragon report`: what a run has recorded, as a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragon.telemetry.recording import NoRecordingError, Recording
+from dragon.telemetry.report import report
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  dragon --telemetry runs train.py             record a run in the directory runs
+  dragon report runs                           a page of the newest run that is there
+  dragon report runs/20261121T140312Z-3fa9c1   of that one
+  dragon report runs -o train.html             to that file; - is stdout
+  dragon report runs --node gpu7 --node gpu8   with charts of these nodes, of a run that had very many
+
+The page is one file, which needs no network: keep it, or send it to somebody. It shows the charts of the nodes, their
+GPUs and the program's own metrics, the processes with their exit codes, and when each of them lived. A run that was
+killed or that runs still can be looked at as well. For questions of your own: dragon.telemetry.AnalysisClient(FOLDER),
+or anything that reads Parquet.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the page, and say where; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dragon report",
+        description="Make a page of the telemetry that a run has recorded.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="of a run, or of several: the newest is taken")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: report.html in the run's folder)")
+    parser.add_argument("--node", action="append", default=[], metavar="HOST", help="a node to have charts of")
+    arguments = parser.parse_args(words)
+    try:
+        recording = Recording(arguments.folder)
+        page = report(recording, arguments.node)
+        if arguments.output == "-":
+            print(page)
+            return 0
+        path = Path(arguments.output) if arguments.output else recording.folder / "report.html"
+        _write(path, page)
+    except (NoRecordingError, OSError) as error:
+        print(f"dragon report: {error}", file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
+def _write(path: Path, page: str) -> None:
+    """Write a file, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(page)
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)

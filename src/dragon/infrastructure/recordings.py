@@ -1,0 +1,137 @@
+"""How the telemetry of a run lies on disk.
+
+```
+DIRECTORY/20261121T140312Z-3fa9c1/          a run: when it started, in UTC, and its name
+    run.json                                 RunDescription
+    HOST-0-20261121T14Z.parquet              what node 0 measured in an hour of UTC
+    HOST-0-20261121T15Z.arrows               the same of the hour that runs: an Arrow IPC stream
+    HOST-0.lifetimes.arrows                  its processes: one row when one starts, one when it ends
+```
+
+A stream can be read up to its last whole batch, whatever happened to its writer, and a Parquet file only when it is
+whole; so the one becomes the other when it is complete. Where both are there, the Parquet file counts if it is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "DESCRIPTION",
+    "PARQUET",
+    "STREAM",
+    "RunDescription",
+    "folder_name",
+    "host_prefix",
+    "hour_name",
+    "lifetime_schema",
+    "node_of_file",
+    "node_prefix",
+    "sample_schema",
+    "whole_batches",
+]
+
+DESCRIPTION = "run.json"
+STREAM, PARQUET = ".arrows", ".parquet"
+
+_LIFETIMES = ".lifetimes"
+_HOURLY = re.compile(r"(?P<node>.+-\d+)-\d{8}T\d{2}Z(\.\d+)?")
+
+
+class RunDescription(msgspec.Struct):
+    """A run: the host names of its nodes by index; times are in seconds since 1970. Without `ended` it did not end in
+    order, or runs still."""
+
+    name: str
+    command: str
+    started: float
+    nodes: list[str]
+    version: str
+    ended: float | None = None
+
+
+def folder_name(started: float, run: str) -> str:
+    """Of the folder of a run within the directory of recordings; sorts by time."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(started))}-{run}"
+
+
+def host_prefix(host: str) -> str:
+    """What the names of files of a host's nodes begin with, before the index of the node."""
+    return re.sub(r"[^\w.-]", "_", host)
+
+
+def node_prefix(host: str, node: int) -> str:
+    """What the names of a node's files begin with."""
+    return f"{host_prefix(host)}-{node}"
+
+
+def hour_name(moment: float) -> str:
+    """An hour, as it is in the names of files."""
+    return time.strftime("%Y%m%dT%HZ", time.gmtime(moment))
+
+
+def lifetimes_stem(prefix: str) -> str:
+    """Of the file with a node's processes."""
+    return prefix + _LIFETIMES
+
+
+def node_of_file(stem: str) -> tuple[str, bool] | None:
+    """The prefix of the node that a file is of, and whether it has lifetimes; None for a file of others."""
+    if stem.endswith(_LIFETIMES):
+        return stem.removesuffix(_LIFETIMES), True
+    match = _HOURLY.fullmatch(stem)
+    return (match["node"], False) if match else None
+
+
+def sample_schema() -> Any:
+    """Of measured values. Rows of one metric with the same tags have the same `series` within a file."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("time", pa.float64(), nullable=False),
+            pa.field("metric", pa.string(), nullable=False),
+            pa.field("kind", pa.string(), nullable=False),
+            pa.field("tags", pa.map_(pa.string(), pa.string()), nullable=False),
+            pa.field("value", pa.float64(), nullable=False),
+            pa.field("series", pa.int32(), nullable=False),
+        ]
+    )
+
+
+def lifetime_schema() -> Any:
+    """Of processes: the fields of `Lifetime`."""
+    import pyarrow as pa
+
+    numbers = [pa.field(name, pa.int64(), nullable=False) for name in ("puid", "pid", "parent", "group")]
+    return pa.schema(
+        [
+            pa.field("node", pa.int32(), nullable=False),
+            pa.field("host", pa.string(), nullable=False),
+            *numbers,
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("started", pa.float64(), nullable=False),
+            pa.field("ended", pa.float64()),
+            pa.field("code", pa.int32()),
+        ]
+    )
+
+
+def whole_batches(path: Path) -> Iterator[Any]:
+    """The record batches of a stream, up to the first that is not whole. Raises OSError where it cannot be opened."""
+    import pyarrow as pa
+
+    # Not mapped into memory: its writer may cut off what it could not write whole.
+    with pa.OSFile(str(path)) as file:
+        try:
+            stream = pa.ipc.open_stream(file)
+            while True:
+                yield stream.read_next_batch()
+        except (StopIteration, OSError, pa.ArrowException):
+            return  # it ends here, in order or not

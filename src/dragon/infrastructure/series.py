@@ -1,0 +1,46 @@
+"""Values of metrics over time: chosen by their tags, and many made few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
+
+from dragon.infrastructure.metrics import Aggregate
+
+__all__ = ["Record", "has", "reduced"]
+
+# Name, tags, times and values of one series, in order of time.
+Record = tuple[str, dict[str, str], list[float], list[float]]
+
+_REDUCE: dict[Aggregate, Callable[[Sequence[float]], float]] = {
+    "last": lambda values: values[-1],
+    "avg": lambda values: sum(values) / len(values),
+    "min": min,
+    "max": max,
+    "sum": sum,  # fsum refuses infinities, and a loss that diverged is to be seen
+    "count": lambda values: float(len(values)),
+    "dev": lambda values: math.dist(values, [sum(values) / len(values)] * len(values)) / math.sqrt(len(values)),
+}
+
+
+def has(tags: Mapping[str, str], wanted: Mapping[str, Collection[str]]) -> bool:
+    """Whether each wanted tag has one of its values; "*" is any."""
+    return all(name in tags and ("*" in values or tags[name] in values) for name, values in wanted.items())
+
+
+def reduced(
+    times: list[float], values: list[float], interval: float, aggregate: Aggregate
+) -> tuple[list[float], list[float]]:
+    """One value for those within each `interval` seconds, at the begin of it; with 0 all as they are."""
+    if not interval > 0:
+        return times, values
+    reduce = _REDUCE[aggregate]
+    found: tuple[list[float], list[float]] = ([], [])
+    begin = 0
+    for slot, members in groupby([math.floor(time / interval) for time in times]):
+        end = begin + sum(1 for _ in members)
+        found[0].append(slot * interval)
+        found[1].append(reduce(values[begin:end]))
+        begin = end
+    return found

@@ -1,0 +1,195 @@
+"""What a run has measured, read from the files that `dragon --telemetry` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain, groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.metrics import Aggregate, Lifetime
+from dragon.infrastructure.recordings import (
+    DESCRIPTION,
+    PARQUET,
+    STREAM,
+    RunDescription,
+    host_prefix,
+    lifetime_schema,
+    node_of_file,
+    sample_schema,
+)
+from dragon.infrastructure.series import Record, has, reduced
+
+if TYPE_CHECKING:
+    from dragon.telemetry.recorded_file import RecordedFile
+
+__all__ = ["NoRecordingError", "Recording"]
+
+_COLUMNS = ["time", "metric", "tags", "value", "series"]
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class NoRecordingError(DragonError):
+    """A folder has no telemetry of a run, or it cannot be read here; the message says what to do."""
+
+
+class Recording:
+    """The recorded telemetry of a run. `path` is the run's folder, or a directory of several, whose newest is taken.
+
+    Of a run that was killed, or that runs yet, there is what was written so far. No more is read than a question needs,
+    so that a day of many nodes can be asked too. Raises NoRecordingError.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            import pyarrow.compute
+        except ImportError as error:
+            raise NoRecordingError(
+                f"a recording cannot be read: {error}; pip install 'dragon-runtime[telemetry]'"
+            ) from None
+        self._compute: Any = pyarrow.compute
+        self.folder = _run_folder(Path(path))
+        """That of the run."""
+
+    # ---- the run
+
+    @property
+    def description(self) -> RunDescription | None:
+        """The run as a whole; None where its first node could not write that."""
+        try:
+            return msgspec.json.decode((self.folder / DESCRIPTION).read_bytes(), type=RunDescription)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    @property
+    def start(self) -> float:
+        """When the run started, in seconds since 1970; where that is not known, the time of the first value."""
+        description = self.description
+        return self._span()[0] if description is None else description.started
+
+    @property
+    def end(self) -> float:
+        """When the run ended, in seconds since 1970; where it was killed or runs yet, the time of the last value."""
+        description = self.description
+        return self._span()[1] if description is None or description.ended is None else description.ended
+
+    def _span(self) -> tuple[float, float]:
+        spans = [file.span("time") for _, file in self._samples()]
+        spans += [file.span("started") for file in self._processes()]
+        known = list(chain.from_iterable(span for span in spans if span is not None))
+        if not known:
+            raise NoRecordingError(f"{self.folder} has nothing of what its run has measured")
+        return min(known), max(known)
+
+    @property
+    def damaged(self) -> list[Path]:
+        """Files of which nothing can be read."""
+        files = [*(file for _, file in self._samples()), *self._processes()]
+        return [file.parquet for file in files if file.is_damaged]
+
+    def lifetimes(self) -> list[Lifetime]:
+        """The processes of the run, in the order of their starts.
+
+        One without `ended` lived when its node was last heard of; one with `ended` and no `code` ended with the run.
+        """
+        last: dict[int, Lifetime] = {}
+        for file in self._processes():
+            for row in file.table().to_pylist():
+                last[row["puid"]] = Lifetime(**row)
+        return sorted(last.values(), key=lambda one: one.started)
+
+    # ---- values
+
+    def names(self) -> set[str]:
+        """The metrics of which there are values."""
+        return set().union(*(file.distinct("metric") for _, file in self._samples()))
+
+    def query(
+        self,
+        metrics: Collection[str],
+        tags: Mapping[str, Collection[str]],
+        start: float,
+        end: float,
+        interval: float,
+        aggregate: Aggregate,
+    ) -> list[Record]:
+        """The series of these metrics that have values in a time, and each tag with one of its values ("*": any).
+
+        Of the values within each `interval` seconds one is made; with 0 they stay as they are.
+        """
+        if not metrics:
+            return []
+        field = self._compute.field
+        condition = field("metric").isin(list(metrics)) & (field("time") >= start) & (field("time") <= end)
+        found = []
+        for _, files in groupby(self._samples(tags.get("host")), key=lambda pair: pair[0]):
+            series: dict[_Key, tuple[list[float], list[float]]] = {}
+            for _, file in files:
+                self._collect(file.table(_COLUMNS, condition), tags, series)
+            for (name, pairs), (times, values) in series.items():
+                order = sorted(range(len(times)), key=times.__getitem__)
+                reduced_times, reduced_values = reduced(
+                    [times[place] for place in order], [values[place] for place in order], interval, aggregate
+                )
+                found.append((name, dict(pairs), reduced_times, reduced_values))
+        return found
+
+    def _collect(
+        self, table: Any, tags: Mapping[str, Collection[str]], series: dict[_Key, tuple[list[float], list[float]]]
+    ) -> None:
+        """Add what a file has to the series that have the tags."""
+        if not table:
+            return
+        table = table.sort_by("series").combine_chunks()
+        ends = self._compute.run_end_encode(table["series"].chunk(0)).run_ends.to_pylist()
+        for begin, end in pairwise([0, *ends]):
+            row = table.slice(begin, 1).select(["metric", "tags"]).to_pylist()[0]
+            if has(dict(row["tags"]), tags):
+                times, values = series.setdefault((row["metric"], tuple(row["tags"])), ([], []))
+                times += table["time"][begin:end].to_pylist()
+                values += table["value"][begin:end].to_pylist()
+
+    # ---- files
+
+    def _samples(self, hosts: Collection[str] | None = None) -> list[tuple[str, RecordedFile]]:
+        """The files of values, and which node each is of, by node and in the order in which they were written."""
+        wanted = None if hosts is None or "*" in hosts else {host_prefix(host) for host in hosts}
+        return [
+            (node, file)
+            for node, is_lifetimes, file in self._files(sample_schema())
+            if not is_lifetimes and (wanted is None or node.rpartition("-")[0] in wanted)
+        ]
+
+    def _processes(self) -> list[RecordedFile]:
+        return [file for _, is_lifetimes, file in self._files(lifetime_schema()) if is_lifetimes]
+
+    def _files(self, schema: Any) -> Iterator[tuple[str, bool, RecordedFile]]:
+        from dragon.telemetry.recorded_file import RecordedFile
+
+        told = [(node_of_file(stem), stem) for stem in _stems(self.folder)]
+        for (node, is_lifetimes), stem in sorted((of, stem) for of, stem in told if of is not None):
+            yield node, is_lifetimes, RecordedFile(self.folder / stem, schema)
+
+
+def _stems(folder: Path) -> set[str]:
+    return {path.stem for path in folder.iterdir() if path.suffix in (STREAM, PARQUET)}
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / DESCRIPTION).exists() or any(node_of_file(stem) is not None for stem in _stems(folder))
+
+
+def _run_folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise NoRecordingError(f"there is no folder {path}")
+    if _is_run(path):
+        return path
+    runs = [folder for folder in path.iterdir() if folder.is_dir() and _is_run(folder)]
+    if not runs:
+        raise NoRecordingError(
+            f"there is no telemetry of a run in {path}; `dragon --telemetry {path} PROGRAM` records one"
+        )
+    return max(runs, key=lambda folder: folder.name)

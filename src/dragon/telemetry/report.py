@@ -1,0 +1,135 @@
+"""A recording as a page: what `dragon dashboard` shows of a run, from its start to its end, in one file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime
+from dragon.infrastructure.series import Record
+from dragon.telemetry.recording import NoRecordingError, Recording
+from dragon.web.page import html
+
+__all__ = ["report"]
+
+_MOST_NODES = 32
+_MOST_OWN_METRICS = 64
+_MOST_PROCESSES = 20_000
+_MOST_PROCESS_SECONDS = 3_000_000.0
+_POINTS = 300  # of a line
+_DIGITS = 6
+# One number for each process, in the table; there may be very many values.
+_OF_PROCESSES: dict[str, Aggregate] = {"process_cpu_percent": "avg", "process_memory": "max"}
+_NOT_DRAWN = {*_OF_PROCESSES, "process_state", "cpu_core_percent", "db_size"}
+
+
+def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
+    """HTML that needs no other file and no network. There are charts of these hosts, or else of the first 32.
+
+    Raises NoRecordingError where nothing was recorded, and where the run had no such host.
+    """
+    processes = recording.lifetimes()
+    names = recording.names()
+    if not names and not processes:
+        raise NoRecordingError(f"nothing of what the run measured had been written to {recording.folder}")
+    start, end = recording.start, recording.end
+    every = _hosts(recording, processes)
+    if unknown := sorted(set(hosts) - set(every)):
+        raise NoRecordingError(f"the run had no node {unknown[0]!r}; there were {', '.join(every)}")
+    shown = list(hosts) or every[:_MOST_NODES]
+    own = sorted(names - METRICS.keys())
+    drawn = [*sorted((names & METRICS.keys()) - _NOT_DRAWN), *own[:_MOST_OWN_METRICS]]
+    records = _curves(recording, drawn, shown, start, end)
+    listed = _chosen(processes, end)
+    notes = [*_state_of(recording), *_left_out(shown, every, "nodes have charts")]
+    notes += _left_out(own[:_MOST_OWN_METRICS], own, "metrics of the program's own have charts")
+    notes += _left_out(listed, processes, "processes are here, those that failed and the longest")
+    if sum((one.ended or end) - one.started for one in processes) <= _MOST_PROCESS_SECONDS:
+        records += _of_processes(recording, shown, start, end)
+    else:
+        notes.append("CPU and memory of its processes are in the recording only")
+    description = recording.description
+    run = {
+        "name": description.name if description else recording.folder.name,
+        "command": description.command if description else str(recording.folder),
+        "started": start,
+        "now": end,
+        "hosts": every,
+        "lost": {},
+        "level": 1,
+        "period": 1.0,
+        "names": drawn,
+        "metrics": METRICS,
+        "notes": notes,
+    }
+    return html(str(run["command"]), {"run": run, "records": records, "lifetimes": listed})
+
+
+def _hosts(recording: Recording, processes: Collection[Lifetime]) -> list[str]:
+    """The hosts of the run by the index of their nodes."""
+    description = recording.description
+    told = description.nodes if description is not None else []
+    return list(dict.fromkeys([*told, *(one.host for one in processes)]))
+
+
+def _curves(
+    recording: Recording, metrics: Collection[str], hosts: Collection[str], start: float, end: float
+) -> list[Record]:
+    """As many values of metrics as can be seen in a chart."""
+    measured = {name for name in metrics if name in METRICS and METRICS[name].kind == Kind.GAUGE}
+    interval = max((end - start) / _POINTS, 0.001)
+    asked: list[tuple[set[str], Aggregate]] = [(measured, "avg"), (set(metrics) - measured, "last")]
+    return [
+        _plain(record, start)
+        for names, aggregate in asked
+        for record in recording.query(names, _of_hosts(hosts), start, end, interval, aggregate)
+    ]
+
+
+def _of_processes(recording: Recording, hosts: Collection[str], start: float, end: float) -> list[Record]:
+    """The mean CPU and the most memory of each process, as of the end."""
+    whole = 2 * end  # an interval that has all times in it
+    return [
+        (name, tags, [end], [_rounded(values[-1])])
+        for metric, aggregate in _OF_PROCESSES.items()
+        for name, tags, _, values in recording.query([metric], _of_hosts(hosts), start, end, whole, aggregate)
+    ]
+
+
+def _of_hosts(hosts: Collection[str]) -> dict[str, Collection[str]]:
+    return {"host": hosts} if hosts else {}
+
+
+def _plain(record: Record, start: float) -> Record:
+    """With as many digits as can be seen."""
+    name, tags, times, values = record
+    return name, tags, [round(max(then, start), 3) for then in times], list(map(_rounded, values))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _chosen(processes: Sequence[Lifetime], end: float) -> list[Lifetime]:
+    if len(processes) <= _MOST_PROCESSES:
+        return list(processes)
+
+    def rank(one: Lifetime) -> tuple[bool, float]:
+        return one.code in (None, 0), one.started - (end if one.ended is None else one.ended)
+
+    return sorted(processes, key=rank)[:_MOST_PROCESSES]
+
+
+def _state_of(recording: Recording) -> list[str]:
+    """How the run ended, and how whole its recording is."""
+    description = recording.description
+    notes = [f"started {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(recording.start))}"]
+    if description is None or description.ended is None:
+        notes.append("it did not end in order, or runs still")
+    if damaged := recording.damaged:
+        notes.append(f"{len(damaged)} damaged files are left out, such as {damaged[0].name}")
+    return notes
+
+
+def _left_out(shown: Collection[object], every: Collection[object], what: str) -> list[str]:
+    return [f"{len(shown):,} of {len(every):,} {what}"] if len(shown) < len(every) else []

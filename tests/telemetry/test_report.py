@@ -1,0 +1,194 @@
+"""The page of a recording."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Site
+
+pytest.importorskip("pyarrow")
+
+from test_recorded_files import NOON, lifetime, row, written
+
+from dragon.agent.telemetry.writer import Parcel
+from dragon.infrastructure.metrics import Kind, Lifetime
+from dragon.telemetry import NoRecordingError
+from dragon.telemetry.report import report
+
+PROGRAM = """
+import sys, time
+from dragon.infrastructure.policy import Policy
+from dragon.native.process import Process
+from dragon.telemetry import Telemetry
+
+if __name__ == "__main__":
+    there = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+    Telemetry().add_data("loss <b>", 0.25, tags={"model": "<small>"})
+    for name, code in ("works", 0), ("fails <b>", 3):
+        process = Process(sys.exit, (code,), ident=name, policy=there)
+        process.start()
+        process.join()
+    time.sleep(1)
+"""
+
+
+@pytest.fixture
+def directory(site: Site) -> Path:
+    """Recordings of a run of two nodes."""
+    directory = site.folder / "recordings"
+    done = site.dragon(
+        "--nodes", "2", "--telemetry", directory, site.write(PROGRAM), env={"DRAGON_TELEMETRY_PERIOD": "0.1"}
+    )
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page)
+    assert found is not None
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+def test_a_run_is_one_page_in_its_folder(site: Site, directory: Path) -> None:
+    done = site.dragon("report", directory)
+    assert (done.returncode, done.stderr) == (0, "")
+    path = Path(done.stdout.strip())
+    assert path.name == "report.html"
+    assert path.parent.parent == directory
+    data = data_of(path.read_text())
+    assert data["run"]["hosts"] == ["node-0", "node-1"]
+    assert data["run"]["command"].endswith("program.py")
+    drawn = {(metric, tags["host"]) for metric, tags, _, _ in data["records"]}
+    for metric in "cpu_percent", "used_RAM", "network_sent", "disk_read", "def_pool_utilization":
+        assert {(metric, "node-0"), (metric, "node-1")} <= drawn
+    assert {one["name"]: one["code"] for one in data["lifetimes"]} == {"head": 0, "works": 0, "fails <b>": 3}
+
+
+@pytest.fixture
+def small(site: Site) -> Path:
+    """A directory with a recording of a node."""
+    directory = site.folder / "recordings"
+    directory.mkdir()
+    written(directory / "run", Parcel(NOON + 1, [row(NOON, 1)], [lifetime(1)]))
+    return directory
+
+
+def test_the_page_goes_where_it_is_wanted(site: Site, small: Path) -> None:
+    done = site.dragon("report", small, "-o", site.folder / "page.html")
+    assert done.stdout == f"{site.folder / 'page.html'}\n"
+    page = (site.folder / "page.html").read_text()
+    assert site.dragon("report", small, "-o", "-").stdout == f"{page}\n"
+    assert not (small / "run" / "report.html").exists()
+
+
+def test_the_page_needs_nothing_else(site: Site, small: Path) -> None:
+    page = site.dragon("report", small, "-o", "-").stdout
+    assert "default-src 'none'" in page
+    assert re.findall(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=|@import|url\(", page) == []
+
+
+def test_a_browser_shows_charts_processes_and_timeline(site: Site, directory: Path, browser: Any) -> None:
+    asked: list[str] = []
+    browser.on("request", lambda request: asked.append(request.url))
+    path = Path(site.dragon("report", directory).stdout.strip()).resolve()
+    browser.goto(path.as_uri())
+    browser.wait_for_selector("#processes tbody tr")
+    assert asked == [path.as_uri()]
+    assert browser.inner_text("#command").endswith("program.py")
+    titles = browser.locator(".chart:visible h3").all_inner_texts()
+    assert {"CPU", "Memory", "Network", "Disks", "Shared memory of the run", "loss <b>"} <= set(titles)
+    first = browser.inner_text("#processes tbody tr:first-child")
+    assert "fails <b>" in first
+    assert "exit code 3" in first
+    assert browser.locator("#timeline rect").count() == 3
+    assert "fails <b>" in browser.locator("#timeline rect.failed title").text_content()
+    grounds = set()
+    for scheme in "light", "dark":
+        browser.emulate_media(color_scheme=scheme)
+        grounds.add(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["absent"], "there is no folder absent"),
+        (["empty"], "there is no telemetry of a run in empty; `dragon --telemetry empty PROGRAM` records one"),
+        (["recordings", "--node", "x"], "the run had no node 'x'; there were here"),
+        (["recordings", "-o", "absent/page.html"], "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_shown_is_told(site: Site, small: Path, words: list[str], told: str) -> None:
+    (site.folder / "empty").mkdir()
+    done = site.dragon("report", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("dragon report: ")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_explains_itself_with_examples(site: Site) -> None:
+    text = site.dragon("report", "--help").stdout
+    assert "examples:" in text
+    assert "dragon report runs" in text
+
+
+def test_a_run_that_measured_nothing_has_no_page(tmp_path: Path) -> None:
+    with pytest.raises(NoRecordingError, match="nothing of what the run measured"):
+        report(written(tmp_path / "run"))
+
+
+def test_of_very_many_processes_those_that_failed_are_there(tmp_path: Path) -> None:
+    fine = [lifetime(puid, NOON + puid + 10, 0) for puid in range(1, 21_000)]
+    failed = [lifetime(puid, NOON + puid, 1) for puid in range(50_000, 50_100)]
+    data = data_of(report(written(tmp_path / "run", Parcel(NOON, [], [*fine, *failed]))))
+    assert sum(one["code"] == 1 for one in data["lifetimes"]) == 100
+    assert len(data["lifetimes"]) == 20_000
+    assert "20,000 of 21,099 processes are here, those that failed and the longest" in data["run"]["notes"]
+
+
+def test_of_very_many_nodes_some_have_charts(tmp_path: Path) -> None:
+    for node in range(40):
+        sample = (NOON, "cpu_percent", {"host": f"node-{node}"}, Kind.GAUGE, 1.0)
+        process = Lifetime(node, f"node-{node}", node, 1, "worker", 0, 0, NOON)
+        recording = written(tmp_path / "run", Parcel(NOON, [sample], [process]), node=node, host=f"node-{node}")
+    data = data_of(report(recording))
+    assert len(data["records"]) == 32
+    assert "32 of 40 nodes have charts" in data["run"]["notes"]
+    chosen = data_of(report(recording, ["node-39"]))
+    assert {tags["host"] for _, tags, _, _ in chosen["records"]} == {"node-39"}
+
+
+def test_a_long_time_is_drawn_with_few_values(tmp_path: Path) -> None:
+    rows = [row(NOON + second, second) for second in range(3600)]
+    data = data_of(report(written(tmp_path / "run", Parcel(NOON + 3600, rows, [lifetime(1)]))))
+    ((_, _, times, values),) = data["records"]
+    assert len(times) == len(values) == 300
+    assert times[0] == NOON
+
+
+def test_numbers_that_are_none_are_gaps(tmp_path: Path) -> None:
+    rows = [row(NOON + second, value) for second, value in enumerate((1.0, float("nan"), float("inf"), 2.0))]
+    data = data_of(report(written(tmp_path / "run", Parcel(NOON + 3, rows, [lifetime(1)]))))
+    assert data["records"][0][3] == [1.0, None, None, 2.0]
+
+
+def test_a_run_that_did_not_end_in_order_is_called_so(tmp_path: Path) -> None:
+    parcel = Parcel(NOON + 3, [row(NOON + 1)], [lifetime(1)])
+    for ended in (True, False):
+        notes = data_of(report(written(tmp_path / str(ended), parcel, ended=ended)))["run"]["notes"]
+        assert ("it did not end in order, or runs still" in notes) is not ended
+
+
+def test_what_a_program_says_cannot_end_the_page(tmp_path: Path) -> None:
+    nasty = "</script><!--<script>"
+    page = report(
+        written(tmp_path / "run", Parcel(NOON + 3, [row(NOON + 1, 1, nasty, **{nasty: nasty})], [lifetime(1)]))
+    )
+    assert nasty not in page
+    assert data_of(page)["records"][0][0] == nasty
