@@ -133,11 +133,11 @@ class Agent:
         self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.shards = Shards(self.run, self.cluster)
-        self.telemetry = Telemetry(self)
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)
-        elif serving.is_wanted():
+        self.telemetry = Telemetry(self)
+        if self.cluster is None and serving.is_wanted():
             self._server = self.loop.create_task(serving.open_server(self.ask))
         self.clients = Clients(self._requests, self.handle)
 
@@ -218,7 +218,7 @@ class Agent:
         served: Any = parts.get(part)
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {part}.{name}")
-        if part == "registry":
+        if part == "registry" or name == "lifetimes":
             self.spawner.catch_up()
         if descriptors:
             arguments["descriptors"] = descriptors

@@ -37,6 +37,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
   dragon dashboard [RUN]            a page to look at a run: charts, processes, a timeline
   dragon report DIR                 a page of a run that was recorded with --telemetry DIR
+  dragon trace DIR                  the same as a trace for Perfetto
   dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
 
@@ -89,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
         metavar="LEVEL",
         help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
-        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too",
+        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too, 5 what they wait for (`dragon trace`)",
     )
     telemetry.add_argument(
         "--telemetry-port",
@@ -133,7 +134,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (["ps"], ["kill"], ["doctor"], ["ddict"], ["report"], ["dashboard"], ["grafana"], ["top"]):
+    if words[:1] in (
+        ["ps"],
+        ["kill"],
+        ["doctor"],
+        ["ddict"],
+        ["report"],
+        ["dashboard"],
+        ["grafana"],
+        ["top"],
+        ["trace"],
+    ):
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan

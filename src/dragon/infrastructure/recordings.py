@@ -6,6 +6,7 @@ DIRECTORY/20261121T140312Z-3fa9c1/          a run: when it started, in UTC, and 
     HOST-0-20261121T14Z.parquet              what node 0 measured in an hour of UTC
     HOST-0-20261121T15Z.arrows               the same of the hour that runs: an Arrow IPC stream
     HOST-0.lifetimes.arrows                  its processes: one row when one starts, one when it ends
+    HOST-0.spans.arrows                      what its processes waited for and did, at level 5
 ```
 
 A stream can be read up to its last whole batch, whatever happened to its writer, and a Parquet file only when it is
@@ -18,7 +19,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,21 +27,24 @@ __all__ = [
     "DESCRIPTION",
     "PARQUET",
     "STREAM",
+    "Content",
     "RunDescription",
+    "content_of_file",
     "folder_name",
     "host_prefix",
     "hour_name",
-    "lifetime_schema",
-    "node_of_file",
     "node_prefix",
     "sample_schema",
+    "schema_of",
+    "stem_of",
     "whole_batches",
 ]
 
 DESCRIPTION = "run.json"
 STREAM, PARQUET = ".arrows", ".parquet"
 
-_LIFETIMES = ".lifetimes"
+# What a file has besides values, which are in one for each hour.
+Content = Literal["samples", "lifetimes", "spans"]
 _HOURLY = re.compile(r"(?P<node>.+-\d+)-\d{8}T\d{2}Z(\.\d+)?")
 
 
@@ -76,17 +80,24 @@ def hour_name(moment: float) -> str:
     return time.strftime("%Y%m%dT%HZ", time.gmtime(moment))
 
 
-def lifetimes_stem(prefix: str) -> str:
-    """Of the file with a node's processes."""
-    return prefix + _LIFETIMES
+def stem_of(prefix: str, content: Content) -> str:
+    """Of the file with that of a node."""
+    return f"{prefix}.{content}"
 
 
-def node_of_file(stem: str) -> tuple[str, bool] | None:
-    """The prefix of the node that a file is of, and whether it has lifetimes; None for a file of others."""
-    if stem.endswith(_LIFETIMES):
-        return stem.removesuffix(_LIFETIMES), True
+def content_of_file(stem: str) -> tuple[str, Content] | None:
+    """The prefix of the node that a file is of, and what it has; None for a file of others."""
+    contents: tuple[Content, ...] = ("lifetimes", "spans")
+    for content in contents:
+        if stem.endswith(f".{content}"):
+            return stem.removesuffix(f".{content}"), content
     match = _HOURLY.fullmatch(stem)
-    return (match["node"], False) if match else None
+    return (match["node"], "samples") if match else None
+
+
+def schema_of(content: Content) -> Any:
+    """Of the rows of a file."""
+    return {"samples": sample_schema, "lifetimes": lifetime_schema, "spans": span_schema}[content]()
 
 
 def sample_schema() -> Any:
@@ -119,6 +130,23 @@ def lifetime_schema() -> Any:
             pa.field("started", pa.float64(), nullable=False),
             pa.field("ended", pa.float64()),
             pa.field("code", pa.int32()),
+        ]
+    )
+
+
+def span_schema() -> Any:
+    """Of what took a while: the fields of `Span`."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("start", pa.float64(), nullable=False),
+            pa.field("end", pa.float64(), nullable=False),
+            pa.field("pid", pa.int64(), nullable=False),
+            pa.field("thread", pa.uint64(), nullable=False),
+            pa.field("what", pa.string(), nullable=False),
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("link", pa.int64(), nullable=False),
         ]
     )
 

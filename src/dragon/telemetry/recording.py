@@ -15,13 +15,14 @@ from dragon.infrastructure.recordings import (
     DESCRIPTION,
     PARQUET,
     STREAM,
+    Content,
     RunDescription,
+    content_of_file,
     host_prefix,
-    lifetime_schema,
-    node_of_file,
-    sample_schema,
+    schema_of,
 )
 from dragon.infrastructure.series import Record, has, reduced
+from dragon.infrastructure.spans import Span
 
 if TYPE_CHECKING:
     from dragon.telemetry.recorded_file import RecordedFile
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["NoRecordingError", "Recording"]
 
 _COLUMNS = ["time", "metric", "tags", "value", "series"]
+_AT_A_TIME = 10_000
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -101,6 +103,20 @@ class Recording:
                 last[row["puid"]] = Lifetime(**row)
         return sorted(last.values(), key=lambda one: one.started)
 
+    def spans(self) -> Iterator[tuple[str, Span]]:
+        """What processes waited for and did, if that was recorded (level 5), with the host of their node."""
+        for node, file in self._files("spans"):
+            host = self._host(node)
+            for batch in file.table().to_batches(max_chunksize=_AT_A_TIME):
+                for row in batch.to_pylist():
+                    yield host, Span(**row)
+
+    def _host(self, node: str) -> str:
+        """The host of a node, by what the names of its files begin with."""
+        description = self.description
+        number = int(node.rpartition("-")[2])
+        return description.nodes[number] if description is not None else node.rpartition("-")[0]
+
     # ---- values
 
     def names(self) -> set[str]:
@@ -158,20 +174,21 @@ class Recording:
         """The files of values, and which node each is of, by node and in the order in which they were written."""
         wanted = None if hosts is None or "*" in hosts else {host_prefix(host) for host in hosts}
         return [
-            (node, file)
-            for node, is_lifetimes, file in self._files(sample_schema())
-            if not is_lifetimes and (wanted is None or node.rpartition("-")[0] in wanted)
+            (node, file) for node, file in self._files("samples") if wanted is None or node.rpartition("-")[0] in wanted
         ]
 
     def _processes(self) -> list[RecordedFile]:
-        return [file for _, is_lifetimes, file in self._files(lifetime_schema()) if is_lifetimes]
+        return [file for _, file in self._files("lifetimes")]
 
-    def _files(self, schema: Any) -> Iterator[tuple[str, bool, RecordedFile]]:
+    def _files(self, wanted: Content) -> Iterator[tuple[str, RecordedFile]]:
+        """Those with that content, and which node each is of."""
         from dragon.telemetry.recorded_file import RecordedFile
 
-        told = [(node_of_file(stem), stem) for stem in _stems(self.folder)]
-        for (node, is_lifetimes), stem in sorted((of, stem) for of, stem in told if of is not None):
-            yield node, is_lifetimes, RecordedFile(self.folder / stem, schema)
+        schema = schema_of(wanted)
+        told = [(content_of_file(stem), stem) for stem in _stems(self.folder)]
+        for (node, content), stem in sorted((of, stem) for of, stem in told if of is not None):
+            if content == wanted:
+                yield node, RecordedFile(self.folder / stem, schema)
 
 
 def _stems(folder: Path) -> set[str]:
@@ -179,7 +196,7 @@ def _stems(folder: Path) -> set[str]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / DESCRIPTION).exists() or any(node_of_file(stem) is not None for stem in _stems(folder))
+    return (folder / DESCRIPTION).exists() or any(content_of_file(stem) is not None for stem in _stems(folder))
 
 
 def _run_folder(path: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psutil
 
 from dragon.agent.telemetry.seen import Seen
@@ -16,16 +18,17 @@ class NodeSource:
     name = "the node"
 
     def __init__(self) -> None:
-        psutil.cpu_percent()  # it measures from one call to the next
+        self._times = psutil.cpu_times()
 
     def read(self, seen: Seen) -> list[Sample]:
         """CPUs, memory, network and disks; the run's shared memory."""
+        before, self._times = self._times, psutil.cpu_times()
         memory, swap, loads = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
         values: dict[str, float] = {
             "load_average": loads[0],
             "load_average_5m": loads[1],
             "load_average_15m": loads[2],
-            "cpu_percent": psutil.cpu_percent(),
+            "cpu_percent": _busy(before, self._times),
             "used_RAM": memory.percent,
             "memory_used": memory.used,
             "swap_used": swap.used,
@@ -48,9 +51,19 @@ class CoreSource:
     name = "the CPUs"
 
     def __init__(self) -> None:
-        psutil.cpu_percent(percpu=True)
+        self._times = psutil.cpu_times(percpu=True)
 
     def read(self, seen: Seen) -> list[Sample]:
         """How busy they were since the last time."""
-        busy = psutil.cpu_percent(percpu=True)
+        before, self._times = self._times, psutil.cpu_times(percpu=True)
+        busy = map(_busy, before, self._times)
         return [Sample("cpu_core_percent", value, tags_of(cpu=number)) for number, value in enumerate(busy)]
+
+
+def _busy(before: Any, now: Any) -> float:
+    """In percent, between two readings. psutil's own measure is one for each thread, and threads read by turns."""
+    passed = [later - earlier for earlier, later in zip(before, now, strict=True)]
+    # Time of guests is in that of users already.
+    whole = sum(passed) - (now.guest - before.guest) - (now.guest_nice - before.guest_nice)
+    idle = now.idle - before.idle + now.iowait - before.iowait
+    return min(max(100 * (whole - idle) / whole, 0.0), 100.0) if whole > 0 else 0.0

@@ -17,6 +17,7 @@ from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.writer import Parcel, Row, Writer
 from dragon.infrastructure.metrics import Kind, Lifetime, Tags
 from dragon.infrastructure.recordings import RunDescription, folder_name, node_prefix
+from dragon.infrastructure.spans import Span
 from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
 
@@ -64,6 +65,7 @@ class Recorder:
         self._writer = Writer(folder, node_prefix(description.nodes[node], node), None if node else description)
         self._lifetimes = lifetimes
         self._rows: list[Row] = []
+        self._spans: list[Span] = []
         self._handed = 0
         self._late = False
         self._looked = 0.0
@@ -82,13 +84,21 @@ class Recorder:
             self._late = True
             log.warning("telemetry is written too slowly, and some of it is dropped")
 
+    def add_spans(self, spans: list[Span]) -> None:
+        """Record what took a while."""
+        if len(self._spans) + len(spans) <= _MOST_ROWS:
+            self._spans += spans
+        elif not self._late:
+            self._late = True
+            log.warning("telemetry is written too slowly, and some of it is dropped")
+
     def _hand_over(self) -> None:
         self._timer = self._loop.call_later(_EVERY, self._hand_over)
         now = time.time()
-        self._put(Parcel(now, self._rows, self._news(now)))
+        self._put(Parcel(now, self._rows, self._news(now), self._spans))
 
     def _put(self, parcel: Parcel) -> None:
-        self._rows = []
+        self._rows, self._spans = [], []
         self._handed += len(parcel.rows)
         self._writer.parcels.put(parcel)
 
@@ -108,7 +118,7 @@ class Recorder:
         self._known = {puid: ended for puid, ended in self._known.items() if ended is not None}
         # What lives yet ends with the run, and nobody learns of its exit code.
         ended = [msgspec.structs.replace(one, ended=one.ended or now) for one in self._news(now)]
-        self._put(Parcel(now, self._rows, ended, last=True))
+        self._put(Parcel(now, self._rows, ended, self._spans, last=True))
         await self._loop.run_in_executor(None, self._thread.join, _PATIENCE)
         if self._thread.is_alive():
             log.warning("telemetry could not be written within %g s; some of it is missing", _PATIENCE)

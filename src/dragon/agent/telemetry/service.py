@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.history import History
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
+    from dragon.agent.telemetry.tracer import Tracer
     from dragon.infrastructure.metrics import Family, RunState
     from dragon.infrastructure.series import Record
+    from dragon.infrastructure.spans import Span
 
 __all__ = ["Telemetry"]
 
@@ -40,6 +42,7 @@ class Telemetry:
         "query",
         "families",
         "lifetimes",
+        "name_task",
         "output",
         "run",
     }
@@ -51,6 +54,8 @@ class Telemetry:
         self._history: History | None = None
         self._sampler: Sampler | None = None
         self._recorder: Recorder | None = None
+        self._tracer: Tracer | None = None
+        self._task_names: list[str] = []
         try:
             level = parameters.telemetry_level()
             if level:
@@ -84,7 +89,17 @@ class Telemetry:
             self._sampler = Sampler(
                 sources_of(level), self._period, lambda: see(self._agent, history.size, level), self._store
             )
+        if level >= 5:
+            self._trace()
         return [level]
+
+    def _trace(self) -> None:
+        from dragon.agent.telemetry.tracer import Tracer
+
+        try:
+            self._tracer = Tracer(self._agent, self._task_names, self._store_spans)
+        except MemoryError as error:
+            log.warning("the run is not traced: %s", error)
 
     def _record(self) -> None:
         directory = parameters.telemetry_directory()
@@ -141,6 +156,12 @@ class Telemetry:
         """The node's processes that live, or have ended since that time; at any level."""
         return lifetimes(self._agent, since)
 
+    def name_task(self, name: str) -> int:
+        """The number by which processes of this node note tasks of that name."""
+        if name not in self._task_names:
+            self._task_names.append(name)
+        return self._task_names.index(name)
+
     def output(self, identifier: int) -> str:
         """The end of what a process wrote, if that passes through the agent: on several nodes, or with labels."""
         return self._agent.streams.outputs.of(identifier)
@@ -175,6 +196,13 @@ class Telemetry:
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
+        if self._tracer is not None:
+            self._tracer.close()
+            self._tracer = None
+
+    def _store_spans(self, spans: list[Span]) -> None:
+        if self._recorder is not None:
+            self._recorder.add_spans(spans)
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler

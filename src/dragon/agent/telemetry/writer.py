@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,12 +14,14 @@ import msgspec
 from dragon.infrastructure.metrics import Kind, Lifetime, Tags
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
+    Content,
     RunDescription,
     hour_name,
-    lifetime_schema,
-    lifetimes_stem,
     sample_schema,
+    schema_of,
+    stem_of,
 )
+from dragon.infrastructure.spans import Span
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Parcel(msgspec.Struct):
     time: float
     rows: list[Row]
     lifetimes: list[Lifetime]
+    spans: list[Span]
     last: bool = False
 
 
@@ -60,7 +63,7 @@ class Writer:
         self._made = False
         self._hour = ""
         self._samples: StreamFile | None = None
-        self._lifetimes: StreamFile | None = None
+        self._others: dict[Content, StreamFile] = {}
         self._numbers: dict[tuple[str, Tags], int] = {}
         self._next_number = 0
         self._told = False
@@ -93,9 +96,11 @@ class Writer:
         if hour_name(parcel.time) != self._hour:
             self._hour = hour_name(parcel.time)
             steps.append(self._finish_samples)
-        steps += [partial(self._write_samples, parcel.rows), partial(self._write_lifetimes, parcel.lifetimes)]
+        steps.append(partial(self._write_samples, parcel.rows))
+        steps += [partial(self._write_others, "lifetimes", parcel.lifetimes)]
+        steps += [partial(self._write_others, "spans", parcel.spans)]
         if parcel.last:
-            steps += [self._finish_samples, self._finish_lifetimes, partial(self._describe, parcel.time)]
+            steps += [self._finish_samples, self._finish_others, partial(self._describe, parcel.time)]
         return steps
 
     def _tell(self, reason: str) -> None:
@@ -135,16 +140,16 @@ class Writer:
 
             file.finish(ordered_samples)
 
-    def _write_lifetimes(self, lifetimes: list[Lifetime]) -> None:
-        if lifetimes and self._made:
-            schema = lifetime_schema()
-            if self._lifetimes is None:
-                self._lifetimes = self._new(lifetimes_stem(self._prefix), schema)
-            self._lifetimes.write([[getattr(one, name) for one in lifetimes] for name in schema.names])
+    def _write_others(self, content: Content, rows: Sequence[Lifetime | Span]) -> None:
+        if rows and self._made:
+            schema = schema_of(content)
+            if content not in self._others:
+                self._others[content] = self._new(stem_of(self._prefix, content), schema)
+            self._others[content].write([[getattr(row, name) for row in rows] for name in schema.names])
 
-    def _finish_lifetimes(self) -> None:
-        file, self._lifetimes = self._lifetimes, None
-        if file is not None:
+    def _finish_others(self) -> None:
+        files, self._others = self._others, {}
+        for file in files.values():
             from dragon.agent.telemetry.ordering import as_written
 
             file.finish(as_written)

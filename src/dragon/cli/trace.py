@@ -1,0 +1,55 @@
+"""`dragon trace`: a recorded run as a trace for Perfetto or Chrome."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dragon.telemetry.recording import NoRecordingError, Recording
+from dragon.telemetry.trace import trace_events
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  dragon --telemetry runs -T 5 train.py        record a run, and what its processes wait for and do
+  dragon trace runs                            make a trace of the newest run that is there
+  dragon trace runs/20261121T140312Z-3fa9c1 -o train.json.gz
+
+Open the file at https://ui.perfetto.dev, which keeps it on your machine, or at chrome://tracing. There is a group of
+tracks for each process: its life; what each of its threads waited for, from 10 us on; the tasks of pools. Those of
+nodes have the messages that they sent to each other, with arrows. Times are those of each node's own clock.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the trace, and say where; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="dragon trace",
+        description="Make a trace of a recorded run, for Perfetto or Chrome.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="of a run, or of several: the newest is taken")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where to (default: trace.json.gz in the run's folder)"
+    )
+    arguments = parser.parse_args(words)
+    try:
+        recording = Recording(arguments.folder)
+        events = trace_events(recording.lifetimes(), recording.spans(), recording.start, recording.end)
+        path = arguments.output or recording.folder / "trace.json.gz"
+        trace = msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
+        path.write_bytes(gzip.compress(trace) if path.suffix == ".gz" else trace)
+    except (NoRecordingError, OSError) as error:
+        print(f"dragon trace: {error}", file=sys.stderr)
+        return 1
+    if not any(event.get("cat") not in (None, "process") for event in events):
+        print("dragon trace: it has the lives of processes alone; record with -T 5 for more", file=sys.stderr)
+    print(path)
+    return 0

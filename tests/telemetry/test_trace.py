@@ -1,0 +1,119 @@
+"""`dragon trace`: a recorded run for Perfetto."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Site
+from dragon.infrastructure.metrics import Lifetime
+from dragon.infrastructure.spans import Span
+from dragon.telemetry.trace import trace_events
+
+PROGRAM = """
+import multiprocessing as mp
+import sys
+import time
+import dragon
+from dragon.infrastructure.policy import Policy
+from dragon.native.lock import Lock
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+
+def square(number):
+    time.sleep(0.002)
+    return number * number
+
+def produce(queue, lock, event):
+    event.wait()
+    with lock:
+        queue.put("here")
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    queue, lock, event = Queue(), Lock(), mp.Event()
+    there = Policy(placement=Policy.Placement.HOST_NAME, host_name=sys.argv[1]) if sys.argv[1:] else None
+    producer = Process(produce, (queue, lock, event), ident="producer", policy=there)
+    producer.start()
+    lock.acquire()
+    event.set()
+    time.sleep(0.1)
+    lock.release()
+    queue.get()
+    producer.join()
+    with mp.Pool(2) as pool:
+        pool.map(square, range(8), chunksize=2)
+"""
+
+
+def traced(site: Site, *words: str, options: Iterable[str] = ()) -> list[dict[str, Any]]:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    done = site.dragon("--telemetry", "runs", "-T", "5", *options, site.write(PROGRAM), *words)
+    assert done.returncode == 0, done.stderr
+    told = site.dragon("trace", "runs")
+    assert (told.returncode, told.stderr) == (0, "")
+    path = site.folder / told.stdout.strip()
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return events
+
+
+def names(events: list[dict[str, Any]], what: str) -> list[str]:
+    return [event["name"] for event in events if event.get("cat") == what]
+
+
+def test_a_trace_has_processes_waits_and_tasks(site: Site) -> None:
+    events = traced(site)
+    assert {"head", "producer"} < set(names(events, "process"))
+    assert names(events, "task") == ["square"] * 4
+    assert any(name.startswith("gets from Channel") for name in names(events, "get"))
+    (acquired,) = [event for event in events if event.get("cat") == "acquire"]
+    assert 10_000 < acquired["dur"] < 60e6
+    (producer,) = [event for event in events if event["name"] == "producer"]
+    assert acquired["pid"] == producer["pid"]
+    assert producer["ts"] < acquired["ts"] < acquired["ts"] + acquired["dur"] < producer["ts"] + producer["dur"]
+
+
+def test_a_trace_of_several_nodes_has_their_messages_with_arrows(site: Site) -> None:
+    events = traced(site, "node-1", options=["--nodes", "2"])
+    sent = {event["id"] for event in events if event["ph"] == "s"}
+    received = {event["id"] for event in events if event["ph"] == "f"}
+    assert sent
+    assert sent == received
+    assert any(name.endswith("bytes to node-0") for name in names(events, "send"))
+    assert "waits for Lock.acquire on node-0" in names(events, "wait")
+
+
+def test_a_recording_without_waits_says_how_to_have_them(site: Site) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    assert site.dragon("--telemetry", "runs", site.write("pass")).returncode == 0
+    done = site.dragon("trace", "runs", "-o", "t.json")
+    assert done.stdout == "t.json\n"
+    assert "record with -T 5" in done.stderr
+    assert names(json.loads((site.folder / "t.json").read_text())["traceEvents"], "process") == ["head"]
+
+
+def test_a_folder_without_a_run_is_told(site: Site) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    done = site.dragon("trace", "nowhere")
+    assert (done.returncode, done.stderr) == (1, "dragon trace: there is no folder nowhere\n")
+
+
+def test_a_process_id_that_comes_again_is_another_process() -> None:
+    lives = [
+        Lifetime(0, "a", 1, 77, "first", 0, 0, 10.0, 11.0, 0),
+        Lifetime(0, "a", 2, 77, "second", 0, 0, 12.0, 13.0, 0),
+    ]
+    spans = [("a", Span(start, start + 0.5, 77, 5, "get", "Channel 0x1")) for start in (10.2, 12.2)]
+    events = trace_events(lives, spans, 10.0, 13.0)
+    first, second = (event["pid"] for event in events if event.get("cat") == "process")
+    assert [event["pid"] for event in events if event.get("cat") == "get"] == [first, second]
+
+
+def test_what_an_unknown_process_did_has_a_track_of_its_own(tmp_path: Path) -> None:
+    events = trace_events([], [("a", Span(10.0, 10.5, 99, 1, "task", "f"))], 10.0, 11.0)
+    assert events[0]["args"] == {"name": "a: pid 99"}
