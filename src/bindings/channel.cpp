@@ -72,6 +72,9 @@ PyObject* method_get_nowait(PyObject* self, PyObject*) {
     return guarded([&] { return get(self, 0); });
 }
 
+using Name = ChannelHandle::Name;
+Handle handle_of(const Name& name) { return {std::get<0>(name), std::get<1>(name)}; }
+
 // The bytes of a Python object.
 class View {
   public:
@@ -189,12 +192,16 @@ void bind_channel(nb::module_& m) {
     bind_handle(c);
     c.def(
          "__init__",
-         [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role) {
+         [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role, uint64_t maker, Name results,
+            Name doing) {
              auto r = static_cast<Role>(role);
-             new (self)
-                 ChannelHandle(arena().create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe), r);
+             Arena& a = arena();
+             Origin origin{maker ? a.next_queue() : 0, maker, handle_of(results), handle_of(doing)};
+             new (self) ChannelHandle(
+                 a.create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe, origin), r);
          },
-         nb::arg("capacity") = 0, nb::arg("pipe") = false, nb::arg("role") = 0)
+         nb::arg("capacity") = 0, nb::arg("pipe") = false, nb::arg("role") = 0, nb::arg("maker") = 0,
+         nb::arg("results") = Name(), nb::arg("doing") = Name())
         .def("_put_bytes", &put_bytes)
         .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
         .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none())

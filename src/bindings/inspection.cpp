@@ -1,4 +1,4 @@
-// What processes wait for, for `dragon doctor`.
+// What processes wait for, for `dragon doctor`, and how much is in queues, for telemetry.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -19,7 +19,7 @@ void report_myself() {
 namespace {
 
 const char* name_of(Purpose purpose) {
-    static const char* const names[] = {"", "get", "put", "read", "join", "acquire", "wait"};
+    static const char* const names[] = {"", "get", "put", "read", "join", "acquire", "wait", "task"};
     auto i = static_cast<size_t>(purpose);
     return i < std::size(names) ? names[i] : "";
 }
@@ -63,10 +63,63 @@ nb::list waits() {
     return result;
 }
 
+nb::tuple take_spans(uint64_t next) {
+    uint64_t lost;
+    nb::list spans;
+    for (const SpanInfo& s : arena().take_spans(next, lost))
+        spans.append(
+            nb::make_tuple(s.pid, s.thread, name_of(s.purpose), name_of(s.kind), s.what, s.start, s.end));
+    return nb::make_tuple(spans, next, lost);
+}
+
+std::tuple<std::vector<Offset>, uint64_t> find_queues(uint64_t first, uint64_t most) {
+    uint64_t next;
+    auto found = arena().find_queues(first, most, next);
+    return {std::move(found), next};
+}
+
+nb::list queues(const std::vector<Offset>& offsets) {
+    nb::list result;
+    for (const QueueInfo& q : arena().queues(offsets)) {
+        nb::dict d;
+        d["offset"] = q.offset;
+        d["number"] = q.number;
+        d["maker"] = q.maker;
+        d["size"] = q.size;
+        d["taken"] = q.taken;
+        d["bytes"] = q.bytes;
+        d["getting"] = q.getting;
+        d["putting"] = q.putting;
+        if (q.pool) {
+            d["attached"] = q.attached;
+            d["running"] = q.running;
+            d["done"] = q.done;
+        }
+        result.append(d);
+    }
+    return result;
+}
+
 }  // namespace
 
 void bind_inspection(nb::module_& m) {
     m.def("waits", &waits, "What every process of the run waits for, as far as it was noted.");
+    m.def(
+        "trace", [](bool on) { arena().trace(on); }, nb::arg("on"),
+        "Note waits when they are over, or no longer.");
+    m.def(
+        "begin_span", [] { return arena().tracing() ? now() : Nanoseconds{0}; },
+        "The time now, for note_task(), while the run is traced; 0 otherwise.");
+    m.def(
+        "note_task",
+        [](uint64_t which, Nanoseconds start) {
+            arena().note_span(which, Purpose::Task, thread_id(), start);
+        },
+        nb::arg("which"), nb::arg("start"), "Note a task that this thread has done since then.");
+    m.def("take_spans", &take_spans, nb::arg("next"), "What was noted since the last call, for telemetry.");
+    m.def("find_queues", &find_queues, nb::arg("first"), nb::arg("most"),
+          "The offsets of users' queues and pools among so many blocks, and the index to go on with.");
+    m.def("queues", &queues, nb::arg("offsets"), "How much is in those that are there still.");
     m.def(
         "inquire", [](double seconds) { arena().inquire(deadline_after(seconds)); }, nb::arg("seconds"),
         "For that long, have every process that waits call what it gave on_inquiry(), once a second.");

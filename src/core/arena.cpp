@@ -79,9 +79,8 @@ Arena::Arena(Mapping m) : fd_(m.fd), base_(m.base), region_(m.region), size_(m.s
 }
 
 Arena::Arena(uint64_t limit) : Arena(make(limit)) {
-    if (posix_fallocate(fd_, 0, round_up(sizeof(Header), kPage)) != 0)
-        throw OutOfMemory("no memory for the arena's own tables (" + std::to_string(sizeof(Header)) +
-                          " bytes)");
+    if (posix_fallocate(fd_, 0, round_up(kTables, kPage)) != 0)
+        throw OutOfMemory("no memory for the arena's own tables (" + std::to_string(kTables) + " bytes)");
     Header& h = header();
     h.limit = std::min(limit, region_);
     h.region = region_;
@@ -114,7 +113,7 @@ bool Arena::kept() const {
 uint64_t Arena::next_number() { return header().number.fetch_add(1); }
 
 uint64_t Arena::committed() const {
-    uint64_t total = round_up(sizeof(Header), kPage);
+    uint64_t total = round_up(kTables, kPage);
     for (const ClassState& s : header().classes) total += s.reserved.load(std::memory_order_relaxed);
     return total;
 }

@@ -48,6 +48,8 @@ class Ordered {
     Ordered(T value = 0) : value_(value) {}
     Ordered(const Ordered&) = delete;
     operator T() const { return value_.load(std::memory_order_relaxed); }
+    // The same for who reads without a lock: what it reads afterwards is no older.
+    T acquire() const { return value_.load(std::memory_order_acquire); }
     T operator=(T value) {
         std::atomic_signal_fence(std::memory_order_seq_cst);
         value_.store(value, std::memory_order_release);
@@ -106,6 +108,7 @@ struct Meta {
     Link next;
 
     uint32_t generation() const { return generation_and_kind >> 8; }
+    uint32_t acquire_generation() const { return generation_and_kind.acquire() >> 8; }
     Kind kind() const { return static_cast<Kind>(generation_and_kind & 0xff); }
     void set(uint32_t generation, Kind kind) {
         generation_and_kind = generation << 8 | static_cast<uint32_t>(kind);
@@ -153,7 +156,8 @@ struct SlotInfo {
 };
 
 // What the waiting process would do. None: nobody waits there.
-enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait };
+// Or what it did besides waiting: a task of a pool.
+enum class Purpose : uint8_t { None = 0, Get, Put, Read, Join, Acquire, Wait, Task };
 
 struct WaitInfo {
     pid_t pid;
@@ -165,8 +169,31 @@ struct WaitInfo {
     std::vector<pid_t> attached;  // the processes that have a handle of it
 };
 
+// A wait that is over, or something that was noted. `what` is the object, or what the process gave.
+struct SpanInfo {
+    pid_t pid;
+    uint64_t thread;
+    Purpose purpose;
+    Kind kind;
+    uint64_t what;
+    Nanoseconds start, end;
+};
+
+// A queue of a user's, or the tasks of a pool.
+struct QueueInfo {
+    Offset offset;
+    uint32_t number;
+    uint64_t maker;             // the process that made it, by its id in the run
+    uint64_t size, taken;       // messages: there now, and taken ever
+    uint64_t bytes;             // of shared memory, in which those that are there lie
+    uint32_t getting, putting;  // processes that wait to get, and to put
+    bool pool;
+    uint64_t attached, running, done;  // of a pool: who has it, tasks that run, results that came
+};
+
 inline constexpr size_t kClasses = 6 + 1 + 26 * 4;
 inline constexpr size_t kSlots = 1 << 13;
+inline constexpr size_t kSpans = 1 << 14;
 
 struct Header;
 struct Slot;
@@ -252,6 +279,20 @@ class Arena {
     std::vector<WaitInfo> waits() const;
     void inquire(Nanoseconds until);  // have waiting processes report themselves, until then
     bool asked() const;
+    // While it is on, waits are noted when they are over, and what processes note besides.
+    void trace(bool on);
+    bool tracing() const;
+    void note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start);
+    // What was noted from number `next` on, which becomes that of the next call. Spans that others have taken
+    // the place of meanwhile are counted in `lost`.
+    std::vector<SpanInfo> take_spans(uint64_t& next, uint64_t& lost) const;
+    // The number of the next queue or pool of a user's on this node: 1, 2, 3 …
+    uint32_t next_queue();
+    // The channels with such a number among `most` of the blocks in which channels lie, from the one with the
+    // index `first` on, and the index to go on with: 0 after the last. Looks only: no lock, no slot.
+    std::vector<Offset> find_queues(uint64_t first, uint64_t most, uint64_t& next) const;
+    // The state of those of them that are there still.
+    std::vector<QueueInfo> queues(const std::vector<Offset>& offsets) const;
 
     // The process whose end is the end of the run: the agent.
     void set_keeper(OwnerId owner);

@@ -91,11 +91,12 @@ class Channel::Locked {
 
 // The holder of the lock died. What is linked from the head on is what there is.
 void Channel::repair(Arena& a) {
-    uint64_t count = 0;
+    uint64_t count = 0, bytes = 0;
     bool moving_linked = moving_ == 0;
     Offset tail = 0;
     for (Offset b = head_; b; b = a.at<MessageHead>(b)->next) {
         a.disown(b);
+        bytes += excess(*a.at<MessageHead>(b));
         moving_linked |= b == moving_;
         tail = b;
         ++count;
@@ -114,10 +115,16 @@ void Channel::repair(Arena& a) {
     }
     moving_ = 0;
     count_ = count;
+    excess_ = bytes;
     readers_.notify_all();
     writers_.notify_all();
     if (bell_.load()) ring(a, false);
     if (bell_.load() && count) ring(a, true);
+}
+
+// What a message takes beyond the block of a small one.
+uint64_t Channel::excess(const MessageHead& head) {
+    return head.small ? 0 : std::max<uint64_t>(head.size + kDataStart, kSmallBlock) - kSmallBlock;
 }
 
 void Channel::recover(Arena& a, OwnerId dead) {
@@ -196,6 +203,7 @@ Status Channel::put_block(Arena& a, Label label, Offset block, Nanoseconds deadl
     head->small = 0;
     return put(a, deadline, [&] {
         append(a, block);
+        excess_ = excess_ + excess(*head);
         a.disown(block);
     });
 }
@@ -239,7 +247,10 @@ bool Channel::try_get(Arena& a, Message& out) {
         } else {
             a.adopt(block);
             head_ = head->next;
-            if (head->small) surplus = block;
+            if (head->small)
+                surplus = block;
+            else
+                excess_ = excess_ - excess(*head);
         }
         if (!head_) tail_ = 0;
         taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -333,6 +344,7 @@ void Channel::destroy(Arena& a) {
         free_list(a, head_);
         tail_ = 0;
         count_ = 0;
+        excess_ = 0;
         ring_end(a);
     }
     end_went();

@@ -12,6 +12,7 @@ namespace dragon {
 
 inline constexpr size_t kSmall = 240;     // bytes of the largest message that is copied under the lock
 inline constexpr size_t kDataStart = 64;  // where a large message's data starts in its block
+inline constexpr size_t kSmallBlock = 256;
 
 // What the data of a message are; the channel itself does not look at it.
 struct Label {
@@ -25,7 +26,7 @@ struct MessageHead {
     uint64_t kind : 15;
     uint64_t small : 1;
 };
-static_assert(sizeof(MessageHead) == 16);
+static_assert(sizeof(MessageHead) == 16 && sizeof(MessageHead) + kSmall == kSmallBlock);
 
 // A message that was taken: its bytes are here if it was small, else in a block that is the receiver's.
 struct Message {
@@ -34,10 +35,23 @@ struct Message {
     alignas(16) char data[kSmall];
 };
 
+// As what users know a channel, for whoever measures the run. The runtime's own have the number 0.
+struct Origin {
+    uint32_t number = 0;    // by which the node tells it from others
+    uint64_t maker = 0;     // the process that made it, by its id in the run
+    Handle results, doing;  // of a pool whose tasks these are: its results, its workers' words
+};
+
 class Channel : public Object {
   public:
     // `capacity` messages at most (0: as many as there is memory). A pipe knows its ends, a queue does not.
-    Channel(uint64_t capacity, bool pipe) : capacity_(capacity), pipe_(pipe) {}
+    Channel(uint64_t capacity, bool pipe, const Origin& origin = {})
+        : results_(origin.results),
+          doing_(origin.doing),
+          capacity_(capacity),
+          maker_(origin.maker),
+          number_(origin.number),
+          pipe_(pipe) {}
 
     Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline);
     // On success the block belongs to the channel; otherwise it is still the caller's.
@@ -51,6 +65,17 @@ class Channel : public Object {
     uint64_t size() const { return count_.load(); }
     uint64_t capacity() const { return capacity_; }
     bool pipe() const { return pipe_; }
+    uint64_t taken() const { return static_cast<uint64_t>(taken_.load()); }
+    // In which its messages lie.
+    uint64_t bytes() const { return count_.load() * kSmallBlock + excess_.acquire(); }
+    // Read without a lock, by who then makes sure that the channel was there.
+    Origin origin() const {
+        auto load = [](const auto& value) { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); };
+        return {load(number_),
+                load(maker_),
+                {load(results_.offset), load(results_.generation)},
+                {load(doing_.offset), load(doing_.generation)}};
+    }
     bool full() const { return capacity_ && count_.load() >= capacity_; }
     bool readable() const { return count_.load() > 0 || is_over(); }
     Word& arrivals() { return readers_.word; }
@@ -83,6 +108,7 @@ class Channel : public Object {
     void append(Arena& a, Offset block);
     void free_list(Arena& a, Link& list);
     void repair(Arena& a);
+    static uint64_t excess(const MessageHead& head);
     void look_after_lock(Arena& a);
     void ring(Arena& a, bool readable);
     bool is_over() const { return destroyed.load() || (pipe_ && end_is_gone(Role::Writer)); }
@@ -93,6 +119,7 @@ class Channel : public Object {
     static constexpr uint32_t kSpares = 256;
     static constexpr uint64_t kCacheable = 4 << 20;  // bytes
 
+    Handle results_, doing_;
     alignas(64) SharedLock lock_;
     Word bell_{0};
     Link head_, tail_;
@@ -107,8 +134,13 @@ class Channel : public Object {
     Spin read_spin_, write_spin_, memory_spin_;
     uint64_t capacity_;
     std::atomic<int64_t> done_{0};  // calls of task_done()
+    Ordered<uint64_t> excess_;      // bytes that large messages take beyond small ones
+    uint64_t maker_;
+    uint32_t number_;
     bool pipe_;
 };
+// Four cache lines, of which only the second changes with every message that is put or taken.
+static_assert(sizeof(Channel) == 256);
 
 // The bells of this process's run are FIFO files in this folder.
 void set_bell_folder(const char* path);

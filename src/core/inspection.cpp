@@ -1,4 +1,6 @@
 // What processes wait for, seen from outside.
+#include <fcntl.h>
+
 #include <map>
 
 #include "layout.hpp"
@@ -21,7 +23,70 @@ int Arena::begin_wait(Offset object, Purpose purpose, uint64_t thread, Nanosecon
 }
 
 void Arena::end_wait(int place) {
-    if (place >= 0) slot(self()).waits[place].what.store(0, std::memory_order_relaxed);
+    if (place < 0) return;
+    Wait& w = slot(self()).waits[place];
+    if (tracing()) {
+        uint64_t what = w.what.load(std::memory_order_relaxed);
+        note_span(what & Wait::kObject, static_cast<Purpose>(what >> Wait::kPurposeShift), w.thread.load(),
+                  w.since.load());
+    }
+    w.what.store(0, std::memory_order_relaxed);
+}
+
+void Arena::trace(bool on) {
+    Offset spans = kTables / kPage * kPage;
+    if (on && posix_fallocate(fd_, static_cast<off_t>(spans), sizeof(Header) - spans) != 0)
+        throw OutOfMemory("no memory for a trace (" + std::to_string(sizeof(Header) - spans) + " bytes)");
+    header().tracing = on;
+}
+
+bool Arena::tracing() const { return header().tracing.load(std::memory_order_relaxed) != 0; }
+
+void Arena::note_span(uint64_t what, Purpose purpose, uint64_t thread, Nanoseconds start) {
+    constexpr Nanoseconds kShortest = 10'000;
+    Nanoseconds end = now();
+    if (end - start < kShortest) return;
+    uint64_t number = header().spans_noted.fetch_add(1);
+    Span& s = header().spans[number % kSpans];
+    s.number.store(0);
+    s.what = what | static_cast<uint64_t>(purpose) << Wait::kPurposeShift;
+    s.thread = thread;
+    s.start = start;
+    s.end = end;
+    s.pid = slot(self()).pid.load();
+    bool is_object = purpose != Purpose::Task && what >= region_start(0) && what < size_ - sizeof(Object);
+    s.kind = static_cast<uint32_t>(is_object ? meta(what).kind() : Kind::Free);
+    s.number.store(number + 1);
+}
+
+std::vector<SpanInfo> Arena::take_spans(uint64_t& next, uint64_t& lost) const {
+    // One that is not whole by now, with so many after it, is of a process that was killed.
+    constexpr uint64_t kUnfinished = 256;
+    std::vector<SpanInfo> result;
+    uint64_t noted = header().spans_noted.load();
+    lost = 0;
+    if (noted - next > kSpans) {
+        lost = noted - kSpans - next;
+        next = noted - kSpans;
+    }
+    for (; next < noted; ++next) {
+        const Span& s = header().spans[next % kSpans];
+        uint64_t number = s.number.load();
+        SpanInfo found{s.pid,
+                       s.thread,
+                       static_cast<Purpose>(s.what.load() >> Wait::kPurposeShift),
+                       static_cast<Kind>(s.kind.load()),
+                       s.what & Wait::kObject,
+                       s.start,
+                       s.end};
+        if (number == next + 1 && s.number.load() == number)
+            result.push_back(found);
+        else if (number <= next && noted - next < kUnfinished)
+            break;
+        else
+            ++lost;
+    }
+    return result;
 }
 
 std::vector<WaitInfo> Arena::waits() const {
@@ -35,7 +100,7 @@ std::vector<WaitInfo> Arena::waits() const {
     each_slot([&](Slot& s) {
         for (Wait& w : s.waits) {
             uint64_t what = w.what.load();
-            Offset object = what & ((uint64_t{1} << Wait::kPurposeShift) - 1);
+            Offset object = what & Wait::kObject;
             if (!what || !inside(object, sizeof(Object))) continue;
             attached[object];
             result.push_back({s.pid.load(),

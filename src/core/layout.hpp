@@ -1,6 +1,7 @@
 // How the arena's own tables lie in it. For the files of this folder alone.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -90,7 +91,8 @@ struct ClassState {
 // What a thread of a process waits for. Written before it sleeps, for whoever looks at a run that hangs.
 struct Wait {
     static constexpr int kPurposeShift = 56;  // offsets are below
-    std::atomic<uint64_t> what{0};            // the object and the purpose; 0: nothing
+    static constexpr uint64_t kObject = (uint64_t{1} << kPurposeShift) - 1;
+    std::atomic<uint64_t> what{0};  // the object and the purpose; 0: nothing
     std::atomic<Nanoseconds> since{0};
     std::atomic<uint64_t> thread{0};
 };
@@ -116,17 +118,31 @@ struct Undo {
     uint32_t entry_generation, entry_role_and_kind;
 };
 
+// A wait that is over, or something else that took a while: noted while somebody traces the run.
+struct Span {
+    std::atomic<uint64_t> number{0};  // from 1 on; another one is under way while it is 0
+    std::atomic<uint64_t> what, thread;
+    std::atomic<Nanoseconds> start, end;
+    std::atomic<pid_t> pid;
+    std::atomic<uint32_t> kind;
+};
+
 struct Header {
     uint64_t magic, id, limit, region;
     std::atomic<uint64_t> number;
     std::atomic<Nanoseconds> inquiry;  // until then somebody asks what waits
-    Word slots_used, slot_hint, keeper;
+    Word slots_used, slot_hint, keeper, queues;
     SharedLock objects;  // held while references to objects change
     Undo undo;
     ClassState classes[kClasses];
+    Word tracing;
+    std::atomic<uint64_t> spans_noted;
     Slot slots[kSlots];
+    Span spans[kSpans];  // the newest; memory is taken for it only where something was traced
 };
 static_assert(sizeof(Header) <= kMetaStart);
+// What every arena takes for itself.
+inline constexpr size_t kTables = offsetof(Header, spans);
 
 // A change of an object's references together with the entry that records it. A process that is killed in
 // between leaves it undone.

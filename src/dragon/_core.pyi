@@ -22,9 +22,19 @@ class Channel:
     """A first-in first-out queue of objects in shared memory.
 
     `capacity` messages at most, 0: as many as there is memory. `role` is 1 for the reader of a pipe, 2 for its writer.
+    `maker`, a puid, makes it a user's queue, which is measured; or a pool's tasks, with the channel of its `results`
+    and the words in which its workers say what they are `doing`.
     """
 
-    def __init__(self, capacity: int | _Name = 0, pipe: bool = False, role: int = 0) -> None: ...
+    def __init__(
+        self,
+        capacity: int | _Name = 0,
+        pipe: bool = False,
+        role: int = 0,
+        maker: int = 0,
+        results: _Name = ...,
+        doing: _Name = ...,
+    ) -> None: ...
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put a copy of an object. Raises queue.Full after `timeout` seconds."""
 
@@ -256,8 +266,47 @@ class _Wait(TypedDict):
     value: NotRequired[int]  # of a semaphore
     is_set: NotRequired[bool]  # an event
 
+def trace(on: bool) -> None:
+    """From now on note waits of 10 us and more when they are over, and what note_task() is called with; or no more."""
+
+def begin_span() -> int:
+    """The time now, in nanoseconds of the monotonic clock, while the run is traced; 0 otherwise."""
+
+def note_task(which: int, start: int) -> None:
+    """Note a task, known by that number (below 2**56), that this thread has done since then."""
+
+def take_spans(next: int) -> tuple[list[tuple[int, int, str, str, int, int, int]], int, int]:
+    """What was noted from the number `next` on, the number of the next call, and how many came too fast to be seen.
+
+    Each is: process id, thread, purpose, kind of object, its offset or the number of the task, start and end in
+    nanoseconds of the monotonic clock. The newest 16,384 are kept.
+    """
+
 def waits() -> list[_Wait]:
     """What every process of the run waits for, as far as it was noted. Also for a process that is none of the run's."""
+
+class _Queue(TypedDict):
+    """A user's queue: messages in it and those taken ever, the bytes of shared memory in which they lie, and how many
+    wait to get and to put. Of a pool, whose tasks it holds: the handles of it, tasks that run, results that came."""
+
+    offset: int
+    number: int
+    maker: int
+    size: int
+    taken: int
+    bytes: int
+    getting: int
+    putting: int
+    attached: NotRequired[int]
+    running: NotRequired[int]
+    done: NotRequired[int]
+
+def find_queues(first: int, most: int) -> tuple[list[int], int]:
+    """The offsets of users' queues and pools among `most` blocks from the one with the index `first` on, and the index
+    to go on with, 0 after the last. This and queues() only look, and may be called in any thread."""
+
+def queues(offsets: Sequence[int]) -> list[_Queue]:
+    """Those that are there still."""
 
 def inquire(seconds: float) -> None:
     """For that long, have every process that waits call what it gave on_inquiry(), once a second."""

@@ -288,6 +288,76 @@ void messages_come_in_order_whatever_their_size() {
     CHECK(blocks() == 1);  // the table of what this process is attached to
 }
 
+Made<Channel> new_queue(const Origin& origin) {
+    auto* a = &arena();
+    return {a->create<Channel>(Kind::Channel, Role::Plain, sizeof(Channel), 0, false, origin), Role::Plain};
+}
+
+void users_queues_are_found_and_counted() {
+    Arena& a = new_arena();
+    std::vector<Made<Channel>> own, users;
+    for (uint32_t i = 1; i <= 100; ++i) {
+        own.push_back(new_channel());
+        users.push_back(new_queue({a.next_queue(), 7, {}, {}}));
+        CHECK(put(*users.back(), i, 240) == Status::Ok);
+    }
+    std::vector<Offset> found;
+    uint64_t next = 0;
+    int steps = 0;
+    do {
+        auto some = a.find_queues(next, 50, next);
+        found.insert(found.end(), some.begin(), some.end());
+        ++steps;
+    } while (next);
+    CHECK(found.size() == 100 && steps > 1);
+    CHECK(put(*users[0], 1, 1000) == Status::Ok && take(*users[0]) == 1);
+    users[1]->destroy(a);
+    users[2].release();
+    auto states = a.queues(found);
+    CHECK(states.size() == 98);
+    CHECK(states[0].number == 1 && states[0].maker == 7 && !states[0].pool);
+    CHECK(states[0].size == 1 && states[0].taken == 1 && states[0].bytes == kDataStart + 1000);
+    CHECK(states[1].number == 4 && states[1].size == 1 && states[1].taken == 0 &&
+          states[1].bytes == kSmallBlock);
+}
+
+void who_waits_at_a_queue_is_counted_until_it_is_killed() {
+    Arena& a = new_arena();
+    auto c = new_queue({a.next_queue(), 7, {}, {}});
+    pid_t child = fork_child([&] {
+        a.begin_wait(c.handle.offset, Purpose::Get, 1, now());
+        CHECK(take(*c) == 0);
+    });
+    while (a.queues({c.handle.offset})[0].getting == 0) sched_yield();
+    kill(child, SIGKILL);
+    status_of(child);
+    a.reap(child);
+    CHECK(a.queues({c.handle.offset})[0].getting == 0);
+}
+
+void looking_at_queues_disturbs_nobody_who_makes_them() {
+    Arena& a = new_arena();
+    auto words = new_words(1);
+    pid_t child = fork_child([&] {
+        for (;;) {
+            auto tasks = new_queue({a.next_queue(), 7, new_channel().handle, new_words(3).handle});
+            CHECK(put(*tasks, 1) == Status::Ok);
+            tasks.release();
+            words->at(0).fetch_add(1);
+        }
+    });
+    while (words->at(0).load() < 1000) {
+        uint64_t next;
+        for (const QueueInfo& q : a.queues(a.find_queues(0, UINT32_MAX, next)))
+            CHECK(q.maker == 7 && q.number > 0 && q.size <= 1 && q.running <= 3);
+    }
+    kill(child, SIGKILL);
+    status_of(child);
+    a.reap(child);
+    uint64_t next;
+    CHECK(a.queues(a.find_queues(0, UINT32_MAX, next)).empty());
+}
+
 void a_full_channel_takes_no_more() {
     new_arena();
     auto c = new_channel(2);
@@ -921,6 +991,64 @@ void what_a_process_waits_for_is_seen_from_outside() {
     CHECK(a.waits().empty());
 }
 
+void waits_and_tasks_are_noted_while_the_run_is_traced() {
+    Arena& a = new_arena();
+    auto channel = new_channel();
+    uint64_t next = 0, lost;
+    auto wait_for = [&](Nanoseconds duration) {
+        a.end_wait(a.begin_wait(channel.handle.offset, Purpose::Get, 7, now() - duration));
+    };
+    wait_for(50'000);
+    CHECK(a.take_spans(next, lost).empty());
+    a.trace(true);
+    wait_for(50'000);
+    wait_for(0);  // too short to be seen in a trace
+    a.note_span(3, Purpose::Task, 8, now() - 20'000);
+    std::vector<SpanInfo> spans = a.take_spans(next, lost);
+    CHECK(spans.size() == 2 && lost == 0);
+    CHECK(spans[0].pid == getpid() && spans[0].thread == 7 && spans[0].purpose == Purpose::Get);
+    CHECK(spans[0].what == channel.handle.offset && spans[0].kind == Kind::Channel);
+    CHECK(spans[0].end - spans[0].start >= 50'000);
+    CHECK(spans[1].what == 3 && spans[1].purpose == Purpose::Task && spans[1].thread == 8);
+    CHECK(a.take_spans(next, lost).empty());
+    a.trace(false);
+    wait_for(50'000);
+    CHECK(a.take_spans(next, lost).empty() && lost == 0);
+}
+
+void of_more_spans_than_are_kept_the_newest_are_told() {
+    Arena& a = new_arena();
+    a.trace(true);
+    for (uint64_t i = 0; i < kSpans + 100; ++i) a.note_span(i, Purpose::Task, 1, now() - 20'000);
+    uint64_t next = 0, lost;
+    std::vector<SpanInfo> spans = a.take_spans(next, lost);
+    CHECK(lost == 100 && spans.size() == kSpans && next == kSpans + 100);
+    CHECK(spans.front().what == 100 && spans.back().what == kSpans + 99);
+}
+
+void processes_note_spans_while_others_are_read() {
+    Arena& a = new_arena();
+    a.trace(true);
+    constexpr uint64_t kEach = 20'000;
+    std::vector<pid_t> children;
+    for (uint64_t which : {1, 2})
+        children.push_back(fork_child([&] {
+            for (uint64_t i = 0; i < kEach; ++i) a.note_span(which, Purpose::Task, which, now() - 20'000);
+        }));
+    uint64_t next = 0, lost, all_lost = 0, seen = 0;
+    auto take = [&] {
+        for (const SpanInfo& s : a.take_spans(next, lost)) {
+            CHECK(s.what == s.thread && s.end > s.start && s.purpose == Purpose::Task);
+            ++seen;
+        }
+        all_lost += lost;
+    };
+    for (int i = 0; i < 1000; ++i) take();
+    for (pid_t child : children) join_child(child);
+    take();
+    CHECK(seen + all_lost == 2 * kEach);
+}
+
 void each_of_a_few_threads_notes_its_own_wait() {
     Arena& a = new_arena();
     auto one = new_channel(), two = new_channel();
@@ -1437,6 +1565,9 @@ const Test tests[] = {
     TEST(many_freed_large_blocks_give_their_pages_back),
     TEST(threads_never_get_the_same_block),
     TEST(messages_come_in_order_whatever_their_size),
+    TEST(users_queues_are_found_and_counted),
+    TEST(who_waits_at_a_queue_is_counted_until_it_is_killed),
+    TEST(looking_at_queues_disturbs_nobody_who_makes_them),
     TEST(a_full_channel_takes_no_more),
     TEST(an_empty_channel_times_out),
     TEST(every_message_reaches_one_reader),
@@ -1469,6 +1600,9 @@ const Test tests[] = {
     TEST(a_process_that_died_twice_over_is_reaped_once),
     TEST(threads_attach_and_release_at_the_same_time),
     TEST(what_a_process_waits_for_is_seen_from_outside),
+    TEST(waits_and_tasks_are_noted_while_the_run_is_traced),
+    TEST(of_more_spans_than_are_kept_the_newest_are_told),
+    TEST(processes_note_spans_while_others_are_read),
     TEST(each_of_a_few_threads_notes_its_own_wait),
     TEST(what_a_dead_process_waited_for_goes_with_it),
     TEST(who_waits_learns_that_somebody_asks),

@@ -138,7 +138,7 @@ def test_the_newest_values_are_kept(telemetry: Telemetry, client: AnalysisClient
 def test_of_too_many_series_the_one_is_forgotten_that_was_not_written_to_for_longest(
     telemetry: Telemetry, client: AnalysisClient
 ) -> None:
-    for number in range(4096):
+    for number in range(8192):
         telemetry.add_data("loss", number, tags={"number": number})
     telemetry.add_data("loss", 0, tags={"number": 0})
     telemetry.add_data("one more", 0)

@@ -381,7 +381,7 @@ class Cluster:
         if operation == "announce":
             return self.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
         if operation == "make_channel":
-            channel = Channel(arguments["capacity"])
+            channel = Channel(arguments["capacity"], maker=arguments["maker"])
             self.guests.announce(arguments["node"], channel._name(), 1)
             return channel._name()
         if operation == "flow_open":

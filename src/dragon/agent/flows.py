@@ -9,11 +9,15 @@ from dragon.agent.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 
-__all__ = ["PARCEL", "WINDOW", "Flows"]
+__all__ = ["PARCEL", "WINDOW", "Flows", "Watcher"]
 
 PARCEL = -1  # in place of the kind of one message: several small ones
 WINDOW = 32 * 2**20  # bytes that may have left their node without being known to have arrived
 _ACKNOWLEDGED = WINDOW // 16
+
+
+# Is told of a message: the other node, the number of the flow, that of the message in it, and its size in bytes.
+Watcher = Callable[[int, int, int, int], None]
 
 
 class _Flow:
@@ -23,6 +27,7 @@ class _Flow:
         self.node = node
         self.channel = channel
         self.taken = 0
+        self.messages = 0
 
 
 class Flows:
@@ -32,6 +37,7 @@ class Flows:
         self._notify = notify
         self._flows: dict[int, _Flow] = {}
         self._last = 0
+        self.on_received: Watcher | None = None
 
     def open(self, node: int, name: Name) -> int:
         """A new flow, which keeps the channel. Raises DestroyedError where that is gone."""
@@ -45,6 +51,9 @@ class Flows:
         if flow is None or flow.node != node:
             return  # it was told
         size = len(memoryview(payload))
+        flow.messages += 1
+        if self.on_received is not None:
+            self.on_received(node, number, flow.messages, size)
         try:
             if kind == PARCEL:
                 flow.channel._put_parcel(payload, 0)

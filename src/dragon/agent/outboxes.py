@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from dragon.agent.flows import PARCEL, WINDOW
+from dragon.agent.flows import PARCEL, WINDOW, Watcher
 from dragon.agent.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
@@ -33,13 +33,14 @@ class Outboxes:
         self._links = links
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
+        self.on_sent: Watcher | None = None
         self._failures: dict[Name, tuple[int, tuple[str, str]]] = {}  # by outbox: where it led to, and what happened
 
     def open(self, pid: int, name: Name) -> Name:
         """The outbox that leads to a channel, for that process."""
         outbox = self._outboxes.get(name)
         if outbox is None:
-            outbox = self._outboxes[name] = _Outbox(self._links, name)
+            outbox = self._outboxes[name] = _Outbox(self, self._links, name)
             self._open_flow(name, outbox)
         outbox.users.add(pid)
         return outbox.name
@@ -111,7 +112,8 @@ class Outboxes:
 class _Outbox:
     """One channel here that leads to one there. `users` are the processes that write to it."""
 
-    def __init__(self, links: Links, leads_to: Name) -> None:
+    def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
+        self._outboxes = outboxes
         self.leads_to = leads_to
         self.channel = Channel(_CAPACITY)
         self.name = self.channel._name()
@@ -120,7 +122,7 @@ class _Outbox:
         self._links = links
         self._node = node_of(leads_to)
         self._loop = asyncio.get_running_loop()
-        self._under_way = 0
+        self._under_way = self._messages = 0
         self._closing = self._ended = self._listening = False
         self._bell = self.channel._fileno()
 
@@ -151,6 +153,9 @@ class _Outbox:
 
     def _pass(self, kind: int, data: Any) -> None:
         self._under_way += len(data)
+        self._messages += 1
+        if self._outboxes.on_sent is not None:
+            self._outboxes.on_sent(self._node, self.flow, self._messages, len(data))
         self._links.send_messages(self._node, self.flow, kind, data)
 
     def arrived(self, size: int) -> None:

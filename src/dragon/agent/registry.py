@@ -44,12 +44,14 @@ class Registry:
     def __init__(self, node: int) -> None:
         self._node = node
         self._processes: OrderedDict[int, Known] = OrderedDict()
+        self._living: dict[int, Known] = {}
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
 
     def started(self, puid: int, pid: int, name: str, parent: int, group: int, record: Name) -> None:
         """The zygote started it."""
-        self._processes[puid] = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
+        known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
+        self._processes[puid] = self._living[puid] = known
 
     def failed(self, puid: int, group: int, text: str) -> None:
         """The zygote could not start it."""
@@ -62,6 +64,7 @@ class Registry:
         known = self._processes.get(puid)
         if known is not None:
             known.code, known.ended = code, time.time()
+            self._living.pop(puid, None)
             self._ended += 1
         for future in self._awaited.pop(puid, ()):
             if not future.done():
@@ -77,7 +80,7 @@ class Registry:
 
     def living(self) -> list[Known]:
         """The processes that have not ended."""
-        return [known for known in self._processes.values() if known.code is None]
+        return list(self._living.values())
 
     # ---- requests
 

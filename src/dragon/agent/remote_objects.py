@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dragon import _core
@@ -29,6 +31,8 @@ class RemoteObjects:
         self._cluster = cluster
         self._links = cluster.links
         self._loop = asyncio.get_running_loop()
+        # Is told of an operation when it is over: who asked, the node, what, and when that was.
+        self.on_operated: Callable[[int, int, str, float], None] | None = None
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
         self._inboxes: dict[tuple[int, Name], Channel] = {}
 
@@ -48,6 +52,9 @@ class RemoteObjects:
             kind, loan = self._channel_of(caller, as_name(outgoing))._get_parts(0)
             arguments["given"], payload = [kind, *arguments["given"]], memoryview(loan)
         future = self._links.call(node, "object", {"pid": caller, **arguments}, payload)
+        if (tell := self.on_operated) is not None:
+            name, start = f"{arguments['kind']}.{arguments['method']}", time.time()
+            future.add_done_callback(lambda _: tell(caller, node, name, start))
         if inbox is None:
             return then(future, value_of)
         return then(future, lambda answer: self._deliver(caller, as_name(inbox), answer))
@@ -74,10 +81,13 @@ class RemoteObjects:
         self._note_contact(caller, node_of(name))
         return self._cluster.outboxes.open(caller, as_name(name))
 
-    def make_channel(self, caller: int, descriptors: list[int], node: int, capacity: int) -> asyncio.Future[Name]:
+    def make_channel(
+        self, caller: int, descriptors: list[int], node: int, capacity: int, maker: int
+    ) -> asyncio.Future[Name]:
         """Make a channel on another node; it lives until the caller is attached."""
         return then(
-            self._links.call(node, "make_channel", {"node": self._cluster.index, "capacity": capacity}), value_of
+            self._links.call(node, "make_channel", {"node": self._cluster.index, "capacity": capacity, "maker": maker}),
+            value_of,
         )
 
     def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:

@@ -153,6 +153,13 @@ class Shards:
         """The descriptors of the dictionaries that were made on this node."""
         return [known.descriptor for known in self._dictionaries.values() if known.descriptor]
 
+    def usages(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """Of every shard on this node: its dictionary's name, its manager, bytes in use, bytes in all, its records."""
+        for number, known in self._dictionaries.items():
+            for manager, (settings, _) in known.shards.items():
+                usage = self._shard(number, manager).usage()
+                yield settings.name, manager, usage["used"], usage["total"], usage["records"]
+
     def is_alive(self, pid: int, start_time: int, node: int = 0) -> bool:
         """Whether exactly that process of this node lives."""
         return is_alive(Owner(pid, start_time))

@@ -35,8 +35,8 @@ _ROWS = {
     "gpu": ("GPUs", "{{host}} GPU {{gpu}}"),
     "process": ("Processes", "{{name}} {{puid}}"),
     "group": ("Process groups", "{{host}} {{group}}"),
-    "queue": ("Queues", "{{host}} {{queue}}"),
-    "pool": ("Pools", "{{host}} {{pool}}"),
+    "queue": ("Queues", "{{host}} {{queue}} {{name}} {{operation}}"),
+    "pool": ("Pools", "{{host}} {{pool}} {{name}}"),
     "dictionary": ("Dictionaries", "{{host}} {{dictionary}} {{manager}}"),
 }
 

@@ -19,7 +19,9 @@ __all__ = [
     "Metric",
     "RunState",
     "Sample",
+    "Tags",
     "exported_name",
+    "tags_of",
 ]
 
 Aggregate = Literal["last", "avg", "min", "max", "sum", "count", "dev"]
@@ -37,12 +39,21 @@ class Kind(enum.StrEnum):
     SUMMARY = "summary"
 
 
-class Sample(msgspec.Struct, frozen=True):
+Tags = tuple[tuple[str, str], ...]
+"""Names and values, in order of the names."""
+
+
+def tags_of(**values: object) -> Tags:
+    """The tags of these names."""
+    return tuple(sorted((name, str(value)) for name, value in values.items()))
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """One value of a metric, which `tags` tell from others of the same name."""
 
     name: str
     value: float
-    tags: dict[str, str] = {}
+    tags: Tags = ()
 
 
 class Lifetime(msgspec.Struct, frozen=True):
@@ -82,7 +93,10 @@ class Family(msgspec.Struct, array_like=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`."""
+    """A metric of the runtime. Prometheus has it as `exported`, in base units: the value times `scale`.
+
+    `counts_for` are the seconds for which a value is the newest one, where it is not measured each time.
+    """
 
     name: str
     level: int
@@ -90,6 +104,7 @@ class Metric(msgspec.Struct, frozen=True):
     meaning: str
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
+    counts_for: float = 0.0
 
 
 def exported_name(text: str) -> str:
@@ -97,7 +112,8 @@ def exported_name(text: str) -> str:
     return re.sub(r"^(?=\d)|[^a-zA-Z0-9_:]", "_", text)
 
 
-_PERCENT = 0.01
+_PERCENT, _MEGA = 0.01, 1e6
+_IN_TURN = 30.0  # of many processes only some are read each time
 
 METRICS = {
     metric.name: metric
@@ -132,11 +148,38 @@ METRICS = {
         ),
         Metric("DeviceUtilization", 3, "dragon_gpu_ratio", "Part of the time that the GPU computes", scale=_PERCENT),
         Metric("DeviceMemoryUtilization", 3, "dragon_gpu_memory_ratio", "Part of its memory in use", scale=_PERCENT),
+        Metric("DeviceMemoryUsed", 3, "dragon_gpu_memory_used_bytes", "GPU memory in use"),
         Metric("DevicePowerUsage", 3, "dragon_gpu_power_watts", "Power that the GPU draws"),
+        Metric("DeviceTemperature", 3, "dragon_gpu_temperature_celsius", "Temperature of the GPU"),
+        Metric("DeviceClock", 3, "dragon_gpu_clock_hertz", "Clock of its processors", scale=_MEGA),
+        Metric("DeviceMemoryClock", 3, "dragon_gpu_memory_clock_hertz", "Clock of its memory", scale=_MEGA),
+        Metric(
+            "DeviceECCErrors",
+            3,
+            "dragon_gpu_ecc_errors_total",
+            "Errors of its memory that could not be corrected",
+            kind=Kind.COUNTER,
+        ),
         Metric("cpu_core_percent", 4, "dragon_node_core_ratio", "Busy part of one CPU", scale=_PERCENT),
-        Metric("process_cpu_percent", 4, "dragon_process_cpu_ratio", "CPUs that the process uses", scale=_PERCENT),
-        Metric("process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process"),
-        Metric("process_state", 4, "dragon_process_state", f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}"),
+        Metric(
+            "process_cpu_percent",
+            4,
+            "dragon_process_cpu_ratio",
+            "CPUs that the process uses",
+            scale=_PERCENT,
+            counts_for=_IN_TURN,
+        ),
+        Metric(
+            "process_memory", 4, "dragon_process_resident_memory_bytes", "Memory of the process", counts_for=_IN_TURN
+        ),
+        Metric(
+            "process_state",
+            4,
+            "dragon_process_state",
+            f"State, one of 0 to 4: {', '.join(PROCESS_STATES)}",
+            counts_for=_IN_TURN,
+        ),
+        Metric("process_gpu_memory", 4, "dragon_process_gpu_memory_bytes", "GPU memory of the process"),
         Metric("group_live", 4, "dragon_group_live_processes", "Members of the process group that live"),
         Metric(
             "group_restarts",
@@ -145,6 +188,22 @@ METRICS = {
             "Starts of members that had ended",
             kind=Kind.COUNTER,
         ),
+        Metric(
+            "group_cpu_percent", 4, "dragon_group_cpu_ratio", "CPUs that its members on the node use", scale=_PERCENT
+        ),
+        Metric("group_memory", 4, "dragon_group_resident_memory_bytes", "Memory of its members on the node"),
+        Metric("queue_depth", 4, "dragon_queue_messages", "Messages in the queue"),
+        Metric("queue_bytes", 4, "dragon_queue_bytes", "Shared memory in which its messages lie"),
+        Metric("queue_puts", 4, "dragon_queue_puts_total", "Messages that were put", kind=Kind.COUNTER),
+        Metric("queue_gets", 4, "dragon_queue_gets_total", "Messages that were taken", kind=Kind.COUNTER),
+        Metric("queue_waiting", 4, "dragon_queue_waiting", "Who waits to get or to put"),
+        Metric("pool_tasks_waiting", 4, "dragon_pool_waiting_tasks", "Tasks that no worker has taken"),
+        Metric("pool_tasks_running", 4, "dragon_pool_running_tasks", "Tasks that workers do"),
+        Metric("pool_tasks_done", 4, "dragon_pool_done_tasks_total", "Tasks that are done", kind=Kind.COUNTER),
+        Metric("pool_workers", 4, "dragon_pool_workers", "Workers that live"),
+        Metric("dictionary_bytes", 4, "dragon_dictionary_bytes", "Memory that the manager's part takes"),
+        Metric("dictionary_limit", 4, "dragon_dictionary_limit_bytes", "Memory that the manager's part may take"),
+        Metric("dictionary_keys", 4, "dragon_dictionary_keys", "Keys, once for each checkpoint they were written in"),
         Metric("db_size", 4, "dragon_node_telemetry_bytes", "Memory of the node's history of metrics"),
     )
 }

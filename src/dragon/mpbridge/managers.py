@@ -6,19 +6,22 @@ from multiprocessing import connection as mp_connection
 from multiprocessing import managers as mp_managers
 from typing import Any
 
+import msgspec
+
 from dragon._core import DestroyedError
-from dragon.native.queue import Queue
+from dragon.infrastructure.messages import as_name
 from dragon.runtime.connection import Connection, Pipe
+from dragon.runtime.handle import Channel
 
 __all__ = ["new_manager"]
 
 
 class _Listener:
-    """Where a manager's server is called. The address is that of a queue, into which callers put ends of pipes."""
+    """Where a manager's server is called. The address is that of a channel, into which callers put ends of pipes."""
 
     def __init__(self, address: bytes | None = None, backlog: int = 0) -> None:
-        self._callers = Queue(0)
-        self.address = self._callers.serialize()
+        self._callers = Channel()
+        self.address = msgspec.json.encode(self._callers._name())
 
     def accept(self) -> Connection:
         """The next caller's connection. Raises OSError where none can come any more."""
@@ -30,16 +33,18 @@ class _Listener:
 
     def close(self) -> None:
         """Take no more callers."""
-        self._callers.destroy()
+        if not self._callers._closed:
+            self._callers._destroy()
+            self._callers._close()
 
 
 def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
     """Call a server. Raises ConnectionRefusedError where it is gone."""
     ours, theirs = Pipe()
     try:
-        callers = Queue.attach(address)
+        callers = Channel._attached(as_name(msgspec.json.decode(address)))
         callers.put(theirs)
-        callers.close()
+        callers._close()
     except DestroyedError as error:
         raise ConnectionRefusedError("the manager has ended") from error
     theirs.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel
+from dragon.runtime.run import identity
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 
@@ -46,7 +47,7 @@ class Queue(_Queue):
     """multiprocessing.Queue. An object that cannot be pickled makes put() raise."""
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
-        super().__init__(max(maxsize, 0), False)
+        super().__init__(max(maxsize, 0), maker=identity().puid)
         self._maxsize = maxsize
 
     def _state(self) -> Any:
@@ -83,7 +84,7 @@ class SimpleQueue(_Queue):
     """multiprocessing.SimpleQueue."""
 
     def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__(0, False)
+        super().__init__(maker=identity().puid)
 
     @property
     def _rlock(self) -> threading.Lock:

@@ -20,6 +20,7 @@ from dragon.native.workers import FINISHED, NativeWorker, WorkerProcess, Workers
 from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
+from dragon.runtime.run import identity
 
 __all__ = ["Pool"]
 
@@ -66,7 +67,8 @@ class Pool:
         if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
             raise ValueError("maxtasksperchild must be a positive int or None")
         count = len(self._policies)
-        self._tasks, self._results, self._doing = Channel(), Channel(), Words(count)
+        self._results, self._doing = Channel(), Words(count)
+        self._tasks = Channel(maker=identity().puid, results=self._results._name(), doing=self._doing._name())
         arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
         self._tickets: dict[int, tuple[int, int]] = {}
         self._next_ticket = itertools.count(1)

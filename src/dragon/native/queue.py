@@ -13,7 +13,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel
 from dragon.runtime.placement import place
 from dragon.runtime.remote import node_of
-from dragon.runtime.run import this_run
+from dragon.runtime.run import identity, this_run
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy
@@ -49,7 +49,7 @@ class Queue(Channel):
         node = place(policy).node.index
         if node == this_run().node:
             return super().__new__(cls)
-        name = ask("remote.make_channel", node=node, capacity=max(maxsize, 0))
+        name = ask("remote.make_channel", node=node, capacity=max(maxsize, 0), maker=identity().puid)
         return cls._attached(as_name(name), options.get("joinable", False))
 
     def __init__(
@@ -74,7 +74,7 @@ class Queue(Channel):
             raise ValueError("a buffered queue has no stream channels and no manager channel")
         if self._local_class is not None:
             return  # it is on another node, and was made there
-        super().__init__(max(maxsize, 0), False)
+        super().__init__(max(maxsize, 0), maker=identity().puid)
         self._joinable = joinable
 
     def _state(self) -> Any:

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dragon import _core
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.handle import Channel, Words
+from dragon.runtime.tracing import note_task
 
 if TYPE_CHECKING:
     from dragon.native.process import Process
@@ -104,10 +106,13 @@ def work(
             return
         ticket, job, part, function, args, kwargs = task
         doing[index] = ticket
+        begun = _core.begin_span()
         try:
             result = (True, function(*args, **kwargs))
         except Exception as error:
             result = (False, ExceptionWithTraceback(error, error.__traceback__) if wrap_exceptions else error)
+        if begun:
+            note_task(function, args, begun)
         try:
             results.put((job, part, *result))
         except Exception as error:

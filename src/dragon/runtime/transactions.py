@@ -125,12 +125,12 @@ class Transactions(Entries):
         return self.words.wait(CHANGES, seen, timeout)
 
     def usage(self) -> dict[str, int]:
-        """Bytes: in all, and in use; and the number of entries."""
+        """Bytes: in all, and in use; the number of entries, and of those that are records of keys."""
         self._check()
         with self._env.begin() as txn:
-            stat = txn.stat()
-        used = min(_used(stat), self.settings.capacity)
-        return {"total": self.settings.capacity, "used": used, "entries": int(stat["entries"])}
+            stat, hidden = txn.stat(), self._hidden(txn)
+        used, entries = min(_used(stat), self.settings.capacity), int(stat["entries"])
+        return {"total": self.settings.capacity, "used": used, "entries": entries, "records": entries - hidden}
 
     # ---- a write transaction
 

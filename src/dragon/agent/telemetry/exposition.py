@@ -8,14 +8,15 @@ from dragon.infrastructure.metrics import METRICS, Family, Kind, exported_name
 __all__ = ["families"]
 
 
-def families(history: History, oldest: float) -> list[Family]:
-    """The newest values of all series; of what the runtime measures only those that are not older than `oldest`."""
+def families(history: History, now: float, age: float) -> list[Family]:
+    """The newest values of all series; of what the runtime measures only those that are no older than `age` seconds, or
+    than they count for."""
     found: dict[str, Family] = {}
     for series in history:
         metric = METRICS.get(series.name)
         if metric is None:
             family = Family(_exported(series), series.kind, f"{series.name}, as the program told it")
-        elif series.changed >= oldest:
+        elif now - series.changed <= max(age, metric.counts_for):
             family = Family(metric.exported, metric.kind, metric.meaning)
         else:
             continue

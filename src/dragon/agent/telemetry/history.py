@@ -6,16 +6,16 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 
-from dragon.infrastructure.metrics import Aggregate, Kind
+from dragon.infrastructure.metrics import Aggregate, Kind, Tags
 from dragon.infrastructure.series import Record, has, reduced
 
 __all__ = ["History", "Series"]
 
 _MOST_POINTS = 600
-_MOST_SERIES = 4096
+_MOST_SERIES = 8192
 _BYTES_PER_POINT = 16
 
-_Key = tuple[str, tuple[tuple[str, str], ...]]
+_Key = tuple[str, Tags]
 
 
 class Series:
@@ -32,10 +32,11 @@ class Series:
         self._times = array("d")
         self._values = array("d")
 
-    def add(self, time: float, value: float) -> None:
-        """Append a value; the oldest goes if there are too many."""
+    def add(self, time: float, value: float) -> bool:
+        """Append a value; the oldest goes if there are too many, and else there is one more: that is returned."""
         place = self.count % _MOST_POINTS
-        if self.count < _MOST_POINTS:
+        grows = self.count < _MOST_POINTS
+        if grows:
             self._times.append(time)
             self._values.append(value)
         else:
@@ -43,6 +44,7 @@ class Series:
         self.count += 1
         self.total += value
         self.last, self.changed = value, time
+        return grows
 
     def __len__(self) -> int:
         return len(self._times)
@@ -58,6 +60,7 @@ class History:
 
     def __init__(self) -> None:
         self._series: OrderedDict[_Key, Series] = OrderedDict()
+        self._points = 0
 
     def __iter__(self) -> Iterator[Series]:
         return iter(self._series.values())
@@ -65,24 +68,25 @@ class History:
     @property
     def size(self) -> int:
         """Bytes that the points take."""
-        return sum(map(len, self._series.values())) * _BYTES_PER_POINT
+        return self._points * _BYTES_PER_POINT
 
-    def add(self, name: str, tags: dict[str, str], kind: Kind, time: float, value: float) -> None:
+    def add(self, name: str, tags: Tags, kind: Kind, time: float, value: float) -> None:
         """Add a value. Raises ValueError where the metric is of another kind."""
-        key = _key(name, tags)
+        key = name, tags
         series = self._series.get(key)
         if series is None:
-            series = self._series[key] = Series(name, tags, kind)
+            series = self._series[key] = Series(name, dict(tags), kind)
             if len(self._series) > _MOST_SERIES:
-                self._series.popitem(last=False)
+                _, forgotten = self._series.popitem(last=False)
+                self._points -= len(forgotten)
         elif series.kind != kind:
             raise ValueError(f"metric {name!r} is a {series.kind} already, and cannot be a {kind} as well")
         self._series.move_to_end(key)
-        series.add(time, value)
+        self._points += series.add(time, value)
 
-    def last(self, name: str, tags: dict[str, str]) -> float:
+    def last(self, name: str, tags: Tags) -> float:
         """The newest value, 0 where there is none."""
-        series = self._series.get(_key(name, tags))
+        series = self._series.get((name, tags))
         return series.last if series is not None else 0.0
 
     def names(self) -> set[str]:
@@ -110,7 +114,3 @@ class History:
                 if times:
                     found.append((series.name, series.tags, times, values))
         return found
-
-
-def _key(name: str, tags: Mapping[str, str]) -> _Key:
-    return name, tuple(sorted(tags.items()))

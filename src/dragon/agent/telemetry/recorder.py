@@ -15,7 +15,7 @@ import msgspec
 import dragon
 from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.writer import Parcel, Row, Writer
-from dragon.infrastructure.metrics import Kind, Lifetime
+from dragon.infrastructure.metrics import Kind, Lifetime, Tags
 from dragon.infrastructure.recordings import RunDescription, folder_name, node_prefix
 from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
@@ -74,7 +74,7 @@ class Recorder:
         self._thread.start()
         self._timer = self._loop.call_later(_EVERY, self._hand_over)
 
-    def add(self, moment: float, metric: str, tags: dict[str, str], kind: Kind, value: float) -> None:
+    def add(self, moment: float, metric: str, tags: Tags, kind: Kind, value: float) -> None:
         """Record a value."""
         if self._handed - self._writer.taken + len(self._rows) < _MOST_ROWS:
             self._rows.append((moment, metric, tags, kind, value))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from dragon.agent.telemetry.seen import Seen
-from dragon.agent.telemetry.sources import Source
+from dragon.agent.telemetry.source import Source
 from dragon.infrastructure.metrics import Sample
 from dragon.runtime.log import runtime_log
 

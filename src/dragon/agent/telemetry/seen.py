@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragon import _core
+from dragon.agent.registry import Known
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
 
 if TYPE_CHECKING:
     from dragon.agent.server import Agent
 
-__all__ = ["Seen", "SeenGroup", "SeenProcess", "head_of", "see"]
-
-
-class SeenProcess(msgspec.Struct, frozen=True):
-    """A live process of the run."""
-
-    puid: int
-    pid: int
-    name: str
+__all__ = ["Seen", "SeenGroup", "SeenShard", "head_of", "see"]
 
 
 class SeenGroup(msgspec.Struct, frozen=True):
@@ -34,27 +27,51 @@ class SeenGroup(msgspec.Struct, frozen=True):
     restarts: int
 
 
+class SeenShard(msgspec.Struct, frozen=True):
+    """A shard of a dictionary. Sizes are in bytes."""
+
+    dictionary: str
+    manager: int
+    used: int
+    limit: int
+    keys: int
+
+
 class Seen(msgspec.Struct, frozen=True):
-    """What there is on the node. Sizes are in bytes."""
+    """What there is on the node. Sizes are in bytes.
 
-    processes: list[SeenProcess]
-    groups: list[SeenGroup]
-    arena_used: int
-    arena_limit: int
-    history: int
+    `processes` are the run's that live, `parked` is what processes of other nodes wait for: the offset of an object,
+    and the operation.
+    """
+
+    processes: list[Known] = []
+    groups: list[SeenGroup] = []
+    shards: list[SeenShard] = []
+    parked: list[tuple[int, str]] = []
+    arena_used: int = 0
+    arena_limit: int = 1
+    history: int = 0
 
 
-def see(agent: Agent, history: int) -> Seen:
-    """Look, where the history of metrics has that size."""
+def see(agent: Agent, history: int, level: int) -> Seen:
+    """Look at what is measured at that level, where the history of metrics has that size."""
     usage = _core.usage()
     head = head_of(agent.run.folder)
-    heads = [SeenProcess(FIRST_PUID, head.pid, "head")] if head is not None else []
-    return Seen(
-        processes=[*heads, *(SeenProcess(p.puid, p.pid, p.name) for p in agent.registry.living())],
-        groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in agent.groups.all()],
+    heads = [Known(FIRST_PUID, head.pid, "head", parent=0, group=0, record=(0, 0, 0))] if head is not None else []
+    seen = Seen(
+        processes=[*heads, *agent.registry.living()],
         arena_used=usage["in_use"],
         arena_limit=usage["limit"],
         history=history,
+    )
+    if level < 4:
+        return seen
+    guests = agent.cluster.guests.waiting() if agent.cluster is not None else ()
+    return msgspec.structs.replace(
+        seen,
+        groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in agent.groups.all()],
+        shards=[SeenShard(*usage) for usage in agent.shards.usages()],
+        parked=[(offset, what) for _, what, offset, _ in guests],
     )
 
 

@@ -9,7 +9,7 @@ from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.run_state import run_state
 from dragon.agent.telemetry.seen import see
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample
+from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample, Tags
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.history import History
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
-    from dragon.agent.telemetry.sources import Source
     from dragon.infrastructure.metrics import Family, RunState
     from dragon.infrastructure.series import Record
 
@@ -77,12 +76,14 @@ class Telemetry:
         self._level, self._period = level, period
         self._history = self._history or History()
         self._record()
-        sources = _sources(level)
-        if sources:
+        if level >= 2:
             from dragon.agent.telemetry.sampler import Sampler
+            from dragon.agent.telemetry.sources import sources_of
 
             history = self._history
-            self._sampler = Sampler(sources, self._period, lambda: see(self._agent, history.size), self._store)
+            self._sampler = Sampler(
+                sources_of(level), self._period, lambda: see(self._agent, history.size, level), self._store
+            )
         return [level]
 
     def _record(self) -> None:
@@ -113,7 +114,7 @@ class Telemetry:
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
-        told = {"host": self._agent.host_name, **(tags or {})}
+        told = tuple(sorted({"host": self._agent.host_name, **(tags or {})}.items()))
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
         self._keep(name, told, Kind(kind), when, value)
@@ -154,7 +155,7 @@ class Telemetry:
             return []
         from dragon.agent.telemetry.exposition import families
 
-        return families(self._history, oldest=time.time() - _STALE * self._period)
+        return families(self._history, time.time(), _STALE * self._period)
 
     # ---- the agent
 
@@ -177,28 +178,12 @@ class Telemetry:
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler
-        now = time.time()
+        host, now = ("host", self._agent.host_name), time.time()
         for sample in samples:
-            tags = {"host": self._agent.host_name, **sample.tags}
-            self._keep(sample.name, tags, METRICS[sample.name].kind, now, sample.value)
+            self._keep(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
 
-    def _keep(self, name: str, tags: dict[str, str], kind: Kind, when: float, value: float) -> None:
+    def _keep(self, name: str, tags: Tags, kind: Kind, when: float, value: float) -> None:
         assert self._history is not None
         self._history.add(name, tags, kind, when, value)
         if self._recorder is not None:
             self._recorder.add(when, name, tags, kind, value)
-
-
-def _sources(level: int) -> list[Source]:
-    if level < 2:
-        return []
-    from dragon.agent.telemetry.gpus import gpu_source
-    from dragon.agent.telemetry.sources import CoreSource, GroupSource, NodeSource, ProcessSource
-
-    found: list[Source] = [NodeSource()]
-    gpus = gpu_source() if level >= 3 else None
-    if gpus is not None:
-        found.append(gpus)
-    if level >= 4:
-        found += [CoreSource(), ProcessSource(), GroupSource()]
-    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragon.infrastructure.metrics import Kind, Lifetime
+from dragon.infrastructure.metrics import Kind, Lifetime, Tags
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
     RunDescription,
@@ -32,7 +32,7 @@ log = runtime_log("telemetry")
 _MOST_NUMBERS = 100_000
 
 # Time, metric, tags, kind and value.
-Row = tuple[float, str, dict[str, str], Kind, float]
+Row = tuple[float, str, Tags, Kind, float]
 
 
 class Parcel(msgspec.Struct):
@@ -61,7 +61,7 @@ class Writer:
         self._hour = ""
         self._samples: StreamFile | None = None
         self._lifetimes: StreamFile | None = None
-        self._numbers: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        self._numbers: dict[tuple[str, Tags], int] = {}
         self._next_number = 0
         self._told = False
 
@@ -156,10 +156,9 @@ class Writer:
 
     def _columns(self, rows: list[Row]) -> list[list[Any]]:
         times, metrics, tags, kinds, values = map(list, zip(*rows, strict=True))
-        pairs = [tuple(sorted(each.items())) for each in tags]
-        return [times, metrics, kinds, pairs, values, list(map(self._number, metrics, pairs))]
+        return [times, metrics, kinds, tags, values, list(map(self._number, metrics, tags))]
 
-    def _number(self, metric: str, tags: tuple[tuple[str, str], ...]) -> int:
+    def _number(self, metric: str, tags: Tags) -> int:
         """The same for all values of one series, and for no other; after very many, one may get another."""
         number = self._numbers.get((metric, tags))
         if number is None:

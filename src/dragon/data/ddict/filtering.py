@@ -15,7 +15,7 @@ from dragon.runtime.nodes import node_at
 if TYPE_CHECKING:
     from dragon.data.ddict.ddict import DDict
     from dragon.native.process import Process
-    from dragon.native.queue import Queue
+    from dragon.runtime.handle import Channel
 
 __all__ = ["FilterContextManager", "FilterIterator"]
 
@@ -29,7 +29,7 @@ class _End:
         self.error = error
 
 
-def _choose(ddict: DDict, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: Queue) -> None:
+def _choose(ddict: DDict, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: Channel) -> None:
     try:
         for item in code(ddict, *arguments):
             queue.put(item)
@@ -42,7 +42,7 @@ def _choose(ddict: DDict, code: Callable[..., Iterable[Any]], arguments: tuple[A
 class FilterIterator:
     """The items of all managers, merged."""
 
-    def __init__(self, queues: list[Queue], comparator: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, queues: list[Channel], comparator: Callable[[Any, Any], Any]) -> None:
         key = functools.cmp_to_key(functools.partial(_compare, comparator))
         self._merged = heapq.merge(*(_items(manager, queue) for manager, queue in enumerate(queues)), key=key)
 
@@ -61,7 +61,7 @@ def _compare(comparator: Callable[[Any, Any], Any], left: Any, right: Any) -> in
     return -1 if answer else int(bool(comparator(right, left)))
 
 
-def _items(manager: int, queue: Queue) -> Iterator[Any]:
+def _items(manager: int, queue: Channel) -> Iterator[Any]:
     while not isinstance(item := queue.get(), _End):
         yield item
     if item.error:
@@ -86,11 +86,11 @@ class FilterContextManager:
 
     def __enter__(self) -> FilterIterator:
         from dragon.native.process import Process
-        from dragon.native.queue import Queue
+        from dragon.runtime.handle import Channel
 
         queues = []
         for shard in self._ddict._open_shards():
-            queue = Queue(_AHEAD)
+            queue = Channel(_AHEAD)
             node = node_at(shard.settings.node)
             policy = Policy(placement=Policy.Placement.HOST_ID, host_id=node.h_uid)
             mine = self._ddict.manager(shard.settings.manager)

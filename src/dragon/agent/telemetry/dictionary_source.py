@@ -1,0 +1,24 @@
+"""The shards of distributed dictionaries."""
+
+from __future__ import annotations
+
+from dragon.agent.telemetry.seen import Seen
+from dragon.infrastructure.metrics import Sample, tags_of
+
+__all__ = ["DictionarySource"]
+
+
+class DictionarySource:
+    """Those on this node, copies included."""
+
+    name = "the dictionaries"
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """What they hold, and what they may."""
+        samples = []
+        for shard in seen.shards:
+            tags = tags_of(dictionary=shard.dictionary, manager=shard.manager)
+            samples.append(Sample("dictionary_bytes", shard.used, tags))
+            samples.append(Sample("dictionary_limit", shard.limit, tags))
+            samples.append(Sample("dictionary_keys", shard.keys, tags))
+        return samples

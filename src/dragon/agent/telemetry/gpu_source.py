@@ -1,0 +1,116 @@
+"""GPUs, through the library of their driver."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dragon.agent.telemetry.amd import AmdDriver
+from dragon.agent.telemetry.nvidia import NvidiaDriver
+from dragon.agent.telemetry.seen import Seen
+from dragon.infrastructure.gpus import Gpus, find_gpus
+from dragon.infrastructure.metrics import Sample, tags_of
+from dragon.runtime.log import runtime_log
+
+__all__ = ["Driver", "GpuSource", "gpu_source"]
+
+log = runtime_log("telemetry")
+
+_DRIVERS: dict[str, Callable[[], Driver]] = {"nvidia": NvidiaDriver, "amd": AmdDriver}
+
+
+class Driver(Protocol):
+    """A vendor's library, after open(). `remedy` says how it is had where it is not there.
+
+    `readings` are metrics by name, each of which is read from a device as this driver knows it, or raises one of
+    `errors`.
+    """
+
+    remedy: str
+    errors: tuple[type[Exception], ...]
+    readings: dict[str, Callable[[Any], float]]
+
+    def open(self) -> None:
+        """Load the library. Raises ImportError where it is not there, and what it raises where it does not work."""
+
+    def device(self, gpus: Gpus, place: int) -> Any:
+        """The device at that place of the numbers. Raises one of the errors where there is none."""
+
+    def processes(self, device: Any) -> list[tuple[int, int]]:
+        """The ids of the processes that use a device, and the bytes of its memory that each has."""
+
+
+def gpu_source(level: int) -> GpuSource | None:
+    """The GPUs that this node may use, None where it has none that can be measured."""
+    gpus = find_gpus()
+    if gpus.vendor not in _DRIVERS or not gpus.numbers:
+        return None
+    return GpuSource(gpus, _DRIVERS[gpus.vendor](), with_processes=level >= 4)
+
+
+class GpuSource:
+    """The GPUs that the job may use, and what each of the run's processes has of them. What fails is said once."""
+
+    name = "the GPUs"
+
+    def __init__(self, gpus: Gpus, driver: Driver, with_processes: bool = False) -> None:
+        self._gpus = gpus
+        self._driver = driver
+        self._with_processes = with_processes
+        self._devices: dict[str, Any] | None = None
+        self._told: set[tuple[str, str]] = set()
+        self._failures: dict[tuple[str, str], list[str]] = defaultdict(list)
+
+    def _open(self) -> dict[str, Any]:
+        try:
+            self._driver.open()
+        except ImportError as error:
+            log.warning("the GPUs are not measured: %s; %s", error, self._driver.remedy)
+            return {}
+        except Exception as error:  # the driver's own class, which is there only with the library
+            log.warning("the GPUs are not measured: the driver says %s", error)
+            return {}
+        devices = {}
+        for place, number in enumerate(self._gpus.numbers):
+            try:
+                devices[str(number)] = self._driver.device(self._gpus, place)
+            except self._driver.errors as error:
+                self._failures[str(number), str(error)].append("anything")
+        return devices
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """What each of them tells; one that is divided into instances, or has gone, does not tell everything."""
+        samples = []
+        if self._devices is None:
+            self._devices = self._open()  # here, as a driver may take its time
+        for number, device in self._devices.items():
+            for metric, read in self._driver.readings.items():
+                try:
+                    samples.append(Sample(metric, read(device), tags_of(gpu=number)))
+                except self._driver.errors as error:
+                    self._failures[number, str(error)].append(metric)
+            if self._with_processes:
+                samples += self._processes(number, device, seen)
+        self._tell_failures()
+        return samples
+
+    def _processes(self, number: str, device: Any, seen: Seen) -> list[Sample]:
+        try:
+            used = dict(self._driver.processes(device))
+        except self._driver.errors as error:
+            self._failures[number, str(error)].append("its processes")
+            return []
+        return [
+            Sample("process_gpu_memory", used[each.pid], tags_of(puid=each.puid, name=each.name, gpu=number))
+            for each in (seen.processes if used else ())
+            if each.pid in used
+        ]
+
+    def _tell_failures(self) -> None:
+        for (number, error), metrics in self._failures.items():
+            new = [metric for metric in metrics if (number, metric) not in self._told]
+            self._told |= {(number, metric) for metric in new}
+            if new:
+                log.warning("GPU %s does not tell %s: %s", number, ", ".join(new), error)
+        self._failures.clear()

@@ -1,0 +1,56 @@
+"""The node as a whole, and each of its CPUs."""
+
+from __future__ import annotations
+
+import psutil
+
+from dragon.agent.telemetry.seen import Seen
+from dragon.infrastructure.metrics import Sample, tags_of
+
+__all__ = ["CoreSource", "NodeSource"]
+
+
+class NodeSource:
+    """The node as a whole."""
+
+    name = "the node"
+
+    def __init__(self) -> None:
+        psutil.cpu_percent()  # it measures from one call to the next
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """CPUs, memory, network and disks; the run's shared memory."""
+        memory, swap, loads = psutil.virtual_memory(), psutil.swap_memory(), psutil.getloadavg()
+        values: dict[str, float] = {
+            "load_average": loads[0],
+            "load_average_5m": loads[1],
+            "load_average_15m": loads[2],
+            "cpu_percent": psutil.cpu_percent(),
+            "used_RAM": memory.percent,
+            "memory_used": memory.used,
+            "swap_used": swap.used,
+            "num_running_processes": len(seen.processes),
+            "arena_used": seen.arena_used,
+            "def_pool_utilization": 100 * seen.arena_used / seen.arena_limit,
+        }
+        cards = [card for name, card in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        values["network_sent"] = sum(card.bytes_sent for card in cards)
+        values["network_received"] = sum(card.bytes_recv for card in cards)
+        disks = psutil.disk_io_counters()
+        if disks is not None:  # a container may see none
+            values["disk_read"], values["disk_written"] = disks.read_bytes, disks.write_bytes
+        return [Sample(name, value) for name, value in values.items()]
+
+
+class CoreSource:
+    """Each of the node's CPUs."""
+
+    name = "the CPUs"
+
+    def __init__(self) -> None:
+        psutil.cpu_percent(percpu=True)
+
+    def read(self, seen: Seen) -> list[Sample]:
+        """How busy they were since the last time."""
+        busy = psutil.cpu_percent(percpu=True)
+        return [Sample("cpu_core_percent", value, tags_of(cpu=number)) for number, value in enumerate(busy)]

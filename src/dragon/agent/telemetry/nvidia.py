@@ -1,0 +1,54 @@
+"""NVIDIA's driver, by its management library."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from dragon.infrastructure.gpus import Gpus
+
+__all__ = ["NvidiaDriver"]
+
+
+class NvidiaDriver:
+    """NVML as the module `module` has it."""
+
+    remedy = "pip install 'dragon-runtime[gpu]'"
+
+    def __init__(self, module: str = "pynvml") -> None:
+        self._module = module
+
+    def open(self) -> None:
+        """Load it."""
+        self._nvml: Any = importlib.import_module(self._module)
+        self._nvml.nvmlInit()
+        self.errors: tuple[type[Exception], ...] = (self._nvml.NVMLError,)
+        nvml = self._nvml
+        self.readings: dict[str, Callable[[Any], float]] = {
+            "DeviceUtilization": lambda device: nvml.nvmlDeviceGetUtilizationRates(device).gpu,
+            "DeviceMemoryUtilization": self._memory,
+            "DeviceMemoryUsed": lambda device: nvml.nvmlDeviceGetMemoryInfo(device).used,
+            "DevicePowerUsage": lambda device: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
+            "DeviceTemperature": lambda device: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
+            "DeviceClock": lambda device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
+            "DeviceMemoryClock": lambda device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_MEM),
+            "DeviceECCErrors": lambda device: nvml.nvmlDeviceGetTotalEccErrors(
+                device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_AGGREGATE_ECC
+            ),
+        }
+
+    def device(self, gpus: Gpus, place: int) -> Any:
+        """By its unique name where the environment chooses by names, else by its number."""
+        if gpus.names:
+            return self._nvml.nvmlDeviceGetHandleByUUID(gpus.names[place])
+        return self._nvml.nvmlDeviceGetHandleByIndex(int(gpus.numbers[place]))
+
+    def _memory(self, device: Any) -> float:
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
+        return 100 * float(memory.used) / float(memory.total)
+
+    def processes(self, device: Any) -> list[tuple[int, int]]:
+        """Those that compute on it."""
+        running = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+        return [(process.pid, process.usedGpuMemory) for process in running if process.usedGpuMemory is not None]

@@ -1,0 +1,100 @@
+"""Collects what processes of this node wait for and do, and what goes to other nodes, for a trace of the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dragon import _core
+from dragon.infrastructure.spans import Span
+from dragon.runtime.log import runtime_log
+
+if TYPE_CHECKING:
+    from dragon.agent.flows import Watcher
+    from dragon.agent.server import Agent
+
+__all__ = ["Tracer"]
+
+log = runtime_log("telemetry")
+
+_EVERY = 0.05  # seconds
+_FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; below are 64 - 44 for the node
+
+
+class Tracer:
+    """Hands `store` what has happened, again and again, until it is closed. `names` are those of tasks, by number.
+
+    Raises MemoryError where there is none for it.
+    """
+
+    def __init__(self, agent: Agent, names: list[str], store: Callable[[list[Span]], None]) -> None:
+        self._agent = agent
+        self._names = names
+        self._store = store
+        self._messages: list[Span] = []
+        self._next = 0
+        self._lost = 0
+        _, self._next, _ = _core.take_spans(0)
+        _core.trace(True)
+        self._watch(self._on_sent, self._on_received, self._on_operated)
+        self._timer = agent.loop.call_later(_EVERY, self._collect)
+
+    def _watch(
+        self,
+        sent: Watcher | None,
+        received: Watcher | None,
+        operated: Callable[[int, int, str, float], None] | None,
+    ) -> None:
+        cluster = self._agent.cluster
+        if cluster is not None:
+            cluster.outboxes.on_sent, cluster.flows.on_received, cluster.remote.on_operated = sent, received, operated
+
+    def _collect(self) -> None:
+        self._timer = self._agent.loop.call_later(_EVERY, self._collect)
+        since_1970 = time.time() - time.monotonic()
+        noted, self._next, lost = _core.take_spans(self._next)
+        if lost and not self._lost:
+            log.warning("processes wait and do tasks faster than they can be traced; some of it is missing")
+        self._lost += lost
+        spans, self._messages = self._messages, []
+        for pid, thread, what, kind, which, start, end in noted:
+            name = self._names[which] if what == "task" else f"{kind} {which:#x}"
+            spans.append(Span(since_1970 + start / 1e9, since_1970 + end / 1e9, pid, thread, what, name))
+        if spans:
+            self._store(spans)
+
+    # ---- what passes through the agent
+
+    def _on_sent(self, node: int, flow: int, number: int, size: int) -> None:
+        self._note_message("send", f"{size} bytes to {self._host(node)}", _link(node, flow, number))
+
+    def _on_received(self, node: int, flow: int, number: int, size: int) -> None:
+        link = _link(self._agent.run.node, flow, number)
+        self._note_message("receive", f"{size} bytes from {self._host(node)}", link)
+
+    def _note_message(self, what: str, name: str, link: int) -> None:
+        now = time.time()
+        self._messages.append(Span(now, now, os.getpid(), 0, what, name, link))
+
+    def _on_operated(self, caller: int, node: int, name: str, start: float) -> None:
+        self._messages.append(Span(start, time.time(), caller, 0, "wait", f"{name} on {self._host(node)}"))
+
+    def _host(self, node: int) -> str:
+        assert self._agent.cluster is not None
+        return self._agent.cluster.host(node)
+
+    def close(self) -> None:
+        """Trace no more."""
+        self._timer.cancel()
+        _core.trace(False)
+        self._watch(None, None, None)
+        self._collect()
+        self._timer.cancel()
+
+
+def _link(node: int, flow: int, number: int) -> int:
+    """The same for a message where it is sent and where it arrives, by the node and the flow that it goes to."""
+    low = flow % (1 << _FLOW_BITS) << _MESSAGE_BITS | number % (1 << _MESSAGE_BITS)
+    return (node + 1) << (_FLOW_BITS + _MESSAGE_BITS) | low

@@ -1,0 +1,24 @@
+"""The tasks of pools, for whoever traces the run: `_core` notes what processes wait for by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
+from typing import Any
+
+from dragon import _core
+from dragon.runtime.agent_client import ask
+
+__all__ = ["note_task"]
+
+_numbers: dict[str, int] = {}
+
+
+def note_task(function: Callable[..., Any], arguments: tuple[Any, ...], begun: int) -> None:
+    """Note that this thread has done a task since `begun`, which is what _core.begin_span() gave."""
+    if function in (mapstar, starmapstar):
+        function = arguments[0][0]
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if name not in _numbers:
+        _numbers[name] = ask("telemetry.name_task", name=name)
+    _core.note_task(_numbers[name], begun)

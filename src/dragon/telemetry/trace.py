@@ -1,0 +1,115 @@
+"""A recorded run as a trace for Perfetto or Chrome, in their JSON format ("Trace Event Format")."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dragon.infrastructure.metrics import Lifetime
+from dragon.infrastructure.spans import Span
+
+__all__ = ["trace_events"]
+
+_LIFE, _FIRST_THREAD = 0, 1
+_MOMENT = 5.0  # microseconds that what took no time is shown to take
+_TITLES = {
+    "get": "gets from {}",
+    "put": "puts into {}",
+    "read": "reads {}",
+    "join": "joins {}",
+    "acquire": "acquires {}",
+    "wait": "waits for {}",
+    "task": "{}",
+    "send": "sends {}",
+    "receive": "receives {}",
+}
+
+Event = dict[str, Any]
+
+
+class _Track:
+    """A process of a run as a trace has it: a group of tracks, one for its life and one for each of its threads."""
+
+    def __init__(self, number: int, title: str, order: int) -> None:
+        self.number = number
+        self._title = title
+        self._order = order
+        self._threads: dict[int, int] = {}
+
+    def thread(self, ident: int) -> int:
+        """The track of a thread."""
+        return self._threads.setdefault(ident, len(self._threads) + _FIRST_THREAD)
+
+    def descriptions(self) -> Iterator[Event]:
+        """How the tracks are called."""
+        yield {"ph": "M", "pid": self.number, "name": "process_name", "args": {"name": self._title}}
+        yield {"ph": "M", "pid": self.number, "name": "process_sort_index", "args": {"sort_index": self._order}}
+        names = {_LIFE: "life", **{tid: f"thread {tid}" for tid in self._threads.values()}}
+        for tid, name in names.items():
+            yield {"ph": "M", "pid": self.number, "tid": tid, "name": "thread_name", "args": {"name": name}}
+
+
+class _Tracks:
+    """Which track is whose. A process id may be that of several processes, one after the other."""
+
+    def __init__(self) -> None:
+        self.all: list[_Track] = []
+        self._by_pid: dict[tuple[str, int], list[tuple[Lifetime, _Track]]] = defaultdict(list)
+        self._unknown: dict[tuple[str, int], _Track] = {}
+
+    def add(self, life: Lifetime) -> _Track:
+        track = self._new(f"{life.host}: {life.name} (puid {life.puid})")
+        self._by_pid[life.host, life.pid].append((life, track))
+        return track
+
+    def of(self, host: str, span: Span) -> _Track:
+        for life, track in reversed(self._by_pid[host, span.pid]):
+            if life.started <= span.end:
+                return track
+        what = "messages" if span.link else f"pid {span.pid}"
+        if (host, span.pid) not in self._unknown:
+            self._unknown[host, span.pid] = self._new(f"{host}: {what}")
+        return self._unknown[host, span.pid]
+
+    def _new(self, title: str) -> _Track:
+        track = _Track(len(self.all) + 1, title, len(self.all))
+        self.all.append(track)
+        return track
+
+
+def trace_events(
+    lifetimes: Iterable[Lifetime], spans: Iterable[tuple[str, Span]], start: float, end: float
+) -> list[Event]:
+    """The events of a run from `start` to `end` (seconds since 1970), in microseconds since its start.
+
+    `spans` are told with the host that they are of.
+    """
+    tracks = _Tracks()
+    events: list[Event] = []
+    for life in sorted(lifetimes, key=lambda life: (life.node, life.started)):
+        events.append(_life(life, tracks.add(life), start, end))
+    for host, span in spans:
+        track = tracks.of(host, span)
+        place = {"pid": track.number, "tid": track.thread(span.thread), "ts": (span.start - start) * 1e6}
+        title = _TITLES.get(span.what, span.what + " {}").format(span.name)
+        duration = max((span.end - span.start) * 1e6, _MOMENT if span.link else 0.0)
+        events.append({**place, "ph": "X", "dur": duration, "name": title, "cat": span.what})
+        if span.link:
+            arrow = {"id": span.link, "name": "message", "cat": "message"}
+            events.append({**place, **arrow, **({"ph": "s"} if span.what == "send" else {"ph": "f", "bp": "e"})})
+    return [event for track in tracks.all for event in track.descriptions()] + events
+
+
+def _life(life: Lifetime, track: _Track, start: float, end: float) -> Event:
+    last = life.ended or end
+    return {
+        "ph": "X",
+        "pid": track.number,
+        "tid": _LIFE,
+        "ts": (life.started - start) * 1e6,
+        "dur": max(last - life.started, 0.0) * 1e6,
+        "name": life.name,
+        "cat": "process",
+        "args": {"puid": life.puid, "pid": life.pid, "node": life.host, "exit code": life.code},
+    }

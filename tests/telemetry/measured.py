@@ -1,0 +1,56 @@
+"""What the run measures at its highest level, for tests that run in its head process, and what its log says."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dragon.runtime.log import runtime_log
+from dragon.telemetry import AnalysisClient, Telemetry
+
+__all__ = ["Values", "logged", "measuring", "newest", "wait_until"]
+
+Values = dict[str, float]
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Everything is measured, twenty times a second."""
+    telemetry = Telemetry(telem_cfg={"collector_rate": 0.05})
+    telemetry.start(4)
+    yield
+    telemetry.shutdown()
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What the log of telemetry says meanwhile."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = runtime_log("telemetry")
+    log.addHandler(handler)
+    yield lines
+    log.removeHandler(handler)
+
+
+def newest(*metrics: str, **tags: object) -> Values:
+    """The newest value of each metric with those tags, or the sum of several series' that have them."""
+    wanted = {name: str(value) for name, value in tags.items()}
+    values: Values = {}
+    for record in AnalysisClient().get_data(metrics, tags=wanted, interval=0):
+        values[record["metric"]] = values.get(record["metric"], 0) + list(record["dps"].values())[-1]
+    return values
+
+
+def wait_until(holds: Callable[[Values], bool], *metrics: str, **tags: object) -> None:
+    """Wait until all of these metrics have values, of which that holds."""
+    end = time.monotonic() + 30
+    while True:
+        values = newest(*metrics, **tags)
+        if set(metrics) <= set(values) and holds(values):
+            return
+        assert time.monotonic() < end, values
+        time.sleep(0.02)

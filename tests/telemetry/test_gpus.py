@@ -1,0 +1,280 @@
+"""GPUs by drivers that are none, as no machine for tests has them all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from measured import logged
+
+from dragon.agent.registry import Known
+from dragon.agent.telemetry.amd import AmdDriver
+from dragon.agent.telemetry.gpu_source import GpuSource
+from dragon.agent.telemetry.nvidia import NvidiaDriver
+from dragon.agent.telemetry.seen import Seen
+from dragon.infrastructure.gpus import Gpus
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    with logged() as lines:
+        yield lines
+
+
+class FakeDriver(ModuleType):
+    """A driver of two GPUs, of which the first one is divided and does not tell its utilization."""
+
+    NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_AGGREGATE_ECC = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("fake_driver")
+        self.gone: set[str] = set()
+        self.works = True
+
+    def nvmlInit(self) -> None:
+        if not self.works:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if index > 1:
+            raise self.NVMLError("Invalid Argument")
+        return f"gpu {index}"
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:
+        return {"GPU-a": "gpu 0", "GPU-b": "gpu 1"}[name]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:
+        self.look(handle)
+        if handle == "gpu 0":
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(gpu=42)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+        self.look(handle)
+        return SimpleNamespace(used=20 * 2**30, total=80 * 2**30)
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        self.look(handle)
+        return 250_500
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
+        self.look(handle)
+        return 61
+
+    def nvmlDeviceGetClockInfo(self, handle: str, clock: int) -> int:
+        self.look(handle)
+        return {1: 1980, 2: 2619}[clock]
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:
+        self.look(handle)
+        assert (kind, counter) == (1, 1)
+        return 3
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        self.look(handle)
+        if handle == "gpu 0":
+            return []
+        return [SimpleNamespace(pid=17, usedGpuMemory=2**30), SimpleNamespace(pid=18, usedGpuMemory=None)]
+
+    def look(self, handle: str) -> None:
+        if handle in self.gone:
+            raise self.NVMLError("GPU is lost")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setitem(sys.modules, "fake_driver", fake)
+    return fake
+
+
+def readings(source: GpuSource) -> dict[tuple[str, str], float]:
+    return {(sample.name, dict(sample.tags)["gpu"]): sample.value for sample in source.read(Seen())}
+
+
+OF_EACH = {
+    "DeviceMemoryUtilization": 25,
+    "DeviceMemoryUsed": 20 * 2**30,
+    "DevicePowerUsage": 250.5,
+    "DeviceTemperature": 61,
+    "DeviceClock": 1980,
+    "DeviceMemoryClock": 2619,
+    "DeviceECCErrors": 3,
+}
+
+
+@pytest.mark.usefixtures("driver")
+def test_each_gpu_tells_what_it_can(told: list[str]) -> None:
+    source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"))
+    expected = {(metric, gpu): value for metric, value in OF_EACH.items() for gpu in "01"}
+    for _ in range(2):
+        assert readings(source) == {**expected, ("DeviceUtilization", "1"): 42}
+    assert told == ["GPU 0 does not tell DeviceUtilization: Not Supported"]
+
+
+@pytest.mark.usefixtures("driver")
+def test_the_runs_processes_tell_what_they_have_of_a_gpu() -> None:
+    source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"), with_processes=True)
+    processes = [Known(puid, pid, "trainer", parent=0, group=0, record=(0, 0, 0)) for puid, pid in ((1, 16), (2, 17))]
+    samples = source.read(Seen(processes=processes))
+    assert [(dict(sample.tags), sample.value) for sample in samples if sample.name == "process_gpu_memory"] == [
+        ({"gpu": "1", "name": "trainer", "puid": "2"}, 2**30)
+    ]
+
+
+@pytest.mark.usefixtures("driver")
+def test_only_the_jobs_gpus_are_measured() -> None:
+    source = GpuSource(Gpus("nvidia", [1], ["GPU-b"]), NvidiaDriver("fake_driver"))
+    assert {gpu for _, gpu in readings(source)} == {"1"}
+
+
+def test_a_gpu_that_vanishes_is_told_once_and_the_other_measured_on(driver: FakeDriver, told: list[str]) -> None:
+    source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"))
+    readings(source)
+    told.clear()
+    driver.gone.add("gpu 1")
+    for _ in range(2):
+        assert {gpu for _, gpu in readings(source)} == {"0"}
+    (line,) = told
+    assert line.startswith("GPU 1 does not tell DeviceUtilization, DeviceMemoryUtilization, ")
+    assert line.endswith(": GPU is lost")
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_gpu_that_is_not_there_is_told_and_the_others_measured(told: list[str]) -> None:
+    source = GpuSource(Gpus("nvidia", [1, 2]), NvidiaDriver("fake_driver"))
+    assert {gpu for _, gpu in readings(source)} == {"1"}
+    assert told == ["GPU 2 does not tell anything: Invalid Argument"]
+
+
+def test_a_driver_that_does_not_work_is_told_once(driver: FakeDriver, told: list[str]) -> None:
+    driver.works = False
+    source = GpuSource(Gpus("nvidia", [0]), NvidiaDriver("fake_driver"))
+    assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
+    assert told == ["the GPUs are not measured: the driver says Driver Not Loaded"]
+
+
+def test_a_library_that_is_not_installed_is_told_once_with_the_remedy(told: list[str]) -> None:
+    source = GpuSource(Gpus("nvidia", [0]), NvidiaDriver("no_such_driver"))
+    assert [source.read(Seen()) for _ in range(3)] == [[]] * 3
+    assert len(told) == 1
+    assert told[0].endswith("pip install 'dragon-runtime[gpu]'")
+
+
+class FakeSmi(ModuleType):
+    """AMD's library with two GPUs, which it lists the other way round than programs number them."""
+
+    class AmdSmiException(Exception):
+        pass
+
+    AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot")
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
+    AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
+    AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
+
+    def __init__(self) -> None:
+        super().__init__("fake_smi")
+        self.gone: set[int] = set()
+
+    def amdsmi_init(self) -> None:
+        pass
+
+    def amdsmi_get_processor_handles(self) -> list[int]:
+        return [1, 0]
+
+    def amdsmi_get_gpu_kfd_info(self, handle: int) -> dict[str, object]:
+        return {"node_id": handle + 2}
+
+    def amdsmi_get_gpu_asic_info(self, handle: int) -> dict[str, object]:
+        return {"asic_serial": f"0x{0xABC0 + handle:016X}"}
+
+    def amdsmi_get_gpu_activity(self, handle: int) -> dict[str, object]:
+        self.look(handle)
+        return {"gfx_activity": (90, 10)[handle], "umc_activity": "N/A"}
+
+    def amdsmi_get_gpu_memory_usage(self, handle: int, kind: str) -> int:
+        self.look(handle)
+        return 48 * 2**30
+
+    def amdsmi_get_gpu_memory_total(self, handle: int, kind: str) -> int:
+        self.look(handle)
+        return 192 * 2**30
+
+    def amdsmi_get_power_info(self, handle: int) -> dict[str, object]:
+        self.look(handle)
+        return {"current_socket_power": ("N/A", 300)[handle], "average_socket_power": (150, "N/A")[handle]}
+
+    def amdsmi_get_temp_metric(self, handle: int, kind: str, metric: str) -> int:
+        self.look(handle)
+        return 61
+
+    def amdsmi_get_clock_info(self, handle: int, kind: str) -> dict[str, object]:
+        self.look(handle)
+        return {"clk": {"gfx": 2100, "mem": 1300}[kind]}
+
+    def amdsmi_get_gpu_total_ecc_count(self, handle: int) -> dict[str, object]:
+        self.look(handle)
+        return {"uncorrectable_count": (3, "N/A")[handle]}
+
+    def amdsmi_get_gpu_process_list(self, handle: int) -> list[dict[str, object]]:
+        self.look(handle)
+        return [{"pid": 17, "memory_usage": {"vram_mem": 2**30}}]
+
+    def look(self, handle: int) -> None:
+        if handle in self.gone:
+            raise self.AmdSmiException("Device Not found")
+
+
+@pytest.fixture
+def smi(monkeypatch: pytest.MonkeyPatch) -> FakeSmi:
+    fake = FakeSmi()
+    monkeypatch.setitem(sys.modules, "fake_smi", fake)
+    return fake
+
+
+@pytest.mark.usefixtures("smi")
+def test_amds_gpus_have_the_numbers_that_programs_know(told: list[str]) -> None:
+    found = readings(GpuSource(Gpus("amd", [0, 1]), AmdDriver("fake_smi")))
+    of_both = {
+        "DeviceMemoryUtilization": 25,
+        "DeviceMemoryUsed": 48 * 2**30,
+        "DeviceTemperature": 61,
+        "DeviceClock": 2100,
+        "DeviceMemoryClock": 1300,
+    }
+    assert found == {
+        **{(metric, gpu): value for metric, value in of_both.items() for gpu in "01"},
+        ("DeviceUtilization", "0"): 90,
+        ("DeviceUtilization", "1"): 10,
+        ("DevicePowerUsage", "0"): 150,
+        ("DevicePowerUsage", "1"): 300,
+        ("DeviceECCErrors", "0"): 3,
+    }
+    assert told == ["GPU 1 does not tell DeviceECCErrors: it has no value for that"]
+
+
+@pytest.mark.usefixtures("smi")
+def test_amds_gpus_are_found_by_their_names(told: list[str]) -> None:
+    source = GpuSource(Gpus("amd", [0, 1], ["GPU-000000000000abc1", "GPU-7"]), AmdDriver("fake_smi"))
+    assert readings(source)["DeviceUtilization", "0"] == 10
+    assert "GPU 1 does not tell anything: the driver has no device GPU-7" in told
+
+
+def test_one_of_amds_gpus_that_vanishes_disturbs_nothing(smi: FakeSmi, told: list[str]) -> None:
+    source = GpuSource(Gpus("amd", [0, 1]), AmdDriver("fake_smi"), with_processes=True)
+    smi.gone.add(0)
+    processes = [Known(1, 17, "trainer", parent=0, group=0, record=(0, 0, 0))]
+    for _ in range(2):
+        samples = source.read(Seen(processes=processes))
+        assert {dict(sample.tags)["gpu"] for sample in samples} == {"1"}
+    assert [line for line in told if "Device Not found" in line] == [
+        "GPU 0 does not tell DeviceUtilization, DeviceMemoryUtilization, DeviceMemoryUsed, DevicePowerUsage, "
+        "DeviceTemperature, DeviceClock, DeviceMemoryClock, DeviceECCErrors, its processes: Device Not found"
+    ]

@@ -1,0 +1,136 @@
+"""What is measured of process groups and of dictionaries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from measured import measuring, newest, wait_until
+
+from conftest import Site
+from dragon.data.ddict import DDict
+from dragon.native.process import ProcessTemplate
+from dragon.native.process_group import ProcessGroup
+from dragon.telemetry import AnalysisClient
+
+OF_DICTIONARIES = ("dictionary_bytes", "dictionary_limit", "dictionary_keys")
+MakeDDict = Callable[..., DDict]
+
+
+@pytest.fixture(autouse=True)
+def measured() -> Iterator[None]:
+    with measuring():
+        yield
+
+
+def spin() -> None:
+    kept = b"x" * 50_000_000
+    while kept:
+        pass
+
+
+def times_of(dictionary: str) -> list[str]:
+    (record,) = AnalysisClient().get_data("dictionary_limit", {"dictionary": dictionary, "manager": "0"}, interval=0)
+    return list(record["dps"])
+
+
+def test_what_the_members_of_a_group_use_is_added_up() -> None:
+    group = ProcessGroup(name="busy-ones")
+    group.add_process(2, ProcessTemplate(spin))
+    group.init()
+    group.start()
+    wait_until(
+        lambda now: now["group_memory"] > 100_000_000 and now["group_cpu_percent"] > 10,
+        "group_memory",
+        "group_cpu_percent",
+        group="busy-ones",
+    )
+    group.stop()
+    group.close()
+    time.sleep(0.2)
+    before = newest("group_memory", group="busy-ones")
+    time.sleep(0.2)
+    assert newest("group_memory", group="busy-ones") == before
+
+
+def test_each_manager_of_a_dictionary_tells_its_memory_and_keys(make: MakeDDict) -> None:
+    ddict = make(managers_per_node=2, total_mem=64 * 2**20, name="measured")
+    for number in range(100):
+        ddict[number] = bytes(10_000)
+    wait_until(lambda now: now["dictionary_keys"] == 100, *OF_DICTIONARIES, dictionary="measured")
+    now = newest(*OF_DICTIONARIES, dictionary="measured")
+    assert now["dictionary_limit"] == sum(stats.total_bytes for stats in ddict.stats)
+    assert 10**6 < now["dictionary_bytes"] < now["dictionary_limit"]
+    records = AnalysisClient().get_data("dictionary_keys", tags={"dictionary": "measured"})
+    assert {record["tags"]["manager"] for record in records} == {"0", "1"}
+    ddict.clear()
+    wait_until(lambda now: now["dictionary_keys"] == 0, *OF_DICTIONARIES, dictionary="measured")
+
+
+def test_large_values_are_one_key_each(make: MakeDDict) -> None:
+    numpy = pytest.importorskip("numpy")
+    ddict = make(managers_per_node=1, name="large")
+    for number in range(3):
+        ddict[number] = numpy.zeros(10**6)
+    wait_until(lambda now: now["dictionary_keys"] == 3, "dictionary_keys", dictionary="large")
+
+
+def test_a_dictionary_that_is_gone_is_measured_no_more(make: MakeDDict) -> None:
+    other = make(name="other")
+    ddict = make(name="short-lived")
+    wait_until(bool, "dictionary_keys", dictionary="short-lived")
+    ddict.destroy()
+    other["key"] = 1
+    wait_until(lambda now: now["dictionary_keys"] == 1, "dictionary_keys", dictionary="other")
+    count = len(times_of("short-lived"))
+    time.sleep(0.2)
+    assert len(times_of("short-lived")) == count
+
+
+def test_every_node_measures_its_members_and_shards(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        "-T",
+        "4",
+        site.write(
+            """
+            import time
+            from dragon.data.ddict import DDict
+            from dragon.infrastructure.policy import Policy
+            from dragon.native.process import ProcessTemplate
+            from dragon.native.process_group import ProcessGroup
+            from dragon.telemetry import AnalysisClient
+
+            def keep():
+                kept = b"x" * 50_000_000
+                time.sleep(100)
+
+            def wait_for(metric, holds, **tags):
+                found = {}
+                while set(found) != {"node-0", "node-1"} or not all(map(holds, found.values())):
+                    time.sleep(0.05)
+                    records = AnalysisClient().get_data(metric, tags=tags, interval=0)
+                    found = {record["tags"]["host"]: list(record["dps"].values())[-1] for record in records}
+
+            if __name__ == "__main__":
+                group = ProcessGroup(name="keepers")
+                for host in "node-0", "node-1":
+                    there = Policy(placement=Policy.Placement.HOST_NAME, host_name=host)
+                    group.add_process(1, ProcessTemplate(keep, policy=there))
+                group.init()
+                group.start()
+                wait_for("group_memory", lambda size: size > 50_000_000, group="keepers")
+                group.stop()
+                group.close()
+                ddict = DDict(1, 2, 2**26, name="spread")
+                for number in range(100):
+                    ddict[number] = number
+                wait_for("dictionary_keys", lambda count: 0 < count < 100, dictionary="spread")
+                ddict.destroy()
+            """
+        ),
+        env={"DRAGON_TELEMETRY_PERIOD": "0.1"},
+    )
+    assert done.returncode == 0, done.stderr

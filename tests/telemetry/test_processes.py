@@ -1,0 +1,111 @@
+"""How processes are read: a few at a time, each in its turn."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dragon.agent.registry import Known
+from dragon.agent.telemetry import process_source
+from dragon.agent.telemetry.exposition import families
+from dragon.agent.telemetry.history import History
+from dragon.agent.telemetry.process_source import ProcessSource
+from dragon.agent.telemetry.seen import Seen
+from dragon.infrastructure.metrics import PROCESS_STATES, Kind, Sample, tags_of
+
+Start = Callable[..., list[Known]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start as many processes as are asked for."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_some(count: int, *command: str) -> list[Known]:
+        first = len(started)
+        started.extend(subprocess.Popen(command or ("sleep", "100")) for _ in range(count))
+        return [
+            Known(puid, process.pid, f"crowd-{puid}", parent=0, group=1, record=(0, 0, 0))
+            for puid, process in enumerate(started[first:], first + 1)
+        ]
+
+    yield start_some
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is never time for more than the least number."""
+    monkeypatch.setattr(process_source, "_SHARE", 0)
+    monkeypatch.setattr(process_source, "_FIRST", 0)
+
+
+def of(samples: list[Sample], name: str, tag: str = "puid") -> dict[str, float]:
+    return {dict(sample.tags)[tag]: sample.value for sample in samples if sample.name == name}
+
+
+@pytest.mark.usefixtures("no_time")
+def test_many_processes_are_read_a_few_at_a_time_and_each_in_its_turn(start: Start) -> None:
+    source, seen = ProcessSource(), Seen(processes=start(20))
+    read = [set(of(source.read(seen), "process_memory")) for _ in range(5)]
+    assert [len(puids) for puids in read] == [8] * 5
+    assert read[0] | read[1] | read[2] == {str(puid) for puid in range(1, 21)}
+    assert read[0] & read[1] == set()
+
+
+@pytest.mark.usefixtures("no_time")
+def test_a_group_is_the_sum_of_what_was_last_read_of_its_members(start: Start) -> None:
+    source, seen = ProcessSource(), Seen(processes=start(20))
+    memory: dict[str, float] = {}
+    for _ in range(4):
+        samples = source.read(seen)
+        memory |= of(samples, "process_memory")
+        assert of(samples, "group_memory", "group") == {"crowd": sum(memory.values())}
+    assert len(memory) == 20
+
+
+def test_prometheus_is_told_of_processes_whose_turn_was_a_while_ago() -> None:
+    history = History()
+    for name, ago in (("process_memory", 20), ("process_memory", 40), ("load_average", 20), ("load_average", 2)):
+        history.add(name, tags_of(ago=ago), Kind.GAUGE, 1000 - ago, 1)
+    found = {family.name: family.samples for family in families(history, now=1000, age=5)}
+    assert found == {
+        "dragon_process_resident_memory_bytes": [("", {"ago": "20"}, 1)],
+        "dragon_node_load1": [("", {"ago": "2"}, 1)],
+    }
+
+
+def test_processes_that_have_ended_are_passed_over(start: Start) -> None:
+    source, processes = ProcessSource(), start(3)
+    gone = Known(9, 2**22 + 1, "gone", parent=0, group=0, record=(0, 0, 0))
+    assert set(of(source.read(Seen(processes=[gone, *processes])), "process_memory")) == {"1", "2", "3"}
+    assert set(of(source.read(Seen(processes=processes[:2])), "process_memory")) == {"1", "2"}
+
+
+def test_the_load_is_that_since_the_process_was_last_read(start: Start) -> None:
+    source = ProcessSource()
+    seen = Seen(processes=[*start(1, "sh", "-c", "while :; do :; done"), *start(1)])
+    assert of(source.read(seen), "process_cpu_percent") == {}
+    time.sleep(0.5)
+    samples = source.read(seen)
+    busy, idle = (of(samples, "process_cpu_percent")[puid] for puid in "12")
+    assert 10 < busy < 110
+    assert idle < 10
+    assert of(samples, "process_state")["2"] == PROCESS_STATES.index("sleeping")
+
+
+def test_a_program_may_have_any_name(start: Start, tmp_path: Path) -> None:
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    program = tmp_path / "a) R 1 (b"
+    shutil.copy(sleep, program)
+    samples = ProcessSource().read(Seen(processes=start(1, str(program), "100")))
+    (memory,) = of(samples, "process_memory").values()
+    assert 2**16 < memory < 2**28

@@ -1,0 +1,202 @@
+"""What is measured of queues and pools."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from measured import measuring, newest, wait_until
+
+import dragon
+from conftest import Site
+from dragon.native.pool import Pool
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+from dragon.runtime.run import identity
+from dragon.telemetry import AnalysisClient
+
+assert dragon
+OF_QUEUES = ("queue_depth", "queue_bytes", "queue_puts", "queue_gets", "queue_waiting")
+OF_POOLS = ("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool_workers")
+
+
+@pytest.fixture(autouse=True)
+def measured() -> Iterator[None]:
+    with measuring():
+        yield
+
+
+def get_for_ever(queue: Queue) -> None:
+    while True:
+        queue.get()
+
+
+def put_for_ever(queue: Queue) -> None:
+    while True:
+        queue.put(b"x" * 1000)
+
+
+def run(function: object, *args: object) -> Process:
+    process = Process(function, args)  # type: ignore[arg-type]
+    process.start()
+    return process
+
+
+def test_a_queue_tells_what_is_in_it_and_went_through_it() -> None:
+    queue = Queue()
+    for number in range(5):
+        queue.put(number)
+    wait_until(lambda now: now["queue_puts"] == 5, *OF_QUEUES)
+    assert newest(*OF_QUEUES) == {
+        "queue_depth": 5,
+        "queue_bytes": 5 * 256,
+        "queue_puts": 5,
+        "queue_gets": 0,
+        "queue_waiting": 0,
+    }
+    queue.put(b"x" * 10**6)
+    wait_until(lambda now: now["queue_bytes"] > 10**6, *OF_QUEUES)
+    for _ in range(6):
+        queue.get()
+    wait_until(lambda now: now["queue_gets"] == 6, *OF_QUEUES)
+    assert newest("queue_depth", "queue_bytes") == {"queue_depth": 0, "queue_bytes": 0}
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
+def test_the_queues_of_multiprocessing_are_measured(kind: str) -> None:
+    queue = getattr(mp.get_context("dragon"), kind)()
+    queue.put(1)
+    wait_until(lambda now: now["queue_depth"] == 1, "queue_depth", puid=identity().puid)
+
+
+def test_queues_have_numbers_and_what_made_them() -> None:
+    first, second = Queue(), Queue()
+    first.put(1)
+    wait_until(lambda now: now["queue_puts"] == 1, "queue_puts")
+    tags = [record["tags"] for record in AnalysisClient().get_data("queue_depth")]
+    numbers = sorted(int(each["queue"]) for each in tags)
+    assert numbers == [numbers[0], numbers[0] + 1]
+    assert {each["puid"] for each in tags} == {str(identity().puid)}
+    assert {each["name"] for each in tags} == {"head"}
+    second.destroy()
+
+
+def test_who_waits_is_counted() -> None:
+    queue = Queue(1)
+    getters = [run(get_for_ever, queue) for _ in range(2)]
+    wait_until(lambda now: now["queue_waiting"] == 2, "queue_waiting", operation="get")
+    for getter in getters:
+        getter.kill()
+        getter.join()
+    wait_until(lambda now: now["queue_waiting"] == 0, "queue_waiting", operation="get")
+    putter = run(put_for_ever, queue)
+    wait_until(lambda now: now["queue_waiting"] == 1, "queue_waiting", operation="put")
+    putter.kill()
+    putter.join()
+
+
+def test_processes_that_are_killed_in_the_middle_do_not_break_it() -> None:
+    queue = Queue()
+    for _ in range(10):
+        several = [run(get_for_ever, queue), run(put_for_ever, queue)]
+        time.sleep(0.05)
+        for process in several:
+            os.kill(process._started.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            process.join()
+    while not queue.empty():
+        queue.get()
+    before = newest("queue_puts")["queue_puts"]
+    queue.put(1)
+    wait_until(lambda now: now["queue_puts"] > before and now["queue_depth"] == 1, "queue_puts", "queue_depth")
+    (record,) = AnalysisClient().get_data("queue_puts", interval=0)
+    values = list(record["dps"].values())
+    assert values == sorted(values)
+
+
+def test_a_queue_that_is_gone_is_measured_no_more() -> None:
+    queue = Queue()
+    wait_until(bool, "queue_depth")
+    queue.destroy()
+    time.sleep(0.2)
+    (record,) = AnalysisClient().get_data("queue_depth", interval=0)
+    count = len(record["dps"])
+    time.sleep(0.2)
+    (record,) = AnalysisClient().get_data("queue_depth", interval=0)
+    assert len(record["dps"]) == count
+
+
+def test_of_many_queues_a_hundred_are_measured() -> None:
+    queues = [Queue() for _ in range(130)]
+    wait_until(bool, "queue_depth")
+    assert len(AnalysisClient().get_data("queue_depth")) == 100
+    for queue in queues:
+        queue.destroy()
+
+
+@pytest.mark.parametrize("kind", ["native", "multiprocessing"])
+def test_a_pool_tells_its_tasks_and_workers(kind: str) -> None:
+    with Pool(3) if kind == "native" else mp.get_context("dragon").Pool(3) as pool:
+        pool.map(abs, range(20), chunksize=1)
+        wait_until(lambda now: now["pool_tasks_done"] == 20 and now["pool_workers"] == 3, *OF_POOLS)
+        assert newest("pool_tasks_waiting", "pool_tasks_running") == {"pool_tasks_waiting": 0, "pool_tasks_running": 0}
+        pool.map_async(time.sleep, [20] * 5, chunksize=1)
+        wait_until(lambda now: now["pool_tasks_running"] == 3 and now["pool_tasks_waiting"] == 2, *OF_POOLS)
+
+
+def test_the_runtimes_own_channels_are_not_measured() -> None:
+    ends = mp.get_context("dragon").Pipe()
+    manager = mp.get_context("dragon").Manager()
+    queue = Queue()
+    wait_until(bool, "queue_depth")
+    assert len(AnalysisClient().get_data("queue_depth")) == 1
+    manager.shutdown()
+    queue.destroy()
+    assert len(ends) == 2
+
+
+def test_each_node_measures_its_own_queues(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        "-T",
+        "4",
+        site.write(
+            """
+            import time
+            from dragon.infrastructure.policy import Policy
+            from dragon.native.process import Process
+            from dragon.native.queue import Queue
+            from dragon.telemetry import AnalysisClient
+
+            def wait_for(metric, expected, **tags):
+                found = {}
+                while found != expected:
+                    time.sleep(0.05)
+                    records = AnalysisClient().get_data(metric, tags=tags, interval=0)
+                    found = {record["tags"]["host"]: list(record["dps"].values())[-1] for record in records}
+
+            if __name__ == "__main__":
+                there = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+                here, far = Queue(), Queue(policy=there)
+                for number in range(5):
+                    far.put(number)
+                here.put(0)
+                wait_for("queue_depth", {"node-0": 1, "node-1": 5})
+                for _ in range(5):
+                    far.get()
+                wait_for("queue_gets", {"node-0": 0, "node-1": 5})
+                waiter = Process(here.get, policy=there)
+                here.get()
+                waiter.start()
+                wait_for("queue_waiting", {"node-0": 1, "node-1": 0}, operation="get")
+                here.put(None)
+                waiter.join()
+            """
+        ),
+        env={"DRAGON_TELEMETRY_PERIOD": "0.1"},
+    )
+    assert done.returncode == 0, done.stderr
