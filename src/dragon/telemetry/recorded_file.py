@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class RecordedFile:
         """The values of a column."""
         if not _is_whole(self.parquet):
             return set(self.table([column])[column].unique().to_pylist())
-        file = pa.parquet.ParquetFile(self.parquet)
+        file = pa.parquet.ParquetFile(self.parquet, read_dictionary=[column])
         found: set[Any] = set()
         for number, statistics in enumerate(_statistics(file.metadata, column)):
             if statistics is not None and statistics.has_min_max and statistics.min == statistics.max:
@@ -78,9 +78,10 @@ class RecordedFile:
 
 def _statistics(metadata: Any, column: str) -> Iterator[Any]:
     """What is known of a column in each group of rows."""
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    place = paths.index(column)
     for group in range(metadata.num_row_groups):
-        chunks: Iterable[Any] = map(metadata.row_group(group).column, range(metadata.num_columns))
-        yield next(chunk for chunk in chunks if chunk.path_in_schema == column).statistics
+        yield metadata.row_group(group).column(place).statistics
 
 
 def _is_whole(path: Path) -> bool:

@@ -20,7 +20,7 @@ _POINTS = 300  # of a line
 _DIGITS = 6
 # One number for each process, in the table; there may be very many values.
 _OF_PROCESSES: dict[str, Aggregate] = {"process_cpu_percent": "avg", "process_memory": "max"}
-_NOT_DRAWN = {*_OF_PROCESSES, "process_state", "cpu_core_percent", "db_size"}
+_NOT_DRAWN = {"cpu_core_percent", "db_size"}
 
 
 def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
@@ -38,7 +38,8 @@ def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
         raise NoRecordingError(f"the run had no node {unknown[0]!r}; there were {', '.join(every)}")
     shown = list(hosts) or every[:_MOST_NODES]
     own = sorted(names - METRICS.keys())
-    drawn = [*sorted((names & METRICS.keys()) - _NOT_DRAWN), *own[:_MOST_OWN_METRICS]]
+    measured = sorted((names & METRICS.keys()) - _NOT_DRAWN)
+    drawn = [*(name for name in measured if not name.startswith("process_")), *own[:_MOST_OWN_METRICS]]
     records = _curves(recording, drawn, shown, start, end)
     listed = _chosen(processes, end)
     notes = [*_state_of(recording), *_left_out(shown, every, "nodes have charts")]
