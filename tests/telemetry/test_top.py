@@ -142,6 +142,32 @@ def _read_to_the_end(terminal: int) -> None:
         os.close(terminal)  # the other side is closed
 
 
+def test_a_recorded_run_is_shown_at_any_time_of_it(site: Site) -> None:
+    pytest.importorskip("textual", reason="Textual is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from dragon.top.app import TopOfRecording
+
+    program = "import time; from dragon.native.process import Process; "
+    program += "time.sleep(1.5); p = Process(time.sleep, (0.1,), ident='late'); p.start(); p.join(); time.sleep(0.1)"
+    assert site.dragon("--telemetry", "runs", site.write(program)).returncode == 0
+    recorded = watching.Recorded(site.folder / "runs")
+
+    async def look() -> Snapshot:
+        return await take(recorded.ask_soon, recorded.now)
+
+    async def look_and_move() -> None:
+        async with TopOfRecording(look, recorded.move).run_test(size=(140, 40)) as pilot:
+            await pilot.press("3")
+            await until(pilot, lambda: "late" in str(lines(pilot, "Processes")))
+            await pilot.press("left")
+            await until(pilot, lambda: "head" in str(lines(pilot, "Processes")))
+            assert "late" not in str(lines(pilot, "Processes"))
+            await pilot.press("right")
+            await until(pilot, lambda: "late" in str(lines(pilot, "Processes")))
+
+    asyncio.run(look_and_move())
+
+
 def test_a_lost_node_and_a_counters_rate_are_told() -> None:
     series = [
         Series("network_sent", {"host": "a"}, [10.0, 12.0], [100.0, 4196.0]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +113,6 @@ def test_a_process_id_that_comes_again_is_another_process() -> None:
     assert [event["pid"] for event in events if event.get("cat") == "get"] == [first, second]
 
 
-def test_what_an_unknown_process_did_has_a_track_of_its_own(tmp_path: Path) -> None:
+def test_what_an_unknown_process_did_has_a_track_of_its_own() -> None:
     events = trace_events([], [("a", Span(10.0, 10.5, 99, 1, "task", "f"))], 10.0, 11.0)
     assert events[0]["args"] == {"name": "a: pid 99"}

@@ -19,6 +19,7 @@ from dragon.launcher.choice import choose
 __all__ = ["main"]
 
 _LEVELS = ("NONE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_COMMANDS = {"ps", "kill", "doctor", "ddict", "top", "dashboard", "report", "trace", "grafana"}
 _EPILOG = """\
 examples:
   dragon train.py --epochs 3        run a Python program
@@ -134,17 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import k8s
 
         return k8s.main(words[2:])
-    if words[:1] in (
-        ["ps"],
-        ["kill"],
-        ["doctor"],
-        ["ddict"],
-        ["report"],
-        ["dashboard"],
-        ["grafana"],
-        ["top"],
-        ["trace"],
-    ):
+    if words and words[0] in _COMMANDS:
         return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
     if words[:1] == ["plan"]:
         from dragon.cli import plan

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from dragon.cli import watching
 from dragon.infrastructure.errors import DragonError
@@ -17,6 +19,8 @@ _EPILOG = """\
 examples:
   dragon top                  your run on this machine, if there is one
   dragon top 3fa9c1           one of several (see `dragon ps`)
+  dragon top runs             the newest run that was recorded with --telemetry runs, at its end; the arrow keys go
+                              back and forth in it
 
 keys: 1 to 5 choose the table, s sorts by the next column, r reverses, / finds rows, q ends. A click on
 a column sorts too.
@@ -32,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at, or a folder where one was recorded")
     parser.add_argument(
         "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="how long between two looks (default 1)"
     )
@@ -43,6 +47,9 @@ def main(words: Sequence[str]) -> int:
         print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
         return 1
     try:
+        if arguments.run is not None and os.path.isdir(arguments.run):
+            _show_recorded(watching.Recorded(Path(arguments.run)))
+            return 0
         with watching.choose(arguments.run) as run:
             _show(run, arguments.delay)
     except DragonError as error:
@@ -59,3 +66,13 @@ def _show(run: watching.Watched, delay: float) -> None:
         return await take(run.ask_soon, time.time())
 
     Top(look, delay).run()
+
+
+def _show_recorded(run: watching.Recorded) -> None:
+    from dragon.top.app import TopOfRecording
+    from dragon.top.snapshot import Snapshot, take
+
+    async def look() -> Snapshot:
+        return await take(run.ask_soon, run.now)
+
+    TopOfRecording(look, run.move).run()

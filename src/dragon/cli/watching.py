@@ -1,18 +1,23 @@
-"""A run that somebody looks at from outside: it is measured meanwhile, whether or not it was before."""
+"""A run that somebody looks at from outside: one that lives, which is measured meanwhile, or a recorded one."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from dragon.cli import runs
 from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.metrics import Lifetime, RunState
 from dragon.runtime.folder import is_alive
 from dragon.runtime.inspection import ask_agent
+from dragon.telemetry.recording import Recording
 
-__all__ = ["Watched", "choose"]
+__all__ = ["Recorded", "Watched", "choose"]
 
 _PATIENCE = 10.0
 _LEVEL = 4
@@ -68,3 +73,39 @@ class Watched:
     async def ask_soon(self, operation: str, arguments: dict[str, Any]) -> Any:
         """The same, where nothing may wait."""
         return await asyncio.to_thread(self.ask, operation, **arguments)
+
+
+class Recorded:
+    """A recorded run at a time of it, which begins as its last. Raises NoRecordingError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._recording = Recording(folder)
+        self._last = self.now = self._recording.end
+        self._lifetimes = self._recording.lifetimes()
+
+    def move(self, seconds: float) -> None:
+        """Look at an earlier or later time."""
+        self.now = min(max(self.now + seconds, self._recording.start), self._last)
+
+    async def ask_soon(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """What the run's agents would have answered then."""
+        return await asyncio.to_thread(self._answer, operation, arguments)
+
+    def _answer(self, operation: str, arguments: dict[str, Any]) -> Any:
+        if operation == "telemetry.run":
+            return self._run()
+        if operation == "telemetry.lifetimes":
+            return [_then(life, self.now) for life in self._lifetimes if life.started <= self.now]
+        return self._recording.query(**{**arguments, "end": min(arguments["end"], self.now)})
+
+    def _run(self) -> RunState:
+        told = self._recording.description
+        hosts = told.nodes if told is not None else sorted({life.host for life in self._lifetimes})
+        name = told.name if told is not None else self._recording.folder.name
+        command = told.command if told is not None else str(self._recording.folder)
+        return RunState(name, command, self._recording.start, hosts, {}, 4, 1.0)
+
+
+def _then(life: Lifetime, now: float) -> Lifetime:
+    """A process as it was known at that time."""
+    return msgspec.structs.replace(life, ended=None, code=None) if life.ended and life.ended > now else life

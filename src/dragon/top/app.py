@@ -14,13 +14,13 @@ from dragon.infrastructure.errors import DragonError
 from dragon.top.snapshot import Snapshot
 from dragon.top.tables import TABLES, Row, Table
 
-__all__ = ["Top"]
+__all__ = ["Top", "TopOfRecording"]
 
 _STYLES = {"": "", "ended": "dim", "failed": "red"}
 
 
 class Top(App[None]):
-    """Shows what `look` tells, again and again, every `period` seconds; `move` goes to another time of a recording."""
+    """Shows what `look` tells, again and again, every `period` seconds."""
 
     TITLE = "dragon top"
     CSS = "#facts { height: 1; padding: 0 1; } #filter { display: none; } DataTable { height: 1fr; }"
@@ -36,18 +36,12 @@ class Top(App[None]):
         Binding("escape", "leave", "Show all", show=False),
     ]
 
-    def __init__(
-        self, look: Callable[[], Awaitable[Snapshot]], period: float, move: Callable[[float], None] | None = None
-    ) -> None:
+    def __init__(self, look: Callable[[], Awaitable[Snapshot]], period: float | None) -> None:
         super().__init__()
         self._look = look
         self._period = period
-        self._move = move
         self._snapshot: Snapshot | None = None
         self._orders = {table.title: (table.order, bool(table.order)) for table in TABLES}
-        if move is not None:
-            self.bind("left", "move(-1)", description="Earlier")
-            self.bind("right", "move(1)", description="Later")
 
     def compose(self) -> ComposeResult:
         yield Static(id="facts")
@@ -63,7 +57,8 @@ class Top(App[None]):
             widget = self._widget(table)
             for column in table.columns:
                 widget.add_column(column, key=column)
-        self.set_interval(self._period, self._refresh)
+        if self._period is not None:
+            self.set_interval(self._period, self._refresh)
         await self._refresh()
         self._widget(TABLES[0]).focus()
 
@@ -167,10 +162,25 @@ class Top(App[None]):
         """Back to the rows."""
         self._widget(self._shown).focus()
 
-    async def action_move(self, direction: int) -> None:
-        """Look at an earlier or later time of a recording."""
-        assert self._move is not None
-        self._move(direction)
+
+class TopOfRecording(Top):
+    """The same of a recorded run: `move` goes so many seconds on in it, or back."""
+
+    # Before the table has them, which needs them only where it is wider than the terminal.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Earlier", priority=True),
+        Binding("right", "move(1)", "Later", priority=True),
+        Binding("shift+left", "move(-60)", "By a minute", priority=True),
+        Binding("shift+right", "move(60)", show=False, priority=True),
+    ]
+
+    def __init__(self, look: Callable[[], Awaitable[Snapshot]], move: Callable[[float], None]) -> None:
+        super().__init__(look, None)
+        self._move = move
+
+    async def action_move(self, seconds: int) -> None:
+        """Look at an earlier or later time."""
+        self._move(seconds)
         await self._refresh()
 
 
