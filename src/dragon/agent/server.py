@@ -137,8 +137,9 @@ class Agent:
         if self.cluster is not None:
             self.cluster.open(self)
         self.telemetry = Telemetry(self)
-        if self.cluster is None and serving.is_wanted():
-            self._server = self.loop.create_task(serving.open_server(self.ask))
+        if self.cluster is None and serving.are_wanted():
+            self._views = serving.Views(self.ask)
+            self._opening = self.loop.create_task(self._views.open())
         self.clients = Clients(self._requests, self.handle)
 
     def _sweep(self) -> None:

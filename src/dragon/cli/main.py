@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import dragon
-from dragon.cli import machine
+from dragon.cli import machine, telemetry
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher import local
@@ -83,45 +83,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--strict", action="store_true", help="an affinity that this machine cannot meet is an error, not a warning"
     )
-    telemetry = result.add_argument_group("telemetry")
-    telemetry.add_argument(
-        "-T",
-        "--telemetry-level",
-        type=int,
-        choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
-        metavar="LEVEL",
-        help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
-        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too, 5 what they wait for (`dragon trace`)",
-    )
-    telemetry.add_argument(
-        "--telemetry-port",
-        type=_port,
-        metavar="PORT",
-        help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
-    )
-    telemetry.add_argument(
-        "--telemetry",
-        metavar="DIR",
-        help="write what is measured to files in this directory, at level 4 unless another is given; "
-        "`dragon report DIR` makes a page of them",
-    )
-    telemetry.add_argument(
-        "--dashboard",
-        action="store_true",
-        help="serve a page to look at the run, on this machine; stderr says where. Measures at level 4 unless -T says "
-        "otherwise; the port is that of --telemetry-port, if given",
-    )
+    telemetry.add_options(result)
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     result.add_argument("program", nargs="?", metavar="PROG", help="a Python program or an executable")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return result
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**16:
-        raise argparse.ArgumentTypeError(f"{number} is no TCP port")
-    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,13 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[parameters.LOG_LEVEL] = level
     if arguments.strict:
         os.environ[parameters.STRICT] = "1"
-    _set_telemetry_directory(arguments.telemetry)
-    if arguments.telemetry_level is not None:
-        os.environ[parameters.TELEMETRY_LEVEL] = str(arguments.telemetry_level)
-    if arguments.telemetry_port is not None:
-        os.environ[parameters.TELEMETRY_PORT] = str(arguments.telemetry_port)
-    if arguments.dashboard:
-        os.environ[parameters.DASHBOARD] = "1"
+    try:
+        telemetry.apply(arguments)
+    except telemetry.MissingError as error:
+        parser().error(str(error))
     rest = [word for word in arguments.arguments if word is not None]
     if arguments.module is not None:
         command = [sys.executable, "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]
@@ -164,19 +127,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine.tell(machine.answers(arguments))
     code = _run(command, arguments)
     return 128 - code if code < 0 else code
-
-
-def _set_telemetry_directory(given: str | None) -> None:
-    """Have telemetry be recorded; other nodes are in other folders, and are told the whole path."""
-    if given is not None:
-        import importlib.util
-
-        if importlib.util.find_spec("pyarrow") is None:
-            parser().error("--telemetry needs pyarrow: pip install 'dragon-runtime[telemetry]'")
-        os.environ[parameters.TELEMETRY_DIRECTORY] = given
-    directory = parameters.telemetry_directory()
-    if directory is not None:
-        os.environ[parameters.TELEMETRY_DIRECTORY] = str(directory)
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -21,6 +22,7 @@ __all__ = [
     "Sample",
     "Tags",
     "exported_name",
+    "merged",
     "tags_of",
 ]
 
@@ -105,6 +107,16 @@ class Metric(msgspec.Struct, frozen=True):
     kind: Kind = Kind.GAUGE
     scale: float = 1.0
     counts_for: float = 0.0
+
+
+def merged(families: Iterable[Family]) -> list[Family]:
+    """The families of several nodes, each name once; where two are of different types the first one counts."""
+    found: dict[str, Family] = {}
+    for family in families:
+        first = found.setdefault(family.name, Family(family.name, family.kind, family.meaning, []))
+        if first.kind == family.kind:
+            first.samples += family.samples
+    return list(found.values())
 
 
 def exported_name(text: str) -> str:

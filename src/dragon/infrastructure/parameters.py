@@ -11,6 +11,7 @@
 | DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
 | DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
 | DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
+| DRAGON_OTLP | the OpenTelemetry collector that the metrics of the run are sent to (a URL) |
 | DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
@@ -24,6 +25,7 @@ __all__ = [
     "ARENA_SIZE",
     "DASHBOARD",
     "LOG_LEVEL",
+    "OTLP",
     "PLAN",
     "POLICY",
     "PROCESS",
@@ -35,6 +37,7 @@ __all__ = [
     "TELEMETRY_PORT",
     "arena_limit",
     "dashboard",
+    "otlp",
     "parse_size",
     "strict",
     "telemetry_directory",
@@ -55,6 +58,7 @@ TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
 TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
 TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
 DASHBOARD = "DRAGON_DASHBOARD"
+OTLP = "DRAGON_OTLP"
 
 HIGHEST_TELEMETRY_LEVEL = 5
 SHORTEST_PERIOD = 0.05
@@ -101,12 +105,13 @@ def strict() -> bool:
 
 
 def telemetry_level() -> int:
-    """What is to be measured. Where that is not said: processes too for files and the dashboard, nodes for Prometheus.
+    """What is to be measured. Where that is not said: processes too for files and the dashboard, nodes for Prometheus
+    and OpenTelemetry.
 
     Raises ValueError.
     """
     everything = dashboard() or telemetry_directory() is not None
-    unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) else "0"
+    unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) or otlp() else "0"
     text = os.environ.get(TELEMETRY_LEVEL) or unsaid
     if not text.isdecimal() or int(text) > HIGHEST_TELEMETRY_LEVEL:
         raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to {HIGHEST_TELEMETRY_LEVEL}")
@@ -129,6 +134,11 @@ def telemetry_period() -> float:
     if not SHORTEST_PERIOD <= period < float("inf"):
         raise ValueError(f"{TELEMETRY_PERIOD}={text} is not a number of seconds from {SHORTEST_PERIOD} on")
     return period
+
+
+def otlp() -> str:
+    """Where metrics are sent to; empty for nowhere."""
+    return os.environ.get(OTLP, "")
 
 
 def dashboard() -> bool:

@@ -109,7 +109,7 @@ class FrontEnd:
         self.terminal = Terminal(self._on_terminal_closed)
         self.input = StandardInput(self._on_input)
         self.questions = Questions(lambda: self.alive.get(min(self.alive, default=-1)))
-        self._server: asyncio.Server | None = None
+        self._views: serving.Views | None = None
         self._ending = False
         self._hurried = False
         self._interrupted = False
@@ -133,7 +133,7 @@ class FrontEnd:
         try:
             if await self._gather():
                 self._take_over()
-                await self._open_server()
+                await self._open_views()
                 # A node may have been lost in this moment already, and that have been seen to.
                 if self.head_node is None and not self.code.done():
                     self._start_head()
@@ -141,9 +141,10 @@ class FrontEnd:
         finally:
             await self._end()
 
-    async def _open_server(self) -> None:
-        if serving.is_wanted():
-            self._server = await serving.open_server(self.questions.ask)
+    async def _open_views(self) -> None:
+        if serving.are_wanted():
+            self._views = serving.Views(self.questions.ask)
+            await self._views.open()
 
     async def _gather(self) -> bool:
         """Have all nodes join; whether they did before a signal came."""
@@ -320,8 +321,8 @@ class FrontEnd:
 
     async def _end(self) -> None:
         self._ending = True
-        if self._server is not None:
-            self._server.close()
+        if self._views is not None:
+            self._views.close()
         self.meeting.close()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:

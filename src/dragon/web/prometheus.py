@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dragon.infrastructure.metrics import Family, exported_name
+from dragon.infrastructure.metrics import Family, exported_name, merged
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 
@@ -30,12 +30,7 @@ def page(ask: Ask) -> Handler:
 
 def _render(told: Iterable[Family]) -> bytes:
     """The families of all nodes as one page, on which each metric comes once."""
-    merged: dict[str, Family] = {}
-    for family in told:
-        first = merged.setdefault(family.name, Family(family.name, family.kind, family.meaning, []))
-        if first.kind == family.kind:
-            first.samples += family.samples
-    return "".join(_text(family) for family in merged.values()).encode()
+    return "".join(map(_text, merged(told))).encode()
 
 
 def _text(family: Family) -> str:

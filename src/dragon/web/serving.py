@@ -1,50 +1,71 @@
-"""What a run serves while it runs, as its environment asks for: metrics for Prometheus, and the dashboard."""
+"""What a run shows of itself while it runs, as its environment asks for."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
+from collections.abc import Callable
 
 from dragon.infrastructure import parameters
 from dragon.runtime.log import runtime_log
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, serve
 
-__all__ = ["is_wanted", "open_server"]
+__all__ = ["Views", "are_wanted"]
 
 log = runtime_log("web")
 
 
-def is_wanted() -> bool:
-    """Whether there is anything to serve."""
-    return bool(os.environ.get(parameters.TELEMETRY_PORT) or parameters.dashboard())
+def are_wanted() -> bool:
+    """Whether there is anything to show."""
+    return bool(os.environ.get(parameters.TELEMETRY_PORT) or parameters.dashboard() or parameters.otlp())
 
 
-async def open_server(ask: Ask) -> asyncio.Server | None:
-    """Serve what is wanted, and say where on stderr.
+class Views:
+    """The metrics for Prometheus, those for OpenTelemetry, and the dashboard: those that are wanted."""
 
-    A port that cannot be had is said in the log, and is no reason not to run.
-    """
-    routes: dict[str, Handler] = {}
-    if os.environ.get(parameters.TELEMETRY_PORT):
-        from dragon.web.prometheus import page
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._closers: list[Callable[[], None]] = []
+        if collector := parameters.otlp():
+            try:
+                from dragon.web.otlp import Export
 
-        routes["/metrics"] = page(ask)
-    dashboard = None
-    if parameters.dashboard():
-        from dragon.web.dashboard import Dashboard
+                self._closers.append(Export(ask, collector).close)
+            except ImportError as error:
+                log.warning("metrics are not sent: %s; pip install 'dragon-runtime[otlp]'", error)
 
-        dashboard = Dashboard(ask)
-        routes |= dashboard.routes
-    try:
-        server = await serve(parameters.telemetry_port(), routes)
-    except (OSError, ValueError) as error:
-        log.warning("nothing is served: %s; try another --telemetry-port", error)
-        return None
-    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    if "/metrics" in routes:
-        print(f"dragon: metrics are at {address}/metrics", file=sys.stderr, flush=True)
-    if dashboard is not None:
-        print(f"dragon: the dashboard is at {dashboard.link(address)}", file=sys.stderr, flush=True)
-    return server
+    async def open(self) -> None:
+        """Serve what is wanted, and say where on stderr.
+
+        A port that cannot be had is said in the log, and is no reason not to run.
+        """
+        routes: dict[str, Handler] = {}
+        lines = []
+        if os.environ.get(parameters.TELEMETRY_PORT):
+            from dragon.web.prometheus import page
+
+            routes["/metrics"] = page(self._ask)
+            lines.append("metrics are at {address}/metrics")
+        if parameters.dashboard():
+            from dragon.web.dashboard import Dashboard
+
+            dashboard = Dashboard(self._ask)
+            routes |= dashboard.routes
+            lines.append("the dashboard is at " + dashboard.link("{address}"))
+        if not routes:
+            return
+        try:
+            server = await serve(parameters.telemetry_port(), routes)
+        except (OSError, ValueError) as error:
+            log.warning("nothing is served: %s; try another --telemetry-port", error)
+            return
+        self._closers.append(server.close)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for line in lines:
+            print("dragon: " + line.format(address=address), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Show no more."""
+        for close in self._closers:
+            close()

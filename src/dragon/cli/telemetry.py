@@ -1,0 +1,94 @@
+"""The options of the command that say what is measured and where it is seen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+
+from dragon.infrastructure import parameters
+from dragon.infrastructure.errors import DragonError
+
+__all__ = ["MissingError", "add_options", "apply"]
+
+
+class MissingError(DragonError):
+    """A library is not installed that an option needs."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    group = parser.add_argument_group("telemetry")
+    group.add_argument(
+        "-T",
+        "--telemetry-level",
+        type=int,
+        choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
+        metavar="LEVEL",
+        help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
+        "program's own metrics, 2 nodes, 3 GPUs, 4 processes too, 5 what they wait for (`dragon trace`)",
+    )
+    group.add_argument(
+        "--telemetry-port",
+        type=_port,
+        metavar="PORT",
+        help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
+    )
+    group.add_argument(
+        "--telemetry",
+        metavar="DIR",
+        help="write what is measured to files in this directory, at level 4 unless another is given; "
+        "`dragon report DIR` makes a page of them",
+    )
+    group.add_argument(
+        "--otlp",
+        type=_url,
+        metavar="URL",
+        help="send the metrics to this OpenTelemetry collector, http://HOST:4318 for instance, every ten seconds",
+    )
+    group.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve a page to look at the run, on this machine; stderr says where. Measures at level 4 unless -T says "
+        "otherwise; the port is that of --telemetry-port, if given",
+    )
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**16:
+        raise argparse.ArgumentTypeError(f"{number} is no TCP port")
+    return number
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address like http://HOST:4318")
+    return text
+
+
+def apply(arguments: argparse.Namespace) -> None:
+    """Have the run do what they say. Raises MissingError."""
+    told = {
+        parameters.TELEMETRY_LEVEL: arguments.telemetry_level,
+        parameters.TELEMETRY_PORT: arguments.telemetry_port,
+        parameters.TELEMETRY_DIRECTORY: arguments.telemetry,
+        parameters.OTLP: arguments.otlp,
+        parameters.DASHBOARD: "1" if arguments.dashboard else None,
+    }
+    _need("--telemetry", arguments.telemetry, "pyarrow", "telemetry")
+    _need("--otlp", arguments.otlp, "opentelemetry.exporter.otlp.proto.http", "otlp")
+    os.environ.update({name: str(value) for name, value in told.items() if value is not None})
+    directory = parameters.telemetry_directory()
+    if directory is not None:
+        # Other nodes are in other folders, and are told the whole path.
+        os.environ[parameters.TELEMETRY_DIRECTORY] = str(directory)
+
+
+def _need(option: str, value: str | None, module: str, extra: str) -> None:
+    if value is None:
+        return
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        raise MissingError(f"{option} needs {module}: pip install 'dragon-runtime[{extra}]'") from None
