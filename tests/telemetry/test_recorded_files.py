@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 
 def row(moment: float, value: float = 0.0, metric: str = "loss", **tags: str) -> Row:
-    return moment, metric, {"host": "here", **tags}, Kind.GAUGE, value
+    return moment, metric, (("host", "here"), *sorted(tags.items())), Kind.GAUGE, value
 
 
 def lifetime(puid: int, ended: float | None = None, code: int | None = None) -> Lifetime:

@@ -154,7 +154,7 @@ def test_of_very_many_processes_those_that_failed_are_there(tmp_path: Path) -> N
 
 def test_of_very_many_nodes_some_have_charts(tmp_path: Path) -> None:
     for node in range(40):
-        sample = (NOON, "cpu_percent", {"host": f"node-{node}"}, Kind.GAUGE, 1.0)
+        sample = (NOON, "cpu_percent", (("host", f"node-{node}"),), Kind.GAUGE, 1.0)
         process = Lifetime(node, f"node-{node}", node, 1, "worker", 0, 0, NOON)
         recording = written(tmp_path / "run", Parcel(NOON, [sample], [process]), node=node, host=f"node-{node}")
     data = data_of(report(recording))

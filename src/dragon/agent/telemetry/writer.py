@@ -43,7 +43,7 @@ class Parcel(msgspec.Struct):
     time: float
     rows: list[Row]
     lifetimes: list[Lifetime]
-    spans: list[Span]
+    spans: list[Span] = []
     last: bool = False
 
 
