@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 
 from dragon.agent.telemetry.history import History
 from dragon.agent.telemetry.writer import Parcel, Row, Writer
-from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Kind, Lifetime
+from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Kind, Lifetime, tags_of
 from dragon.infrastructure.recordings import RunDescription, node_prefix
 from dragon.infrastructure.series import Record
 from dragon.telemetry import Recording
@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 
 def row(moment: float, value: float = 0.0, metric: str = "loss", **tags: str) -> Row:
-    return moment, metric, (("host", "here"), *sorted(tags.items())), Kind.GAUGE, value
+    return moment, metric, tags_of(host="here", **tags), Kind.GAUGE, value
 
 
 def lifetime(puid: int, ended: float | None = None, code: int | None = None) -> Lifetime:
