@@ -28,6 +28,12 @@ def test_arguments_and_standard_streams_are_the_programs(site: Site) -> None:
     assert err == "bad\n"
 
 
+def test_run_is_the_command_itself(site: Site) -> None:
+    done = site.dragon("run", "--basic-label", site.write("print('here')"))
+    assert done.stdout == "[head] here\n"
+    assert site.dragon("run", "run", "x").stderr.endswith("there is no file 'run' here, and no such program in PATH\n")
+
+
 def test_a_module_runs_with_m(site: Site) -> None:
     site.write("import sys; print(__name__, sys.argv[1:])", "module_of_mine.py")
     done = site.dragon("-m", "module_of_mine", "-x", "1")

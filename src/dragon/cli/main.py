@@ -30,6 +30,7 @@ examples:
   dragon --hostlist a,b sweep.py    over two hosts, by ssh
 
 other commands (a program of that name is run as ./NAME; each explains itself with --help):
+  dragon run [options] PROG ...     the same as `dragon` alone
   dragon ps [RUN]                   list your runs on this machine, or the processes of one
   dragon doctor [RUN]               what a run waits for: its agent and every process, with stacks
   dragon kill RUN                   end a run, and all that belongs to it
@@ -107,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dragon.cli import plan
 
         return plan.main(words[1:], main)
+    if words[:1] == ["run"]:
+        del words[0]
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
         parser().error("no program given; `dragon -h` shows how")
