@@ -273,6 +273,7 @@ def test_default_options() -> None:
         "scipy_workers": 2,
         "mnist_workers": 2,
         "bars": False,
+        "service": False,
         "no_cuda": False,
         "size": 1024,
         "mem": 1024**3,
