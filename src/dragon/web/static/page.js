@@ -1,14 +1,20 @@
 // The page itself: asks again and again, and draws what it is told.
 
 const AGAIN = 1000;
+const PART = 0.1; // of the time may go into asking: a run of very many nodes takes a while to answer
 const byId = (id) => document.getElementById(id);
 
 async function main() {
   const embedded = byId("data").textContent.trim();
   const source = embedded ? new Embedded(JSON.parse(embedded)) : new Live(location.hash.slice(1));
   const page = new Page(source, Boolean(embedded));
-  await page.look();
-  if (!embedded) setInterval(() => document.hidden || page.look(), AGAIN);
+  for (;;) {
+    const begun = performance.now();
+    if (embedded || !document.hidden) await page.look();
+    if (embedded) return;
+    const took = performance.now() - begun;
+    await new Promise((resume) => setTimeout(resume, Math.max(AGAIN - took, took / PART - took)));
+  }
 }
 
 class Page {
