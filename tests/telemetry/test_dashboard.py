@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -125,6 +126,13 @@ def test_a_question_that_makes_no_sense_is_refused(start: Start, question: str) 
     address, token = start().split("#")
     with pytest.raises(urllib.error.HTTPError, match="400"):
         _get(address + question, token)
+
+
+def test_an_address_that_is_none_is_refused(start: Start) -> None:
+    port = int(start().split("/")[2].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"GET //[ HTTP/1.1\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_run_that_measures_nothing_does_while_somebody_looks(site: Site, wait_until: WaitUntil) -> None:

@@ -96,7 +96,8 @@ def trace_events(
         duration = max((span.end - span.start) * 1e6, _MOMENT if span.link else 0.0)
         events.append({**place, "ph": "X", "dur": duration, "name": title, "cat": span.what})
         if span.link:
-            arrow = {"id": span.link, "name": "message", "cat": "message"}
+            # As text: a browser rounds numbers of that size.
+            arrow = {"id": f"{span.link:x}", "name": "message", "cat": "message"}
             events.append({**place, **arrow, **({"ph": "s"} if span.what == "send" else {"ph": "f", "bp": "e"})})
     return [event for track in tracks.all for event in track.descriptions()] + events
 

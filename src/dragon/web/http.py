@@ -64,9 +64,12 @@ async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
     first, *lines = received.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    target = urlsplit(rest.partition(" ")[0])
     if method != "GET":
         return Response(b"only GET\n", status="405 Method Not Allowed")
+    try:
+        target = urlsplit(rest.partition(" ")[0])
+    except ValueError as error:
+        return Response(f"{error}\n".encode(), status="400 Bad Request")
     handler = routes.get(target.path)
     if handler is None:
         there = ", ".join(sorted(routes))

@@ -20,7 +20,7 @@ __all__ = ["Tracer"]
 log = runtime_log("telemetry")
 
 _EVERY = 0.05  # seconds
-_FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; below are 64 - 44 for the node
+_FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; the node is above them
 
 
 class Tracer:
