@@ -179,6 +179,16 @@ def test_a_lost_node_and_a_counters_rate_are_told() -> None:
     assert (gone.cells[1].text, gone.state) == ("is gone: the host does not answer", "failed")
 
 
+def test_who_waits_for_a_queue_is_one_number() -> None:
+    tags = {"host": "a", "queue": "1"}
+    series = [
+        Series("queue_waiting", {**tags, "operation": operation}, [12.0], [count])
+        for operation, count in (("get", 2.0), ("put", 1.0))
+    ]
+    (row,) = TABLES[3].rows(Snapshot(12.0, RUN, series, []))
+    assert row.cells[-1].text == "3"
+
+
 def test_of_many_processes_that_have_ended_the_newest_are_shown() -> None:
     ended = [Lifetime(0, "a", i, i, f"p{i}", 0, 0, started=1000.0, ended=1000.0 + i, code=0) for i in range(1, 999)]
     rows = TABLES[2].rows(Snapshot(3000.0, RUN, [], ended))

@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, Tab
 
 from dragon.infrastructure.errors import DragonError
 from dragon.top.snapshot import Snapshot
-from dragon.top.tables import TABLES, Row, Table
+from dragon.top.tables import TABLES, Row, Table, duration
 
 __all__ = ["Top", "TopOfRecording"]
 
@@ -83,8 +83,7 @@ class Top(App[None]):
             return
         run = self._snapshot.run
         nodes = f"{len(run.hosts) - len(run.lost)} nodes" + (f", {len(run.lost)} lost" if run.lost else "")
-        minutes, seconds = divmod(int(self._snapshot.now - run.started), 60)
-        facts = f"{run.command}   run {run.name}, {nodes}, {minutes}:{seconds:02}"
+        facts = f"{run.command}   run {run.name}, {nodes}, {duration(self._snapshot.now - run.started)}"
         self.query_one("#facts", Static).update(Text(facts, style="bold", no_wrap=True, overflow="ellipsis"))
         self._fill(self._shown)
 

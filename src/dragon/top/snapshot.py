@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from dragon.infrastructure.metrics import Lifetime, RunState
+from dragon.web.ask import Ask
 
-__all__ = ["NEWEST", "WITH_PAST", "Series", "Snapshot", "take"]
+__all__ = ["OF_GPUS", "OF_NODES", "OF_POOLS", "OF_PROCESSES", "OF_QUEUES", "Series", "Snapshot", "take"]
 
 _PAST = 60.0  # seconds
 _NEWEST = 15.0
 
-# Metrics of which the tables show how they went, and those of which they show the newest value alone.
-WITH_PAST = (
-    *("cpu_percent", "used_RAM", "network_sent", "network_received", "arena_used", "num_running_processes"),
-    *("DeviceUtilization", "DeviceMemoryUtilization", "DevicePowerUsage", "DeviceTemperature"),
-    *("queue_depth", "queue_puts", "queue_gets"),
-    *("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool_workers"),
-)
-NEWEST = ("process_cpu_percent", "process_memory", "process_state", "queue_waiting")
+# The metrics of each table.
+OF_NODES = ("cpu_percent", "used_RAM", "network_sent", "network_received", "arena_used", "num_running_processes")
+OF_GPUS = ("DeviceUtilization", "DeviceMemoryUtilization", "DevicePowerUsage", "DeviceTemperature")
+OF_PROCESSES = ("process_cpu_percent", "process_memory", "process_state")
+OF_QUEUES = ("queue_depth", "queue_puts", "queue_gets", "queue_waiting")
+OF_POOLS = ("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool_workers")
+# Those of which it is shown how they went; of the others the newest value is enough.
+_WITH_PAST = (*OF_NODES, *OF_GPUS, *OF_QUEUES, *OF_POOLS)
 
 
 class Series(msgspec.Struct, array_like=True):
@@ -43,7 +44,7 @@ class Snapshot(msgspec.Struct):
     lifetimes: list[Lifetime]
 
 
-async def take(ask: Callable[[str, dict[str, Any]], Awaitable[Any]], now: float) -> Snapshot:
+async def take(ask: Ask, now: float) -> Snapshot:
     """Ask a run. Raises what `ask` raises."""
 
     async def query(metrics: Sequence[str], start: float, interval: float) -> Any:
@@ -53,7 +54,7 @@ async def take(ask: Callable[[str, dict[str, Any]], Awaitable[Any]], now: float)
     told = {
         "now": now,
         "run": await ask("telemetry.run", {}),
-        "series": [*await query(WITH_PAST, now - _PAST, 1.0), *await query(NEWEST, now - _NEWEST, 0.0)],
+        "series": [*await query(_WITH_PAST, now - _PAST, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
         "lifetimes": await ask("telemetry.lifetimes", {"since": 0.0}),
     }
     return msgspec.convert(told, Snapshot)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from dragon.infrastructure.metrics import PROCESS_STATES, Lifetime
-from dragon.top.snapshot import NEWEST, WITH_PAST, Series, Snapshot
+from dragon.top.snapshot import OF_GPUS, OF_NODES, OF_POOLS, OF_PROCESSES, OF_QUEUES, Series, Snapshot
 
-__all__ = ["TABLES", "Cell", "Row", "Table", "sparkline"]
+__all__ = ["TABLES", "Cell", "Row", "Table", "duration", "sparkline"]
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK = 20
@@ -35,27 +36,25 @@ class _Subject:
 
     def __init__(self, tags: tuple[str, ...]) -> None:
         self.tags = tags
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[str, list[Series]] = {}
 
     def add(self, series: Series) -> None:
-        self._series[series.metric, series.tags.get("for", "")] = series
+        self._series.setdefault(series.metric, []).append(series)
 
     def values(self, metric: str) -> list[float]:
-        found = [series.values for (name, _), series in self._series.items() if name == metric]
-        return found[0] if found else []
+        return self._series[metric][0].values if metric in self._series else []
 
     def last(self, metric: str) -> float | None:
         """The newest value, the sum where tags tell several apart."""
-        found = [series.values[-1] for (name, _), series in self._series.items() if name == metric]
+        found = [series.values[-1] for series in self._series.get(metric, ())]
         return sum(found) if found else None
 
     def rates(self, metric: str) -> list[float]:
         """What a counter grew by in a second, time and again."""
-        found = [series for (name, _), series in self._series.items() if name == metric]
-        if not found:
+        if metric not in self._series:
             return []
-        times, values = found[0].times, found[0].values
-        pairs = zip(zip(times, values, strict=True), zip(times[1:], values[1:], strict=True), strict=False)
+        series = self._series[metric][0]
+        pairs = pairwise(zip(series.times, series.values, strict=True))
         return [max(later - earlier, 0.0) / max(t2 - t1, 1e-9) for (t1, earlier), (t2, later) in pairs]
 
 
@@ -104,10 +103,11 @@ def _rate(subject: _Subject, metric: str, unit: str) -> Cell:
     return _number(rates[-1] if rates else None, unit)
 
 
-def _lasted(seconds: float) -> Cell:
+def duration(seconds: float) -> str:
+    """As minutes and seconds, with hours where there are any."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return Cell(f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}", seconds)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 # ---- tables
@@ -115,7 +115,7 @@ def _lasted(seconds: float) -> Cell:
 
 def _nodes(snapshot: Snapshot) -> list[Row]:
     rows = []
-    for node in _subjects(snapshot, WITH_PAST[:6], "host"):
+    for node in _subjects(snapshot, OF_NODES, "host"):
         cpu = node.values("cpu_percent")
         cells = [
             _text(node.tags[0]),
@@ -147,12 +147,12 @@ def _gpus(snapshot: Snapshot) -> list[Row]:
                 _number(gpu.last("DeviceTemperature"), "°C"),
             ],
         )
-        for gpu in _subjects(snapshot, [name for name in WITH_PAST if name.startswith("Device")], "host", "gpu")
+        for gpu in _subjects(snapshot, OF_GPUS, "host", "gpu")
     ]
 
 
 def _processes(snapshot: Snapshot) -> list[Row]:
-    known = {subject.tags[0]: subject for subject in _subjects(snapshot, NEWEST, "puid")}
+    known = {subject.tags[0]: subject for subject in _subjects(snapshot, OF_PROCESSES, "puid")}
     ended = sorted((life for life in snapshot.lifetimes if life.ended is not None), key=lambda life: life.ended or 0.0)
     shown = [life for life in snapshot.lifetimes if life.ended is None] + ended[-_ENDED_SHOWN:]
     return [_process(life, known.get(str(life.puid), _Subject(())), snapshot.now) for life in shown]
@@ -165,6 +165,7 @@ def _process(life: Lifetime, known: _Subject, now: float) -> Row:
         code = life.code or 0
         told = "ended" if code == 0 else f"exit code {code}" if code > 0 else f"killed by signal {-code}"
         look = "failed" if code else "ended"
+    lasted = (life.ended or now) - life.started
     cells = [
         _text(life.name),
         Cell(str(life.puid), life.puid),
@@ -173,13 +174,12 @@ def _process(life: Lifetime, known: _Subject, now: float) -> Row:
         _text(told),
         _number(known.last("process_cpu_percent") if life.ended is None else None, "%"),
         _number(known.last("process_memory") if life.ended is None else None, "B"),
-        _lasted((life.ended or now) - life.started),
+        Cell(duration(lasted), lasted),
     ]
     return Row(str(life.puid), cells, look)
 
 
 def _queues(snapshot: Snapshot) -> list[Row]:
-    metrics = ("queue_depth", "queue_puts", "queue_gets", "queue_waiting")
     return [
         Row(
             "/".join(queue.tags),
@@ -192,7 +192,7 @@ def _queues(snapshot: Snapshot) -> list[Row]:
                 _number(queue.last("queue_waiting")),
             ],
         )
-        for queue in _subjects(snapshot, metrics, "host", "queue")
+        for queue in _subjects(snapshot, OF_QUEUES, "host", "queue")
     ]
 
 
@@ -210,7 +210,7 @@ def _pools(snapshot: Snapshot) -> list[Row]:
                 _rate(pool, "pool_tasks_done", "/s"),
             ],
         )
-        for pool in _subjects(snapshot, [name for name in WITH_PAST if name.startswith("pool")], "host", "pool")
+        for pool in _subjects(snapshot, OF_POOLS, "host", "pool")
     ]
 
 
