@@ -127,7 +127,7 @@ def parser(name: str, description: str, epilog: str, what: str) -> argparse.Argu
 
 def since(run: Run) -> float:
     """When it started, in seconds since the epoch."""
-    return run_folder.started_at(run.nodes[0].info.agent)
+    return run.nodes[0].info.started
 
 
 def shortened(text: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
+from importlib.util import find_spec
 
 from dragon.infrastructure import parameters
 from dragon.infrastructure.errors import DragonError
@@ -77,7 +77,7 @@ def apply(arguments: argparse.Namespace) -> None:
         parameters.DASHBOARD: "1" if arguments.dashboard else None,
     }
     _need("--telemetry", arguments.telemetry, "pyarrow", "telemetry")
-    _need("--otlp", arguments.otlp, "opentelemetry.exporter.otlp.proto.http", "otlp")
+    _need("--otlp", arguments.otlp, "opentelemetry.exporter", "otlp")
     os.environ.update({name: str(value) for name, value in told.items() if value is not None})
     directory = parameters.telemetry_directory()
     if directory is not None:
@@ -86,9 +86,6 @@ def apply(arguments: argparse.Namespace) -> None:
 
 
 def _need(option: str, value: str | None, module: str, extra: str) -> None:
-    if value is None:
-        return
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        raise MissingError(f"{option} needs {module}: pip install 'dragon-runtime[{extra}]'") from None
+    package = module.partition(".")[0]
+    if value is not None and (find_spec(package) is None or find_spec(module) is None):
+        raise MissingError(f"{option} needs {module}: pip install 'dragon-runtime[{extra}]'")

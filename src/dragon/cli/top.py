@@ -6,12 +6,15 @@ import argparse
 import importlib.util
 import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragon.cli import watching
 from dragon.infrastructure.errors import DragonError
+
+if TYPE_CHECKING:
+    from dragon.top.snapshot import Snapshot
 
 __all__ = ["main"]
 
@@ -23,8 +26,7 @@ examples:
                               back and forth in it
 
 keys: 1 to 5 choose the table, s sorts by the next column, r reverses, / finds rows, q ends. A click on
-a column sorts too.
-A run that measures nothing does so while somebody looks.
+a column sorts too. A run that measures nothing does so while somebody looks.
 """
 
 
@@ -47,32 +49,21 @@ def main(words: Sequence[str]) -> int:
         print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
         return 1
     try:
+        from dragon.top.app import Top, TopOfRecording
+
         if arguments.run is not None and os.path.isdir(arguments.run):
-            _show_recorded(watching.Recorded(Path(arguments.run)))
-            return 0
-        with watching.choose(arguments.run) as run:
-            _show(run, arguments.delay)
+            recorded = watching.Recorded(Path(arguments.run))
+            TopOfRecording(_look_at(recorded), recorded.move).run()
+        else:
+            with watching.choose(arguments.run) as run:
+                Top(_look_at(run), arguments.delay).run()
     except DragonError as error:
         print(f"dragon top: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _show(run: watching.Watched, delay: float) -> None:
-    from dragon.top.app import Top
-    from dragon.top.snapshot import Snapshot, take
+def _look_at(run: watching.Watched | watching.Recorded) -> Callable[[], Awaitable[Snapshot]]:
+    from dragon.top.snapshot import take
 
-    async def look() -> Snapshot:
-        return await take(run.ask_soon, time.time())
-
-    Top(look, delay).run()
-
-
-def _show_recorded(run: watching.Recorded) -> None:
-    from dragon.top.app import TopOfRecording
-    from dragon.top.snapshot import Snapshot, take
-
-    async def look() -> Snapshot:
-        return await take(run.ask_soon, run.now)
-
-    TopOfRecording(look, run.move).run()
+    return lambda: take(run.ask_soon, run.now)

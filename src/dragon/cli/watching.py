@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ import msgspec
 
 from dragon.cli import runs
 from dragon.infrastructure.errors import DragonError, RunEndedError
-from dragon.infrastructure.metrics import Lifetime, RunState
+from dragon.infrastructure.metrics import Lifetime
 from dragon.runtime.folder import is_alive
 from dragon.runtime.inspection import ask_agent
 from dragon.telemetry.recording import Recording
@@ -57,6 +58,11 @@ class Watched:
                 self.ask("telemetry.stop")
 
     @property
+    def now(self) -> float:
+        """The time to look at, in seconds since 1970."""
+        return time.time()
+
+    @property
     def lives(self) -> bool:
         """Whether the run has not ended."""
         return is_alive(self._node.info.agent)
@@ -82,6 +88,7 @@ class Recorded:
         self._recording = Recording(folder)
         self._last = self.now = self._recording.end
         self._lifetimes = self._recording.lifetimes()
+        self._run = self._recording.run(self._lifetimes)
 
     def move(self, seconds: float) -> None:
         """Look at an earlier or later time."""
@@ -93,17 +100,10 @@ class Recorded:
 
     def _answer(self, operation: str, arguments: dict[str, Any]) -> Any:
         if operation == "telemetry.run":
-            return self._run()
+            return self._run
         if operation == "telemetry.lifetimes":
             return [_then(life, self.now) for life in self._lifetimes if life.started <= self.now]
         return self._recording.query(**{**arguments, "end": min(arguments["end"], self.now)})
-
-    def _run(self) -> RunState:
-        told = self._recording.description
-        hosts = told.nodes if told is not None else sorted({life.host for life in self._lifetimes})
-        name = told.name if told is not None else self._recording.folder.name
-        command = told.command if told is not None else str(self._recording.folder)
-        return RunState(name, command, self._recording.start, hosts, {}, 4, 1.0)
 
 
 def _then(life: Lifetime, now: float) -> Lifetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.metrics import Aggregate, Lifetime
+from dragon.infrastructure.metrics import Aggregate, Lifetime, RunState
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
     PARQUET,
@@ -31,6 +31,7 @@ __all__ = ["NoRecordingError", "Recording"]
 
 _COLUMNS = ["time", "metric", "tags", "value", "series"]
 _AT_A_TIME = 10_000
+_LEVEL = 4  # the one of recordings, unless another was asked for
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -65,6 +66,19 @@ class Recording:
             return msgspec.json.decode((self.folder / DESCRIPTION).read_bytes(), type=RunDescription)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
+
+    def run(self, processes: Iterable[Lifetime]) -> RunState:
+        """The run, as far as its files tell, given what lifetimes() gave. Which nodes were lost is not in them."""
+        told = self.description
+        return RunState(
+            name=self.folder.name if told is None else told.name,
+            command=str(self.folder) if told is None else told.command,
+            started=self.start,
+            hosts=list(dict.fromkeys([*(told.nodes if told else ()), *(one.host for one in processes)])),
+            lost={},
+            level=_LEVEL,
+            period=1.0,
+        )
 
     @property
     def start(self) -> float:

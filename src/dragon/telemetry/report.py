@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime
 from dragon.infrastructure.series import Record
 from dragon.telemetry.recording import NoRecordingError, Recording
@@ -32,8 +34,8 @@ def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
     names = recording.names()
     if not names and not processes:
         raise NoRecordingError(f"nothing of what the run measured had been written to {recording.folder}")
-    start, end = recording.start, recording.end
-    every = _hosts(recording, processes)
+    run, end = recording.run(processes), recording.end
+    start, every = run.started, run.hosts
     if unknown := sorted(set(hosts) - set(every)):
         raise NoRecordingError(f"the run had no node {unknown[0]!r}; there were {', '.join(every)}")
     shown = list(hosts) or every[:_MOST_NODES]
@@ -49,28 +51,8 @@ def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
         records += _of_processes(recording, shown, start, end)
     else:
         notes.append("CPU and memory of its processes are in the recording only")
-    description = recording.description
-    run = {
-        "name": description.name if description else recording.folder.name,
-        "command": description.command if description else str(recording.folder),
-        "started": start,
-        "now": end,
-        "hosts": every,
-        "lost": {},
-        "level": 1,
-        "period": 1.0,
-        "names": drawn,
-        "metrics": METRICS,
-        "notes": notes,
-    }
-    return html(str(run["command"]), {"run": run, "records": records, "lifetimes": listed})
-
-
-def _hosts(recording: Recording, processes: Collection[Lifetime]) -> list[str]:
-    """The hosts of the run by the index of their nodes."""
-    description = recording.description
-    told = description.nodes if description is not None else []
-    return list(dict.fromkeys([*told, *(one.host for one in processes)]))
+    told = {**msgspec.to_builtins(run), "now": end, "names": drawn, "metrics": METRICS, "notes": notes}
+    return html(run.command, {"run": told, "records": records, "lifetimes": listed})
 
 
 def _curves(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dragon.infrastructure.metrics import RunState
-from dragon.runtime.folder import RunInfo, run_name, started_at
+from dragon.runtime.folder import RunInfo, run_name
 
 if TYPE_CHECKING:
     from dragon.agent.server import Agent
@@ -19,7 +19,7 @@ def run_state(agent: Agent, level: int, period: float) -> RunState:
     return RunState(
         name=run_name(agent.run.folder, info),
         command=info.command,
-        started=started_at(info.agent),
+        started=info.started,
         hosts=[cluster.host(node) for node in range(len(cluster.members))] if cluster else [agent.host_name],
         lost=dict(cluster.lost) if cluster else {},
         level=level,
