@@ -9,9 +9,11 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from served import serving
 
 from conftest import Site
 from peers import dragon
@@ -44,23 +46,13 @@ Start = Callable[..., str]
 @pytest.fixture
 def start(site: Site) -> Iterator[Start]:
     """Start a run of the program with the dashboard; where that is."""
-    started: list[subprocess.Popen[str]] = []
+    with ExitStack() as runs:
 
-    def begin(*options: str, hosts: tuple[str, ...] = ()) -> str:
-        process = site.start(*dragon("--dashboard", *options, site.write(PROGRAM), *hosts), stdin=subprocess.PIPE)
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        found = re.search(r"dragon: the dashboard is at (\S+)", process.stderr.readline())
-        assert found is not None
-        while process.stdout.readline() != "told\n":
-            assert process.poll() is None
-        return found[1]
+        def begin(*options: str, hosts: tuple[str, ...] = ()) -> str:
+            words = ["--dashboard", *options, site.write(PROGRAM), *hosts]
+            return runs.enter_context(serving(site, "told", *words))
 
-    yield begin
-    for process in started:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+        yield begin
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one node", "two nodes"])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+from served import serving
 
 from conftest import Site
-from peers import dragon
 
 PROGRAM = """
 import sys
@@ -36,16 +35,8 @@ Page = dict[str, list[tuple[dict[str, str], float]]]
 def address(request: pytest.FixtureRequest, site: Site) -> Iterator[str]:
     """The address at which a run tells its metrics."""
     words = [*request.param, "-T", "4", "--telemetry-port", "0", site.write(PROGRAM)]
-    process = site.start(*dragon(*words), env={"DRAGON_TELEMETRY_PERIOD": "0.1"}, stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == "told\n"
-    found = re.fullmatch(r"dragon: metrics are at (http://127\.0\.0\.1:\d+)/metrics\n", process.stderr.readline())
-    assert found is not None
-    yield found[1]
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, "", "")
+    with serving(site, "told", *words, env={"DRAGON_TELEMETRY_PERIOD": "0.1"}) as link:
+        yield link.removesuffix("/metrics")
 
 
 def get(address: str) -> str:

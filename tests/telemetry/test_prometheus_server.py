@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from served import serving
 
 from conftest import Site
 from dragon.cli.grafana import dashboard
 from dragon.infrastructure.metrics import METRICS
-from peers import dragon
 from peers.prometheus import PrometheusServer
 
 PROGRAM = """
@@ -37,17 +37,8 @@ WaitUntil = Callable[[Callable[[], object]], None]
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
     """Host and port at which a run of three nodes tells its metrics."""
-    words = ["--nodes", "3", "-T", "4", "--telemetry-port", "0", site.write(PROGRAM)]
-    process = site.start(*dragon(*words), stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == "4\n"
-    found = re.search(r"http://(.*)/metrics", process.stderr.readline())
-    assert found is not None
-    yield found[1]
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    with serving(site, "4", "--nodes", "3", "-T", "4", "--telemetry-port", "0", site.write(PROGRAM)) as link:
+        yield link.removeprefix("http://").removesuffix("/metrics")
 
 
 def test_prometheus_has_what_the_kernel_and_the_runtime_say(

@@ -1,0 +1,29 @@
+"""Runs that show something of themselves while they run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from conftest import Site
+from peers import dragon
+
+__all__ = ["serving"]
+
+
+@contextmanager
+def serving(site: Site, word: str, *words: str | Path, env: dict[str, str] | None = None) -> Iterator[str]:
+    """A run whose program prints a word when it has begun, and ends with its standard input: the link that it tells."""
+    process = site.start(*dragon(*words), env=env or {}, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    found = re.fullmatch(r"dragon: .* (http://127\.0\.0\.1:\d+/\S+)\n", process.stderr.readline())
+    assert found is not None
+    while process.stdout.readline() != f"{word}\n":
+        assert process.poll() is None
+    yield found[1]
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
