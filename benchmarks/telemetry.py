@@ -19,6 +19,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -228,14 +229,14 @@ def main() -> None:
         _answer(arguments.answer, arguments.per_node, arguments.record)
         return
     _cost(arguments.seconds, arguments.processes)
-    record = f"/tmp/telemetry-{os.getpid()}"
-    print(f"\n{'':24}question of the last {_WINDOW:.0f} s  page for Prometheus")
-    print("nodes  asked    series  ms in all  ms of CPU  ms in all  ms of CPU    MB")
-    for nodes in arguments.nodes:
-        _of_a_run(nodes, arguments.per_node, record if nodes == max(arguments.nodes) else "")
-    for nodes in arguments.fed:
-        _fed(nodes, record)
-    Path(record).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        record = str(Path(folder, "answers"))
+        print(f"\n{'':24}question of the last {_WINDOW:.0f} s  page for Prometheus")
+        print("nodes  asked    series  ms in all  ms of CPU  ms in all  ms of CPU    MB")
+        for nodes in arguments.nodes:
+            _of_a_run(nodes, arguments.per_node, record if nodes == max(arguments.nodes) else "")
+        for nodes in arguments.fed:
+            _fed(nodes, record)
 
 
 if __name__ == "__main__":
