@@ -63,6 +63,8 @@ class Group:
         self.members: list[Member] = []
         self.ended: list[tuple[int, int]] = []
         self.failure: str = ""
+        self.culprit: Member | None = None  # whose failure that is
+        self.failed_after_another = False  # which followed from another one's, of which nothing is known yet
         self.failed_codes: list[int] = []
         self.ending = False
         self.aborter: Member | None = None  # the rank that had an MPI job end

@@ -16,7 +16,7 @@ import msgspec
 
 from dragon.agent.group import LIVE, Group, Member
 from dragon.agent.mpi.group_jobs import GroupJobs
-from dragon.agent.mpi.jobs import Job, Jobs
+from dragon.agent.mpi.jobs import Job, Jobs, follows_another
 from dragon.agent.mpi.part import Part
 from dragon.agent.processes import Instance, Processes
 from dragon.agent.registry import Registry
@@ -110,7 +110,7 @@ class Groups:
         group = self._group(number)
         if group.live:
             raise RuntimeError("the group is running already")
-        group.ended, group.failure, group.failed_codes = [], "", []
+        group.ended, group.failure, group.failed_codes, group.culprit = [], "", [], None
         group.ending, group.aborter = False, None
         group.by_puid = {}
         group.words[LIVE] = len(group.members)
@@ -292,7 +292,7 @@ class Groups:
             # It ended before the answer came that says which member it is.
             self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code)
         elif kind == "failed" and member.alive:
-            self._note_failure(found, f"{self._name(member)} could not be started: {text}", code)
+            self._note_failure(found, member, f"{self._name(member)} could not be started: {text}", code)
             self._ended(found, member, code)
         elif member.alive:
             self._exited(found, member, code, text)
@@ -312,8 +312,10 @@ class Groups:
         if group.ending:
             return
         if what:
-            self._note_failure(group, f"{self._name(member)} {what}", code)
-        if at_once:
+            if group.culprit is member:
+                group.failure = ""  # its end was told before what it had said
+            self._note_failure(group, member, f"{self._name(member)} {what}", code)
+        if at_once and not follows_another(group.pmi, code):
             group.ending, group.aborter = True, member
             self._signal_all(group, signal.SIGKILL)
         elif group.ignore_errors or len(group.members) == 1:
@@ -338,11 +340,15 @@ class Groups:
             member.restarts += 1
             self.loop.call_later(pause, self._start_again, group, member)
             return
-        if group.aborter not in (None, member) and code not in (0, -signal.SIGKILL):
+        if (
+            group.aborter not in (None, member)
+            and code not in (0, -signal.SIGKILL)
+            and not follows_another(group.pmi, code)
+        ):
             # A rank often aborts because another one has gone, whose end is told a moment later.
             group.aborter, group.failure, group.failed_codes = None, what, [code]
         elif code != 0 and not group.ending:
-            self._note_failure(group, what, code)
+            self._note_failure(group, member, what, code)
         self._ended(group, member, code)
 
     def _start_again(self, group: Group, member: Member) -> None:
@@ -360,12 +366,14 @@ class Groups:
         node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
         member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])
 
-    def _note_failure(self, group: Group, what: str, code: int) -> None:
+    def _note_failure(self, group: Group, member: Member, what: str, code: int) -> None:
         group.failed_codes.append(code)
-        if group.failure:
+        if group.failure and not group.failed_after_another:
             return
-        group.failure = what
-        if not group.ignore_errors and len(group.members) > 1:
+        first = not group.failure
+        group.failure, group.culprit = what, member
+        group.failed_after_another = follows_another(group.pmi, code)
+        if first and not group.ignore_errors and len(group.members) > 1:
             # Let the others come to their own end for a moment: the first cause is known already.
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
 

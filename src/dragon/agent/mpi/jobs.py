@@ -26,7 +26,7 @@ from dragon.runtime.nodes import own_node, run_nodes
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
 
-__all__ = ["Job", "Jobs", "without_foreign_variables"]
+__all__ = ["Job", "Jobs", "follows_another", "without_foreign_variables"]
 
 log = runtime_log("mpi")
 
@@ -35,6 +35,7 @@ _FOREIGN = ("PMI_", "PMIX_", "PMI2_", "PALS_", "SLURM_", "OMPI_COMM_WORLD_", "HY
 _KEPT = ("PMIX_MCA_", "PRTE_MCA_")
 
 _LINGER = 0.3  # seconds
+_PEER_GONE = 14  # Open MPI's
 
 Spawn = Callable[[int, list[Any]], Awaitable[None]]
 
@@ -102,10 +103,15 @@ class Job:
             self.end(self.missing[0], "ended without MPI_Init, in which others wait for it", 1)
 
     def end(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        """Have it fail, once."""
+        """Have it fail, once; what follows from a failure may be told before it."""
         if not self.failed:
-            self.failed = True
+            self.failed = not follows_another(self.backend, code)
             self.fail(rank, what, code, at_once)
+
+
+def follows_another(backend: str, code: int) -> bool:
+    """Whether a rank that ended so did because another one had gone."""
+    return backend == PMIBackend.PMIX and code == _PEER_GONE
 
 
 class Jobs:
