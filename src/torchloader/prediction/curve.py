@@ -1,0 +1,52 @@
+"""How fast one device of a job trains with how many loading workers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Curve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Samples per second of one device with w loading workers: min(ceiling, w / (service + shared * w)).
+
+    Args:
+        ceiling: samples per second that the device computes when it never waits for data (G).
+        service: seconds of one worker's time that a sample takes (a).
+        shared: seconds of what all workers of the device share, such as a disk, that a sample takes (d).
+
+    Raises ValueError for a rate or time that cannot be: ceiling and service must be positive, shared not negative, all
+    finite.
+    """
+
+    ceiling: float
+    service: float
+    shared: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("ceiling", self.ceiling, 0.0), ("service", self.service, 0.0)):
+            if not (math.isfinite(value) and value > least):
+                raise ValueError(f"{name} must be positive, not {value}")
+        if not (math.isfinite(self.shared) and self.shared >= 0):
+            raise ValueError(f"shared must not be negative, not {self.shared}")
+
+    def loading(self, workers: float) -> float:
+        """Samples per second that `workers` load, T(w)."""
+        return workers / (self.service + self.shared * workers) if workers > 0 else 0.0
+
+    def throughput(self, workers: float) -> float:
+        """Samples per second that the device trains with that many workers, f(w)."""
+        return min(self.ceiling, self.loading(workers))
+
+    def busy(self, workers: float) -> float:
+        """The fraction of the device's time in which it computes, f(w) / G."""
+        return self.throughput(workers) / self.ceiling
+
+    def enough(self, at_most: int) -> int:
+        """The smallest number of workers that keeps the device from waiting, `at_most` where none does."""
+        share = 1 - self.shared * self.ceiling
+        if share <= 0:
+            return at_most
+        return max(1, min(at_most, math.ceil(self.ceiling * self.service / share - 1e-9)))

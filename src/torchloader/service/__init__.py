@@ -1,0 +1,1 @@
+"""The processes of a running cluster: master, workers, application masters, submitter."""

@@ -1,0 +1,1 @@
+"""The same scheduler over events instead of processes."""
