@@ -25,7 +25,7 @@ from torchloader.loader.worker import Made, Ready, Task, work
 
 __all__ = ["Crew", "LoadingError"]
 
-_LOOK_AFTER_WORKERS = 0.05  # seconds without a batch
+_LOOK_AFTER_WORKERS = 0.01  # seconds without a batch
 _SLOW = 1.0  # seconds between two looks while batches come
 _FAILED_STARTS = 3
 

@@ -25,8 +25,9 @@ class Counters:
     """What a loader has done since it was made.
 
     batches, samples: given to the trainer. waited: seconds in which it wanted one and none was ready. computed: the
-    seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a worker's time that one took
-    on average. depth: batches that lie ready now. workers: those that take batches now. replaced: workers that died.
+    seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a
+    worker's time that one took on average. depth: batches that lie ready now. workers: those that take batches now.
+    replaced: workers that died.
     """
 
     batches: int

@@ -28,7 +28,7 @@ class Tuner:
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most
         self._restart(0)
-        self._seconds, self._samples = 0.0, 0
+        self._seconds, self._made = 0.0, 0
         self._least = 1  # with fewer it was seen to wait
         self._before: tuple[int, float] | None = None  # workers, and fraction of waiting with them
 
@@ -40,7 +40,7 @@ class Tuner:
         if crew.ready != self._size:
             # What new workers do before all of them are there tells nothing.
             self._restart(crew.ready)
-            self._seconds, self._samples = crew.tally.seconds, crew.tally.batches
+            self._seconds, self._made = crew.tally.seconds, crew.tally.batches
             return
         self._batches += 1
         self._waited += waited
@@ -49,7 +49,7 @@ class Tuner:
             self._decide(crew)
 
     def _decide(self, crew: Crew) -> None:
-        made = crew.tally.batches - self._samples
+        made = crew.tally.batches - self._made
         service = (crew.tally.seconds - self._seconds) / made if made else 0.0
         waiting = self._waited / max(1e-9, self._waited + self._computed)
         if service > 0 and self._computed > 0:
@@ -59,7 +59,7 @@ class Tuner:
             if size != crew.size:
                 crew.resize(size)
         self._restart(crew.ready)
-        self._seconds, self._samples = crew.tally.seconds, crew.tally.batches
+        self._seconds, self._made = crew.tally.seconds, crew.tally.batches
 
     def _better(self, enough: int, waiting: float) -> int:
         if enough > self._size or waiting <= _WAITING:
