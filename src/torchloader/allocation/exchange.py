@@ -1,0 +1,167 @@
+"""Steps taken back from a few jobs where others make more of the cores.
+
+Where steps take several cores, or cores of several nodes, dealing them out one by one can leave cores over that no step
+fits into. Taking back a few steps and dealing again finds most of what was lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from torchloader.allocation.greedy import Rank, Table, deal
+from torchloader.allocation.objectives import Objective
+
+__all__ = ["improve"]
+
+_WORK = 12_000  # jobs looked at: far more than tens of jobs need, and some hundredths of a second for a thousand
+_NEAR = 24  # jobs that cores taken back are dealt to: those to which a core is worth most
+
+
+def improve(table: Table, objective: Objective, rank: Rank) -> None:
+    """Exchange steps while that makes the sum of the objective larger, within a bounded amount of work.
+
+    Args:
+        table: the jobs and cores after dealing, which this changes.
+        objective: what to make larger.
+        rank: by which steps are dealt.
+    """
+    groups = _mixed(table)
+    total = sum(map(len, groups))
+    for group in groups:
+        _Group(table, objective, rank, group).improve(_WORK * len(group) // total)
+
+
+def _mixed(table: Table) -> list[list[int]]:
+    """The groups of jobs that compete, without those for which dealing is exact: one node, and steps of one size."""
+    parent = list(range(len(table.free)))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    active = [job for job, workers in enumerate(table.workers) if workers > 0]
+    for job in active:
+        first = root(table.steps[job][0][0])
+        for node, _ in table.steps[job][1:]:
+            parent[root(node)] = first
+    groups: dict[int, list[int]] = {}
+    for job in active:
+        groups.setdefault(root(table.steps[job][0][0]), []).append(job)
+    return [group for group in groups.values() if len({tuple(table.steps[job]) for job in group}) > 1]
+
+
+class _Group:
+    """Jobs that compete for the cores of the same nodes."""
+
+    def __init__(self, table: Table, objective: Objective, rank: Rank, jobs: list[int]) -> None:
+        self._table, self._objective, self._rank, self._jobs = table, objective, rank, jobs
+        self._work = 0
+        self._at: dict[int, list[int]] = {}
+        for job in jobs:
+            for node, _ in table.steps[job]:
+                self._at.setdefault(node, []).append(job)
+
+    def improve(self, work: int) -> None:
+        self._work = work
+        better = True
+        while better and self._work > 0:
+            better = False
+            for givers, taker in self._exchanges():
+                if self._exchange(givers, taker):
+                    better = True
+                if self._work <= 0:
+                    break
+
+    def _loss(self, job: int, given: int = 0) -> float:
+        """What a core is worth of the last worker that a job has after it has given some."""
+        table = self._table
+        return self._objective.gain(table.demands[job], table.workers[job] - given - 1) / table.sizes[job]
+
+    def _can_give(self, job: int, count: int = 1) -> bool:
+        return self._table.workers[job] - count >= self._table.demands[job].minimum
+
+    def _worth(self, job: int) -> float:
+        """What a core is worth of the next worker that a job could have, 0 where it can have none."""
+        return 0.0 if self._table.full(job) else self._rank(self._table.demands[job], self._table.workers[job])
+
+    def _exchanges(self) -> Iterator[tuple[dict[int, int], int | None]]:
+        """Who may give how many steps, and who is served first: the exchanges that promise most come first."""
+        self._work -= len(self._jobs)
+        worths = {job: self._worth(job) * self._table.sizes[job] for job in self._jobs}
+        for taker in sorted((job for job in self._jobs if worths[job] > 0), key=lambda job: (-worths[job], job)):
+            givers = self._room(taker) if self._worth(taker) > 0 else {}
+            if givers:
+                yield givers, taker
+        able = sorted((job for job in self._jobs if self._can_give(job)), key=lambda job: (self._loss(job), job))
+        for count in (1, 2, 3):
+            for job in able:
+                if self._can_give(job, count):
+                    yield {job: count}, None
+        for place, second in enumerate(able):
+            for first in able[:place]:
+                if self._can_give(first) and self._can_give(second):
+                    yield {first: 1, second: 1}, None
+
+    def _room(self, taker: int) -> dict[int, int]:
+        """The steps that others lose least by, and that together make room for one of the taker's; or none."""
+        table = self._table
+        lacking = {
+            node: devices - table.free[node] for node, devices in table.steps[taker] if devices > table.free[node]
+        }
+        heap = [
+            (self._loss(job), job)
+            for job in {job for node in lacking for job in self._at[node]}
+            if job != taker and self._can_give(job)
+        ]
+        self._work -= len(heap)
+        heapq.heapify(heap)
+        givers: dict[int, int] = {}
+        while heap and any(count > 0 for count in lacking.values()):
+            _, job = heapq.heappop(heap)
+            if not any(lacking.get(node, 0) > 0 for node, _ in table.steps[job]):
+                continue
+            givers[job] = givers.get(job, 0) + 1
+            for node, devices in table.steps[job]:
+                if node in lacking:
+                    lacking[node] -= devices
+            if self._can_give(job, givers[job] + 1):
+                heapq.heappush(heap, (self._loss(job, givers[job]), job))
+        return {} if any(count > 0 for count in lacking.values()) else givers
+
+    def _exchange(self, givers: dict[int, int], taker: int | None) -> bool:
+        """Take from the givers and deal to the others; as it was, and False, where that gains nothing."""
+        table, workers = self._table, self._table.workers
+        beside = {job for giver in givers for node, _ in table.steps[giver] for job in self._at[node]}
+        self._work -= len(beside)
+        worths = {job: self._worth(job) for job in beside if job not in givers}
+        near = sorted((job for job in worths if worths[job] > 0), key=lambda job: (-worths[job], job))
+        if len(near) > _NEAR:
+            near = [*near[:_NEAR], *([taker] if taker is not None and taker not in near[:_NEAR] else [])]
+        if not near:
+            return False
+        before = {job: workers[job] for job in (*givers, *near)}
+        # Either by what a core is worth, or the largest steps first, which fill what is left better.
+        for order in (self._rank, self._objective.gain):
+            for job, count in givers.items():
+                table.add(job, -count)
+            if taker is not None:
+                table.add(taker)
+            deal(table, order, near)
+            deal(table, self._rank, givers)
+            if self._change(before) > 1e-12:
+                return True
+            for job, had in sorted(before.items(), key=lambda item: item[1] - workers[item[0]]):
+                table.add(job, had - workers[job])
+        return False
+
+    def _change(self, before: dict[int, int]) -> float:
+        change = 0.0
+        for job, had in before.items():
+            now, demand = self._table.workers[job], self._table.demands[job]
+            if now != had:
+                value, curve = self._objective.value, demand.curve
+                change += value(demand, curve.throughput(now)) - value(demand, curve.throughput(had))
+        return change

@@ -1,0 +1,65 @@
+"""What an allocation is good for: values that grow with a job's workers, each by less than the one before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchloader.allocation.problem import Demand
+
+__all__ = ["BUSY", "COMPLETION", "PROPORTIONAL", "TOTAL", "Objective"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A sum over jobs that a policy makes as large as it can.
+
+    Args:
+        value: of a job that trains at some samples per second and device.
+        gain: of the next worker per device, given those that it has; never negative, and never more than that of the
+            worker before.
+    """
+
+    value: Callable[[Demand, float], float]
+    gain: Callable[[Demand, int], float]
+
+
+def _log(demand: Demand, rate: float) -> float:
+    return demand.weight * math.log(rate / demand.curve.ceiling) if rate > 0 else -math.inf
+
+
+def _log_gain(demand: Demand, workers: int) -> float:
+    # Written out, because sharing ten thousand cores asks for it ten thousand times.
+    curve = demand.curve
+    now = workers / (curve.service + curve.shared * workers)
+    if now >= curve.ceiling:
+        return 0.0
+    more = workers + 1
+    then = more / (curve.service + curve.shared * more)
+    return demand.weight * math.log((then if then < curve.ceiling else curve.ceiling) / now)
+
+
+def _linear(worth: Callable[[Demand], float]) -> Objective:
+    def gain(demand: Demand, workers: int) -> float:
+        return worth(demand) * (demand.curve.throughput(workers + 1) - demand.curve.throughput(workers))
+
+    return Objective(lambda demand, rate: worth(demand) * rate, gain)
+
+
+def _urgency(demand: Demand) -> float:
+    """The worth of a sample per second and device to a job by how little it has left: short ones leave soon, and with
+    them what they hold."""
+    speed = demand.curve.ceiling
+    left = 1.0 if demand.remaining is None else max(demand.remaining, 1.0) / (demand.size * speed)
+    return demand.weight / (speed * left)
+
+
+PROPORTIONAL = Objective(_log, _log_gain)
+"""Sum of weight * log(busy fraction): to take a tenth of one job's speed must give another more than a tenth."""
+TOTAL = _linear(lambda demand: demand.weight * demand.size)
+"""Samples per second over all jobs, times their weights."""
+BUSY = _linear(lambda demand: demand.weight * demand.size / demand.curve.ceiling)
+"""Devices that compute, times the weights of their jobs: throughput, each job's measured by what it could do."""
+COMPLETION = _linear(_urgency)
+"""Speed of those with the least time left first, for a short mean time to completion."""

@@ -1,0 +1,65 @@
+"""Policies that know nothing of how fast jobs train: what schedulers without a model of throughput do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchloader.allocation.greedy import Table, deal
+from torchloader.allocation.problem import Allocation, Demand, by_arrival
+
+__all__ = ["Even", "Fifo", "PerDevice", "Static"]
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """The same number of cores to each job, as nearly as steps and nodes allow; all that jobs may have are given."""
+
+    name: str = "even"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        table = Table(demands, cores)
+        deal(table, lambda demand, workers: 1 / (workers * demand.size), range(len(table.demands)))
+        return table.allocation()
+
+
+@dataclass(frozen=True, slots=True)
+class PerDevice:
+    """The same number of cores to each device."""
+
+    name: str = "gpu-proportional"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        table = Table(demands, cores)
+        deal(table, lambda _, workers: 1 / workers, range(len(table.demands)))
+        return table.allocation()
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """To each job what was requested for it, whether the nodes have that or not."""
+
+    name: str = "static"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        return {demand.name: demand.requested for demand in demands}
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    """To each job what was requested for it, in the order of arrival; the first that does not fit waits, and all
+    after it do."""
+
+    name: str = "fifo"
+
+    def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
+        free = dict(cores)
+        allocation = dict.fromkeys((demand.name for demand in demands), 0)
+        for demand in by_arrival(demands):
+            workers = max(demand.minimum, min(demand.requested, demand.maximum or demand.requested))
+            if any(free.get(node, 0) < devices * workers for node, devices in demand.devices.items()):
+                break
+            for node, devices in demand.devices.items():
+                free[node] -= devices * workers
+            allocation[demand.name] = workers
+        return allocation

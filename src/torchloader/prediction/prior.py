@@ -1,0 +1,165 @@
+"""How fast a job will compute that has never run, from what was measured of others."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchloader.prediction.belief import Belief, Guess
+from torchloader.prediction.features import COLUMNS, Features
+from torchloader.prediction.nonnegative import nonnegative
+
+__all__ = ["Prior", "Row", "fit"]
+
+_FORMAT, _VERSION = "torchloader-prior", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measurement to fit a prior to.
+
+    Args:
+        group: what must not be on both sides when the fit is tested, such as the architecture.
+        features: of the job.
+        seconds: of an iteration that did not wait for data.
+        service, shared: seconds per sample of its loading.
+    """
+
+    group: str
+    features: Features
+    seconds: float
+    service: float
+    shared: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A linear model of the seconds of an iteration, and what loading usually takes.
+
+    Args:
+        coefficients: seconds for one of each of `features.COLUMNS`; none negative.
+        error: mean error on groups that were not in the fit, as a part of the true value.
+        service, shared: seconds per sample of loading, over all that was measured.
+        rows: how many measurements it was fitted to.
+        made_with: versions of what they were made with, by name.
+    """
+
+    coefficients: tuple[float, ...]
+    error: float
+    service: Belief
+    shared: Belief
+    rows: int
+    made_with: Mapping[str, str] = field(default_factory=dict)
+
+    def seconds(self, features: Features) -> float:
+        """Seconds of an iteration that does not wait for data; never negative."""
+        return math.fsum(c * x for c, x in zip(self.coefficients, features.row(), strict=True))
+
+    def guess(self, features: Features) -> Guess:
+        """What to believe of a job before it has run.
+
+        Raises ValueError where the model has nothing to go by for these features.
+        """
+        seconds = self.seconds(features) / features.batch
+        if seconds <= 0:
+            raise ValueError(f"nothing that the prior was fitted to resembles {features}; measure the job instead")
+        # The mean of the absolute value of a normal error is 0.8 of its standard deviation.
+        return Guess(Belief(seconds, (max(self.error, 0.05) / 0.8 * seconds) ** 2), self.service, self.shared)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, whole or not at all."""
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        text = json.dumps(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "made_with": dict(self.made_with),
+                "rows": self.rows,
+                "error": self.error,
+                "seconds": dict(zip(COLUMNS, self.coefficients, strict=True)),
+                "service": {"mean": self.service.mean, "variance": self.service.variance},
+                "shared": {"mean": self.shared.mean, "variance": self.shared.variance},
+            },
+            indent=1,
+        )
+        try:
+            temporary.write_text(text + "\n")
+            temporary.rename(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Prior:
+        """Read one that was saved.
+
+        Raises ValueError, with the file and what is wrong, for a file that is none or is of another version; OSError
+        where it cannot be read.
+        """
+        try:
+            content: dict[str, Any] = json.loads(Path(path).read_text())
+            if content["format"] != _FORMAT or content["version"] != _VERSION:
+                raise ValueError(f"it is {content['format']} {content['version']}, not {_FORMAT} {_VERSION}")
+            coefficients = tuple(float(content["seconds"][column]) for column in COLUMNS)
+            if not all(math.isfinite(value) and value >= 0 for value in coefficients):
+                raise ValueError(f"a coefficient is negative or no number: {content['seconds']}")
+            return cls(
+                coefficients,
+                float(content["error"]),
+                Belief(**content["service"]),
+                Belief(**content["shared"]),
+                int(content["rows"]),
+                content["made_with"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            said = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is no prior of torchloader: {said}; fit and save it again") from None
+
+
+def _coefficients(rows: Sequence[Row]) -> list[float]:
+    # Divided by what was measured, so that it is relative errors that are made small.
+    table = [[value / row.seconds for value in row.features.row()] for row in rows]
+    return nonnegative(table, [1.0] * len(rows))
+
+
+def fit(rows: Sequence[Row], made_with: Mapping[str, str] | None = None, folds: int = 5) -> Prior:
+    """Fit a prior, and test it on groups that are left out of the fit.
+
+    Args:
+        rows: measurements, of at least two groups.
+        made_with: versions to note in the artefact, by name.
+        folds: into how many parts the groups are divided for the test.
+
+    Raises ValueError for too few groups, or a measurement that is not positive.
+    """
+    groups = sorted({row.group for row in rows})
+    if len(groups) < 2:
+        raise ValueError(f"a prior is tested on groups left out of the fit: there must be two at least, not {groups}")
+    for row in rows:
+        if not (math.isfinite(row.seconds) and row.seconds > 0 and row.service > 0 and row.shared >= 0):
+            raise ValueError(f"a measurement of {row.group!r} is not positive: {row}")
+    parts = min(folds, len(groups))
+    fold = {group: place % parts for place, group in enumerate(groups)}
+    errors = []
+    for part in range(parts):
+        coefficients = _coefficients([row for row in rows if fold[row.group] != part])
+        for row in rows:
+            if fold[row.group] == part:
+                told = math.fsum(c * x for c, x in zip(coefficients, row.features.row(), strict=True))
+                errors.append(abs(told - row.seconds) / row.seconds)
+    service = [row.service for row in rows]
+    shared = [row.shared for row in rows]
+    typical = math.fsum(service) / len(service)
+    return Prior(
+        tuple(_coefficients(rows)),
+        math.fsum(errors) / len(errors),
+        Belief.of(service, least=0.05 * typical),
+        Belief.of(shared, least=0.01 * typical),
+        len(rows),
+        dict(made_with or {}),
+    )

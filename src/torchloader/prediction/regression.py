@@ -1,0 +1,113 @@
+"""Seconds of a worker's time per sample against how many workers load at once, learnt one observation at a time."""
+
+from __future__ import annotations
+
+import math
+
+from torchloader.prediction.belief import Belief
+from torchloader.prediction.drift import Drift
+
+__all__ = ["Line"]
+
+_LEAST_NOISE = 0.02  # of the value: nothing measured on a machine with others is surer than that
+_CLIP = 4.0  # standard deviations beyond which a residual is a hiccup, and counts as no more
+_SAME = 1e-12  # of two numbers whose difference is nothing but rounding
+_SETTLED = 8  # observations before a residual says anything about a drift
+
+
+class Line:
+    """y = intercept + slope * x by recursive least squares with forgetting, neither ever negative.
+
+    Kept as the sums that determine it (the information form), to which a prior is added as if it had been observed. The
+    noise is taken to be in proportion to y, and estimated.
+
+    Args:
+        intercept, slope: what is believed before anything is observed; without, the first observation is taken to be
+            all intercept, with much doubt.
+        forgetting: the weight of an observation against that of the next.
+    """
+
+    def __init__(self, intercept: Belief | None = None, slope: Belief | None = None, forgetting: float = 0.98) -> None:
+        self._prior = (intercept, slope) if intercept is not None and slope is not None else None
+        self._forgetting = forgetting
+        self._noise = 0.1**2
+        self._drift = Drift()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count = 0
+        self._ones = self._x = self._xx = self._y = self._xy = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to go by."""
+        return self._prior is not None
+
+    def observe(self, x: float, y: float) -> bool:
+        """Learn from one more; True where it shows that what held before does not any more, which is then forgotten.
+
+        Raises ValueError for a y that is not positive or an x that is negative.
+        """
+        if not (math.isfinite(x) and math.isfinite(y) and x >= 0 and y > 0):
+            raise ValueError(f"an observation must be of finite numbers, x not negative and y positive, not {x}, {y}")
+        if self._prior is None:
+            self._prior = self._vague(y)
+        expected = self.at(x)
+        residual = max(-_CLIP, min(_CLIP, (y - expected) / (expected * math.sqrt(self._noise))))
+        drifted = self._count >= _SETTLED and self._drift.add(residual)
+        if drifted:
+            self._clear()
+            self._prior = self._vague(y)
+        elif self._count >= _SETTLED:
+            y = expected * (1 + residual * math.sqrt(self._noise))
+            self._noise = max(_LEAST_NOISE**2, 0.95 * self._noise + 0.05 * ((y - expected) / expected) ** 2)
+        # By what was expected rather than by what was seen, or what came out small by chance would count for more.
+        weight, keep = 1 / max(expected, 0.1 * y) ** 2, self._forgetting
+        self._ones = keep * self._ones + weight
+        self._x = keep * self._x + weight * x
+        self._xx = keep * self._xx + weight * x * x
+        self._y = keep * self._y + weight * y
+        self._xy = keep * self._xy + weight * x * y
+        self._count += 1
+        return drifted
+
+    @staticmethod
+    def _vague(y: float) -> tuple[Belief, Belief]:
+        return Belief(y, (10 * y) ** 2), Belief(0.0, (0.1 * y) ** 2)
+
+    def _information(self) -> tuple[float, float, float, float, float]:
+        if self._prior is None:
+            raise ValueError("nothing has been observed yet, and there is no prior")
+        (intercept, slope), noise = self._prior, self._noise
+        return (
+            self._ones / noise + 1 / intercept.variance,
+            self._x / noise,
+            self._xx / noise + 1 / slope.variance,
+            self._y / noise + intercept.mean / intercept.variance,
+            self._xy / noise + slope.mean / slope.variance,
+        )
+
+    def coefficients(self) -> tuple[float, float]:
+        """Intercept and slope, at least one of them positive. Raises ValueError where there is nothing to go by."""
+        ones, x, xx, y, xy = self._information()
+        determinant = ones * xx - x * x
+        if determinant <= _SAME * ones * xx:
+            return y / ones, 0.0
+        intercept = (y * xx - x * xy) / determinant
+        slope = (ones * xy - x * y) / determinant
+        if slope < 0:
+            return y / ones, 0.0
+        if intercept <= 0:
+            return 0.0, xy / xx
+        return intercept, slope
+
+    def at(self, x: float) -> float:
+        """The y that is expected at x."""
+        intercept, slope = self.coefficients()
+        return intercept + slope * x
+
+    def variance(self, x: float) -> float:
+        """Of what is expected at x."""
+        ones, cross, xx, _, _ = self._information()
+        determinant = max(ones * xx - cross * cross, _SAME * ones * xx)
+        return max(0.0, (xx - 2 * cross * x + ones * x * x) / determinant)

@@ -1,0 +1,121 @@
+"""What the scheduler knows of an application."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchloader.prediction.curve import Curve
+from torchloader.scheduling.states import State
+
+__all__ = ["HOLDING", "Application", "Placement", "Spec"]
+
+# The indexes of devices, by the node's name.
+Placement = Mapping[str, tuple[int, ...]]
+
+HOLDING = frozenset({State.STARTING, State.RUNNING, State.RESIZING, State.PAUSING, State.RESUMING})
+"""The states in which an application holds devices and cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What was submitted.
+
+    Args:
+        name: of the application, unlike that of any other.
+        arch: of the model.
+        devices: the devices to train on, by node; or how many to find.
+        batch: samples of an iteration, over all devices.
+        iterations: how many there are to train.
+        workers: loading workers that were asked for, over all devices.
+        weight: what its progress is worth beside that of others.
+        minimum, maximum: workers per device that it can do with; no upper bound by default.
+        arrival: when it was submitted, in seconds.
+        settings: what the program that trains is told. It means nothing to the scheduler.
+
+    Raises ValueError, with the application's name, for what cannot be.
+    """
+
+    name: str
+    arch: str
+    devices: dict[str, tuple[int, ...]] | int
+    batch: int
+    iterations: int
+    workers: int = 1
+    weight: float = 1.0
+    minimum: int = 1
+    maximum: int | None = None
+    arrival: float = 0.0
+    settings: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, number in (("devices", self.size), ("batch", self.batch), ("iterations", self.iterations)):
+            if number < 1:
+                raise ValueError(f"application {self.name!r}: {what} must be at least 1, not {number}")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ValueError(f"application {self.name!r}: weight must be positive, not {self.weight}")
+        if self.minimum < 1 or (self.maximum is not None and self.maximum < self.minimum):
+            raise ValueError(
+                f"application {self.name!r}: minimum must be at least 1, and maximum no less, not {self.minimum} and "
+                f"{self.maximum}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Its devices on all nodes."""
+        return self.devices if isinstance(self.devices, int) else sum(map(len, self.devices.values()))
+
+    @property
+    def requested(self) -> int:
+        """Workers per device that were asked for, at least one."""
+        return max(1, self.workers // self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An application as it stands.
+
+    Args:
+        spec: what was submitted.
+        state: where it stands.
+        since: when it came to that, in seconds.
+        curve: how fast one of its devices trains when it has that device alone; unknown by default.
+        workers: per device, now.
+        placement: the devices that it holds.
+        moved: when its workers were last changed, in seconds; never by default.
+        progress: iterations that are done.
+        held: whether it was paused by somebody, and so is not to be resumed by the scheduler.
+        cost: seconds of training that changing its workers costs, where that was measured.
+    """
+
+    spec: Spec
+    state: State = State.QUEUED
+    since: float = 0.0
+    curve: Curve | None = None
+    workers: int = 0
+    placement: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    moved: float | None = None
+    progress: float = 0.0
+    held: bool = False
+    cost: float | None = None
+
+    @property
+    def expected(self) -> Curve:
+        """The curve, or while there is none one by which the workers that were asked for are just enough."""
+        return self.curve or Curve(1.0, float(self.spec.requested))
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds devices and cores."""
+        return self.state in HOLDING
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be started, or resumed, as soon as there is room."""
+        return self.state is State.QUEUED or (self.state is State.PAUSED and not self.held)
+
+    @property
+    def left(self) -> float:
+        """Samples that it still has to train on, over all its devices."""
+        return max(0.0, self.spec.iterations - self.progress) * self.spec.batch

@@ -1,0 +1,159 @@
+"""The event log: a line of JSON for everything that happened to an application, never changed once it is written.
+
+    {"sequence": 2, "time": 3.5, "application": "a", "from": "queued", "to": "starting", "reason": "arrival",
+     "details": {"workers": 4, "placement": {"node0": [0, 1]}}}
+
+A line is on the disk before what it tells takes effect. A crash can leave the last line torn; it was not in effect
+then, and is dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchloader.scheduling.records import Event, Records
+from torchloader.scheduling.states import State
+
+__all__ = ["EventLog", "LogError", "encoded", "read", "replay", "write"]
+
+_log = logging.getLogger("torchloader")
+
+
+class LogError(ValueError):
+    """A line of an event log is not what it must be; says which and why."""
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    sequence: int
+    time: float
+    application: str
+    before: State | None = msgspec.field(name="from")
+    after: State = msgspec.field(name="to")
+    reason: str
+    details: dict[str, Any]
+
+
+def encoded(event: Event) -> bytes:
+    """The line of an event, with its end."""
+    line = _Line(
+        event.sequence,
+        event.time,
+        event.application,
+        event.before,
+        event.after,
+        event.reason,
+        dict(event.details),
+    )
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _scan(path: Path, content: bytes, records: Records) -> tuple[list[Event], int]:
+    """The events of a log, applied to `records`, and the number of bytes that whole lines take."""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        _log.warning("%s: the last line is torn and was never in effect; it is dropped", path)
+    events = []
+    for number, text in enumerate(content[:whole].splitlines(), 1):
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+            event = Event(
+                line.sequence, line.time, line.application, line.before, line.after, line.reason, line.details
+            )
+            records.again(event)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise LogError(
+                f"{path}, line {number}: {error}; the log was changed, or is of several masters. Restore it, or begin "
+                "with another"
+            ) from None
+        events.append(event)
+    return events, whole
+
+
+def read(path: str | os.PathLike[str]) -> list[Event]:
+    """The events of a log. Raises LogError for a line that cannot be, OSError where it cannot be read."""
+    return _scan(Path(path), Path(path).read_bytes(), Records())[0]
+
+
+def replay(path: str | os.PathLike[str]) -> Records:
+    """The records that a log leads to. Raises as `read` does."""
+    records = Records()
+    _scan(Path(path), Path(path).read_bytes(), records)
+    return records
+
+
+def write(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
+    """A new log of events that have all happened."""
+    Path(path).write_bytes(b"".join(map(encoded, events)))
+
+
+class EventLog:
+    """A log that is open for more, and the records that it leads to. Use it as a context manager.
+
+    Args:
+        path: of the file, which is made where there is none; one that is there is replayed, and a torn last line cut
+            off.
+
+    Raises LogError for a line that cannot be, BlockingIOError where another master has the log open.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        new = not self._path.exists()
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    error.errno, "another master has this event log open; give each its own", str(path)
+                ) from None
+            self.records = Records(self._append)
+            content = self._path.read_bytes()
+            _, self._size = _scan(self._path, content, self.records)
+            if self._size < len(content):
+                os.ftruncate(self._file, self._size)
+            os.fsync(self._file)
+            if new:
+                self._sync_folder()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _append(self, event: Event) -> None:
+        line = encoded(event)
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                raise OSError(f"{self._path}: only {written} of {len(line)} bytes of an event could be written")
+            os.fsync(self._file)
+        except OSError:
+            # What did not happen must not be read as if it had, nor stand before what happens next.
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Close the file. Records can still be looked at."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

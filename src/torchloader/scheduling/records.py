@@ -1,0 +1,144 @@
+"""What is known of all applications, and how events change it.
+
+Nothing changes but by an event, which is written before it takes effect. To apply the same events again gives the same
+records: that is how a restarted master carries on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from torchloader.prediction.curve import Curve
+from torchloader.scheduling.application import Application, Spec
+from torchloader.scheduling.states import TRANSITIONS, State
+
+__all__ = ["Event", "Records", "applied"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to an application.
+
+    Args:
+        sequence: its place among all events, from 1.
+        time: when, in seconds.
+        application: the name.
+        before, after: the states; None before the first, and the same twice where only what is known of it changed.
+        reason: why, for people.
+        details: what changed with it: `spec` (first event only), `curve`, `workers`, `placement`, `progress`, `held`,
+            `cost`, as in `Application`.
+    """
+
+    sequence: int
+    time: float
+    application: str
+    before: State | None
+    after: State
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What an event can change, as it is checked when it comes from a file."""
+
+    spec: Spec | None = None
+    curve: Curve | None = None
+    workers: int | None = None
+    placement: dict[str, tuple[int, ...]] | None = None
+    progress: float | None = None
+    held: bool | None = None
+    cost: float | None = None
+
+
+def applied(record: Application | None, event: Event) -> Application:
+    """The record of an application after an event. Equal records and events give equal results.
+
+    Raises ValueError for an event that cannot follow: another state before, a transition that there is not, an
+    application that is there already or is not yet, a detail that is unknown or of the wrong kind.
+    """
+    name = event.application
+    try:
+        details = msgspec.convert(dict(event.details), _Details)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"event {event.sequence} of {name!r}: {error}") from None
+    if record is None:
+        if event.before is not None or event.after is not State.QUEUED or details.spec is None:
+            raise ValueError(f"event {event.sequence} of {name!r}: the first event of an application submits it")
+        if details.spec.name != name:
+            raise ValueError(f"event {event.sequence} of {name!r}: it submits {details.spec.name!r}")
+        record = Application(details.spec, since=event.time)
+    else:
+        if details.spec is not None:
+            raise ValueError(f"event {event.sequence}: there is an application {name!r} already")
+        if event.before is not record.state:
+            raise ValueError(f"event {event.sequence} of {name!r}: it is {record.state}, not {event.before}")
+        if event.after is not record.state and event.after not in TRANSITIONS[record.state]:
+            allowed = ", ".join(sorted(TRANSITIONS[record.state])) or "nothing any more"
+            raise ValueError(f"event {event.sequence} of {name!r}: from {record.state} to {allowed}, not {event.after}")
+    changes: dict[str, Any] = {
+        key: value
+        for key in ("curve", "workers", "placement", "progress", "held", "cost")
+        if (value := getattr(details, key)) is not None
+    }
+    if event.after is not record.state:
+        changes |= {"state": event.after, "since": event.time}
+    if record.holds and changes.get("workers", record.workers) != record.workers:
+        changes["moved"] = event.time
+    after = replace(record, **changes)
+    return after if after.holds else replace(after, workers=0, placement={})
+
+
+class Records(Mapping[str, Application]):
+    """Applications by name, in the order in which they were submitted.
+
+    Args:
+        write: is given every event before it takes effect; what it raises keeps the event from happening.
+    """
+
+    def __init__(self, write: Callable[[Event], object] = lambda event: None) -> None:
+        self._write = write
+        self._applications: dict[str, Application] = {}
+        self._sequence = 0
+
+    def __getitem__(self, name: str) -> Application:
+        return self._applications[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._applications)
+
+    def __len__(self) -> int:
+        return len(self._applications)
+
+    def again(self, event: Event) -> None:
+        """Apply an event that has been written already. Raises ValueError for one that is not the next."""
+        if event.sequence != self._sequence + 1:
+            raise ValueError(f"event {event.sequence} follows event {self._sequence}")
+        self._applications[event.application] = applied(self._applications.get(event.application), event)
+        self._sequence = event.sequence
+
+    def submit(self, spec: Spec, now: float, reason: str = "submitted", curve: Curve | None = None) -> Event:
+        """A new application. Raises ValueError where there is one of that name."""
+        return self._happen(spec.name, None, State.QUEUED, now, reason, {"spec": spec, "curve": curve})
+
+    def change(self, name: str, after: State, now: float, reason: str, **details: object) -> Event:
+        """An application comes to another state, or where it is the same more is known of it; see `Event`.
+
+        Raises KeyError for an application that there is not, ValueError where it cannot come to that state.
+        """
+        return self._happen(name, self._applications[name].state, after, now, reason, details)
+
+    def _happen(
+        self, name: str, before: State | None, after: State, now: float, reason: str, details: Mapping[str, object]
+    ) -> Event:
+        # As it will be read, so that there is no difference between what happened and what is replayed.
+        plain = msgspec.json.decode(msgspec.json.encode({k: v for k, v in details.items() if v is not None}))
+        event = Event(self._sequence + 1, now, name, before, after, reason, plain)
+        record = applied(self._applications.get(name), event)
+        self._write(event)
+        self._applications[name] = record
+        self._sequence = event.sequence
+        return event

@@ -1,0 +1,208 @@
+"""What to do with applications when something happens. Equal circumstances give equal answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torchloader.allocation.objectives import PROPORTIONAL, Objective
+from torchloader.allocation.policies import Best
+from torchloader.allocation.problem import Allocation, Demand, Policy
+from torchloader.prediction.curve import Curve
+from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Requeue, Resize, Resume
+from torchloader.scheduling.application import Application, Placement
+from torchloader.scheduling.placement import Devices, shared
+from torchloader.scheduling.states import State
+from torchloader.scheduling.worth import Worth
+
+__all__ = ["Scheduler"]
+
+_REALLOCATES = {
+    Mode.NEVER: frozenset[Cause](),
+    Mode.ARRIVALS: frozenset({Cause.ARRIVAL, Cause.LOST}),
+    Mode.ARRIVALS_AND_DEPARTURES: frozenset(Cause),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """Decides which applications start, and with how many workers each goes on.
+
+    Applications that run keep their devices, and at least their minimum of workers. Those that wait start, in the order
+    of arrival, when their devices and a minimum of workers per device are there; one that has to wait does not keep
+    those behind it from starting. Workers of running applications are changed where what that gains until the next
+    expected event is worth more than what it costs.
+
+    Args:
+        policy: shares cores.
+        mode: when workers of running applications are reallocated at all.
+        cost: seconds of training that a change of workers costs an application, where its own record says nothing.
+        interval: seconds for which an application is left alone after a change.
+        horizon: seconds until something happens that changes the allocation anyway, at most.
+        weigh: whether a change has to be worth its cost. The published scheduler made every change.
+        in_order: whether one that has to wait keeps those behind it waiting.
+    """
+
+    policy: Policy
+    mode: Mode = Mode.ARRIVALS_AND_DEPARTURES
+    cost: float = 0.0
+    interval: float = 0.0
+    horizon: float = 600.0
+    weigh: bool = True
+    in_order: bool = False
+
+    def decide(
+        self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
+    ) -> list[Action]:
+        """What to do now, in this order: what frees cores comes before what takes them.
+
+        Args:
+            now: seconds, on the clock of the records.
+            applications: all of them; those that have ended are passed over.
+            nodes: those that there are, with their cores and devices.
+            cause: what happened.
+        """
+        lost = [
+            name for name, each in applications.items() if each.holds and any(n not in nodes for n in each.placement)
+        ]
+        holding = [each for name, each in applications.items() if each.holds and name not in lost]
+        waiting = [each for name, each in applications.items() if each.waits or name in lost]
+        running, paused, devices = self._stay(now, holding, nodes, cause)
+        started = self._start(waiting, devices)
+        actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
+        actions += [Pause(name, cause.value) for name in paused]
+        return actions + self._allocate(now, running, started, nodes, cause)
+
+    def next_time(self, now: float, applications: Mapping[str, Application]) -> float | None:
+        """When to ask again with `Cause.DUE`: when one that was moved lately can be moved again; None for never."""
+        ends = [
+            each.moved + self.interval
+            for each in applications.values()
+            if each.state is State.RUNNING and each.moved is not None and each.moved + self.interval > now
+        ]
+        return min(ends) if ends and self.mode is not Mode.NEVER else None
+
+    def _movable(self, now: float, application: Application, cause: Cause) -> bool:
+        rested = application.moved is None or now - application.moved >= self.interval
+        return application.state is State.RUNNING and rested and cause in _REALLOCATES[self.mode]
+
+    def _stay(
+        self, now: float, holding: list[Application], nodes: Mapping[str, Node], cause: Cause
+    ) -> tuple[dict[str, _Running], list[str], Devices]:
+        """Those that go on, those for which there are no cores any more, and what they leave."""
+        running, paused, devices = {}, [], Devices(nodes)
+        for each in sorted(holding, key=lambda each: (each.state is State.RUNNING, each.spec.arrival, each.spec.name)):
+            movable = self._movable(now, each, cause)
+            least = each.spec.minimum if movable else each.workers
+            if each.state is State.RUNNING and not devices.fits(each.placement, least):
+                if not devices.fits(each.placement, each.spec.minimum):
+                    paused.append(each.spec.name)
+                    continue
+                movable, least = True, each.spec.minimum
+            devices.take(each, each.placement, least)
+            running[each.spec.name] = _Running(each, each.placement, movable)
+        return running, paused, devices
+
+    def _start(self, waiting: list[Application], devices: Devices) -> dict[str, _Running]:
+        started = {}
+        for each in sorted(waiting, key=lambda each: (each.spec.arrival, each.spec.name)):
+            placement = devices.find(each)
+            if placement is not None:
+                devices.take(each, placement, each.spec.minimum)
+                started[each.spec.name] = _Running(each, placement, True)
+            elif self.in_order:
+                break
+        return started
+
+    def _allocate(
+        self,
+        now: float,
+        running: dict[str, _Running],
+        started: dict[str, _Running],
+        nodes: Mapping[str, Node],
+        cause: Cause,
+    ) -> list[Action]:
+        everybody = running | started
+        if not everybody:
+            return []
+        curves = shared({name: (each.application.expected, each.placement) for name, each in everybody.items()})
+        demands = [each.demand(place, curves[name]) for place, (name, each) in enumerate(everybody.items())]
+        cores = {name: node.cores for name, node in nodes.items()}
+        before = {name: each.application.workers for name, each in running.items()}
+        target = self._target(demands, cores, everybody, before, now)
+        resized = [
+            Resize(name, before[name], target[name], cause.value)
+            for name in running
+            if target[name] not in (0, before[name]) and running[name].movable
+        ]
+        stopped = [Pause(name, cause.value) for name in running if target[name] == 0 and running[name].movable]
+        resized.sort(key=lambda each: (each.workers > each.before, each.name))
+        begun = [each for name, each in started.items() if target[name] > 0]
+        return [*stopped, *resized, *(each.begin(target[each.application.spec.name], cause) for each in begun)]
+
+    def _target(
+        self,
+        demands: list[Demand],
+        cores: Mapping[str, int],
+        everybody: Mapping[str, _Running],
+        before: Allocation,
+        now: float,
+    ) -> Allocation:
+        pinned = [replace(demand, minimum=before[demand.name], maximum=before[demand.name])
+                  if demand.name in before else demand for demand in demands]  # fmt: skip
+        free = [pin if not everybody[pin.name].movable else demand for pin, demand in zip(pinned, demands, strict=True)]
+        wanted = self.policy(free, cores)
+        if not self.weigh or not before or not any(everybody[name].movable for name in before):
+            return wanted
+        costs = {
+            name: self.cost if each.application.cost is None else each.application.cost
+            for name, each in everybody.items()
+        }
+        worth = Worth(self._objective, demands, before, costs, self._until(demands, before))
+        wanted = worth.without_idle_moves(wanted, cores)
+        kept = self.policy(pinned, cores)
+        if any(kept[name] == 0 < wanted[name] for name in everybody):
+            return wanted  # somebody can only begin if others move
+        kept |= before
+        return wanted if worth.of(wanted) > worth.of(kept) + 1e-9 else kept
+
+    @property
+    def _objective(self) -> Objective:
+        return self.policy.objective if isinstance(self.policy, Best) else PROPORTIONAL
+
+    def _until(self, demands: list[Demand], before: Allocation) -> float:
+        """Seconds until one of those that run is expected to end, at most the horizon."""
+        ends = [
+            demand.remaining / (demand.size * demand.curve.throughput(before[demand.name]))
+            for demand in demands
+            if before.get(demand.name, 0) > 0 and demand.remaining is not None
+        ]
+        return max(1.0, min([self.horizon, *ends]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An application that runs or is about to."""
+
+    application: Application
+    placement: Placement
+    movable: bool
+
+    def demand(self, place: int, curve: Curve) -> Demand:
+        """What it wants. Those that run already come first, so that nobody who begins takes their minimum."""
+        spec = self.application.spec
+        return Demand(
+            spec.name,
+            {node: len(devices) for node, devices in self.placement.items()},
+            curve,
+            spec.weight,
+            spec.minimum,
+            spec.maximum,
+            spec.requested,
+            float(place),
+            self.application.left,
+        )
+
+    def begin(self, workers: int, cause: Cause) -> Action:
+        kind = Resume if self.application.state is State.PAUSED else Launch
+        return kind(self.application.spec.name, dict(self.placement), workers, cause.value)

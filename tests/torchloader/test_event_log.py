@@ -1,0 +1,169 @@
+"""The event log: what happened is written before it counts, and read again gives the same records."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchloader.prediction.curve import Curve
+from torchloader.scheduling.application import Spec
+from torchloader.scheduling.log import EventLog, LogError, encoded, read, replay
+from torchloader.scheduling.records import Records
+from torchloader.scheduling.states import TRANSITIONS, State
+
+SPEC = Spec("a", "resnet", {"node0": (0, 1)}, 64, 100, settings={"output_folder": "out"})
+
+
+def test_events_are_lines_of_json(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events.jsonl") as log:
+        log.records.submit(SPEC, now=1.5)
+        log.records.change("a", State.STARTING, 2.0, "arrival", workers=3, placement={"node0": (0, 1)})
+    first, second = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert first["details"]["spec"]["settings"] == {"output_folder": "out"}
+    assert second == {
+        "sequence": 2,
+        "time": 2.0,
+        "application": "a",
+        "from": "queued",
+        "to": "starting",
+        "reason": "arrival",
+        "details": {"workers": 3, "placement": {"node0": [0, 1]}},
+    }
+
+
+def test_a_log_that_is_opened_again_goes_on(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events") as log:
+        log.records.submit(SPEC, now=0)
+    with EventLog(tmp_path / "events") as log:
+        log.records.change("a", State.STARTING, 1, "arrival")
+        assert [event.sequence for event in read(tmp_path / "events")] == [1, 2]
+        assert dict(replay(tmp_path / "events")) == dict(log.records)
+
+
+steps = st.tuples(
+    st.integers(0, 9),
+    st.integers(0, 20),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "curve": st.builds(Curve, st.floats(0.1, 1e4), st.floats(1e-4, 10), st.floats(0, 1)),
+            "workers": st.integers(0, 64),
+            "placement": st.dictionaries(st.sampled_from("xyz"), st.lists(st.integers(0, 7)).map(tuple)),
+            "progress": st.floats(0, 1e6),
+            "held": st.booleans(),
+            "cost": st.floats(0, 100),
+        },
+    ),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_the_replayed_records_are_the_live_ones(done: list[tuple[int, int, dict[str, object]]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, EventLog(Path(folder) / "events") as log:
+        for time, (which, choice, details) in enumerate(done):
+            name = f"job{which}"
+            if name not in log.records:
+                log.records.submit(Spec(name, "vgg", which + 1, 8, 10), time, curve=details.get("curve"))  # type: ignore[arg-type]
+                continue
+            state = log.records[name].state
+            ways = [*sorted(TRANSITIONS[state]), state]
+            log.records.change(name, ways[choice % len(ways)], time, "as it goes", **details)
+        again = replay(Path(folder) / "events")
+        assert dict(again) == dict(log.records)
+        assert list(again) == list(log.records)
+
+
+def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "events"
+    with EventLog(path) as log:
+        log.records.submit(SPEC, now=0)
+        whole = path.read_bytes()
+        log.records.change("a", State.CANCELLED, 1, "asked for")
+    path.write_bytes(path.read_bytes()[:-7])
+    with caplog.at_level(logging.WARNING, "torchloader"), EventLog(path) as log:
+        assert log.records["a"].state is State.QUEUED
+        assert path.read_bytes() == whole
+        log.records.change("a", State.STARTING, 2, "arrival")
+    assert "the last line is torn" in caplog.text
+    assert replay(path)["a"].state is State.STARTING
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sequence": 3}, "event 3 follows event 1"),
+        ({"from": "running"}, "it is queued, not running"),
+        ({"to": "finished"}, "from queued to .*starting, not finished"),
+        ({"application": "b"}, "the first event of an application submits it"),
+        ({"details": {"x": 1}}, "unknown field `x`"),
+        ({"to": "lost"}, "lost"),
+        ({"time": None}, "float"),
+    ],
+)
+def test_a_line_that_cannot_be_next_is_named(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    path = tmp_path / "events"
+    with EventLog(path) as log:
+        log.records.submit(SPEC, now=0)
+    fine = {
+        "sequence": 2,
+        "time": 1,
+        "application": "a",
+        "from": "queued",
+        "to": "starting",
+        "reason": "",
+        "details": {},
+    }
+    path.write_text(path.read_text() + json.dumps(fine | change) + "\n")
+    with pytest.raises(LogError, match=rf"events, line 2: .*{says}"):
+        replay(path)
+
+
+def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
+    (tmp_path / "events").write_text("nonsense\n")
+    with pytest.raises(LogError, match=r"events, line 1: .*malformed"), EventLog(tmp_path / "events"):
+        pass
+
+
+def test_two_masters_cannot_write_the_same_log(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events"), pytest.raises(BlockingIOError, match="another master"):
+        EventLog(tmp_path / "events")
+
+
+def test_what_cannot_be_written_does_not_happen() -> None:
+    def full(event: object) -> None:
+        raise OSError("disk full")
+
+    records = Records(full)
+    with pytest.raises(OSError, match="disk full"):
+        records.submit(SPEC, now=0)
+    assert dict(records) == {}
+
+
+def test_a_state_cannot_be_left_for_any_other() -> None:
+    records = Records()
+    records.submit(SPEC, now=0)
+    with pytest.raises(ValueError, match="from queued to cancelled, failed, starting, not running"):
+        records.change("a", State.RUNNING, 1, "wished for")
+    with pytest.raises(ValueError, match="is an application 'a' already"):
+        records.submit(SPEC, now=1)
+
+
+def test_who_ends_gives_devices_and_cores_back() -> None:
+    records = Records()
+    records.submit(SPEC, now=0)
+    records.change("a", State.STARTING, 1, "arrival", workers=2, placement={"node0": (0, 1)})
+    records.change("a", State.RUNNING, 1, "it trains")
+    records.change("a", State.RESIZING, 5, "arrival", workers=4)
+    assert (records["a"].workers, records["a"].moved) == (4, 5)
+    records.change("a", State.FINISHED, 9, "done", progress=100.0)
+    assert (records["a"].workers, records["a"].placement, records["a"].progress) == (0, {}, 100)
+
+
+def test_the_line_of_an_event_ends_it() -> None:
+    assert encoded(Records().submit(SPEC, now=0)).endswith(b"}\n")
