@@ -79,7 +79,7 @@ def helios(path: Path) -> Iterator[_Entry]:
 
 
 _HOURS = 3600.0
-# What the jobs of Pollux's workloads take on one device, by the classes that its authors sort them into (OSDI '21): small
+# What jobs of Pollux's workloads take on one device, by the classes that its authors sort them into (OSDI '21): small
 # below an hour, medium to ten, large to a hundred, and more.
 _POLLUX = {
     "cifar10": (Kind("cifar10", 2400, 0.001, 128), 0.5 * _HOURS),
