@@ -1,1 +1,18 @@
 """More training from the same cores: data-loading workers move to the jobs that wait for data."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchloader.loader import ElasticDataLoader as ElasticDataLoader
+    from torchloader.loader import LoadingError as LoadingError
+
+__all__ = ["ElasticDataLoader", "LoadingError"]
+
+
+def __getattr__(name: str) -> Any:
+    # The scheduler's commands start without what a loader needs.
+    if name in __all__:
+        from torchloader import loader
+
+        return getattr(loader, name)
+    raise AttributeError(f"module 'torchloader' has no attribute {name!r}")

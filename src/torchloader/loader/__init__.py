@@ -1,1 +1,6 @@
 """A data loader whose workers come and go while it is used, without a change of what it gives."""
+
+from torchloader.loader.crew import LoadingError
+from torchloader.loader.loader import Counters, ElasticDataLoader
+
+__all__ = ["Counters", "ElasticDataLoader", "LoadingError"]

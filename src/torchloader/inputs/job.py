@@ -1,0 +1,88 @@
+"""A training job as its submitter describes it, however that was written down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["NAME", "Devices", "Job"]
+
+# Names of jobs become parts of file names.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices that a job trains on: certain ones by node, or a number of any.
+
+    Args:
+        by_node: device indices, one tuple for each node.
+        nodes: names of these nodes, in the same order; empty where any nodes will do.
+        anywhere: how many devices, where it does not matter which; then `by_node` is empty.
+    """
+
+    by_node: tuple[tuple[int, ...], ...] = ()
+    nodes: tuple[str, ...] = ()
+    anywhere: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many on all nodes."""
+        return self.anywhere or sum(len(indices) for indices in self.by_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training job.
+
+    Args:
+        name: unlike that of any other job of its workload.
+        arch, depth: the network to train, or
+        script, arguments: the program that trains.
+        dataset: what it trains on, in the words of `torchloader.training.train`; empty for synthetic images.
+        batch, workers: samples per iteration and loading workers, over all devices of all nodes.
+        output_folder: where traces and checkpoints go.
+        master, port: where its ranks meet; found by the application master where they are not given.
+        arrival: seconds after the workload's start at which it is submitted.
+        devices: what it trains on.
+        start_iter, start_epoch, end_iter, end_epoch: the first epoch begins at iteration `start_iter`; every epoch
+            ends before iteration `end_iter`, and `end_epoch` is the last. An `end_iter` of 0 is the end of the data.
+        weight: what its progress is worth beside that of others.
+        minimum, maximum: loading workers per device that it can do with; no upper bound by default.
+        environment: variables of its processes.
+    """
+
+    name: str
+    batch: int
+    workers: int
+    output_folder: str
+    devices: Devices
+    arch: str = ""
+    depth: int = 0
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+    dataset: str = ""
+    master: str = ""
+    port: int = 0
+    arrival: float = 0.0
+    start_iter: int = 0
+    start_epoch: int = 1
+    end_iter: int = 0
+    end_epoch: int = 1
+    weight: float = 1.0
+    minimum: int = 1
+    maximum: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def requested(self) -> int:
+        """Loading workers per device that it asks for."""
+        return self.workers // self.devices.count
+
+    @property
+    def iterations(self) -> int | None:
+        """Iterations from its start to its end; None where the data decides."""
+        if not self.end_iter:
+            return None
+        return (self.end_epoch - self.start_epoch + 1) * self.end_iter - self.start_iter

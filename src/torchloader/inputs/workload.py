@@ -1,0 +1,184 @@
+"""The workload file: one job a row, read by the names of its columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchloader.inputs.cells import parse_devices, split
+from torchloader.inputs.job import Devices, Job
+from torchloader.inputs.mistakes import Mistake, Workload
+from torchloader.prediction.architectures import DEPTHS, known
+
+__all__ = ["COLUMNS", "read_workload"]
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        expected = f"a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(expected) from None
+        if number < least or (most is not None and number > most):
+            raise ValueError(expected)
+        return number
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError("seconds, at least 0")
+    return number
+
+
+def _text(what: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not text:
+            raise ValueError(what)
+        return text
+
+    return read
+
+
+COLUMNS: dict[str, Callable[[str], Any]] = {
+    "arch": _text(f"one of {', '.join(DEPTHS)}"),
+    "depth": _whole(1),
+    "batch": _whole(1),
+    "workers": _whole(1),
+    "output_folder": _text("a folder"),
+    "master": _text("a host name or address"),
+    "port": _whole(1, 65535),
+    "arrival_time": _seconds,
+    "cuda_device": parse_devices,
+    "start_iter": _whole(0),
+    "start_epoch": _whole(0),
+    "end_iter": _whole(1),
+    "end_epoch": _whole(0),
+    "node_size": _whole(1),
+}
+
+
+@dataclass
+class _Row:
+    """A row under way: its cells by column, what they say, and what is wrong with them."""
+
+    file: str
+    number: int
+    cells: dict[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def wrong(self, column: str, expected: str) -> None:
+        self.mistakes.append(Mistake(self.file, self.number, column, repr(self.cells[column]), expected))
+
+    def has(self, *columns: str) -> bool:
+        return all(column in self.values for column in columns)
+
+    def read(self) -> None:
+        for column, reader in COLUMNS.items():
+            try:
+                self.values[column] = reader(self.cells[column])
+            except ValueError as expected:
+                self.wrong(column, str(expected))
+        self._check_network()
+        self._check_devices()
+        self._check_span()
+
+    def _check_network(self) -> None:
+        arch = self.values.get("arch", "")
+        if arch and arch not in DEPTHS:
+            self.wrong("arch", f"one of {', '.join(DEPTHS)}")
+        elif arch and self.has("depth") and not known(arch, self.values["depth"]):
+            self.wrong("depth", f"a depth of {arch}: {', '.join(map(str, DEPTHS[arch]))}")
+
+    def _check_devices(self) -> None:
+        devices: Devices | None = self.values.get("cuda_device")
+        if devices is None:
+            return
+        if self.has("node_size") and len(devices.by_node) != self.values["node_size"]:
+            nodes = self.values["node_size"]
+            self.wrong("cuda_device", f"devices of {nodes} node{'s' if nodes > 1 else ''}, as node_size says")
+        if self.has("batch") and self.values["batch"] % devices.count:
+            self.wrong("batch", f"a multiple of its {devices.count} devices")
+        if self.has("workers") and self.values["workers"] < devices.count:
+            self.wrong("workers", f"at least one for each of its {devices.count} devices")
+
+    def _check_span(self) -> None:
+        if self.has("start_iter", "end_iter") and self.values["start_iter"] >= self.values["end_iter"]:
+            self.wrong("start_iter", f"an iteration before end_iter, which is {self.values['end_iter']}")
+        if self.has("start_epoch", "end_epoch") and self.values["start_epoch"] > self.values["end_epoch"]:
+            self.wrong("start_epoch", f"an epoch not after end_epoch, which is {self.values['end_epoch']}")
+
+    def job(self, name: str) -> Job:
+        values = dict(self.values)
+        del values["node_size"]
+        return Job(name=name, devices=values.pop("cuda_device"), arrival=values.pop("arrival_time"), **values)
+
+
+def read_workload(path: str | Path) -> Workload:
+    """The jobs of a workload file.
+
+    Its columns may stand in any order, and others beside them mean nothing. A job is named for its network and its
+    place among the rows, such as resnet10-1. Everything wrong in the file is in `errors`, and the good rows are in
+    `jobs` nevertheless. Raises OSError where the file cannot be read.
+    """
+    file = str(path)
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        return Workload((), (Mistake(file, None, "", f"bytes that are no text at {error.start}", "UTF-8"),))
+    written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not written:
+        return Workload((), (Mistake(file, None, "", "nothing", f"a row of column names: {', '.join(COLUMNS)}"),))
+    header, mistakes = _header(file, *written[0])
+    if mistakes:
+        return Workload((), tuple(mistakes))
+    jobs = []
+    ports: dict[tuple[str, int], int] = {}
+    for place, (number, line) in enumerate(written[1:], 1):
+        row = _row(file, number, header, line)
+        if isinstance(row, Mistake):
+            mistakes.append(row)
+            continue
+        row.read()
+        if row.has("master", "port"):
+            first = ports.setdefault((row.values["master"], row.values["port"]), number)
+            if first != number:
+                row.wrong("port", f"one that no other job has on {row.values['master']}; row {first} has it")
+        mistakes += row.mistakes
+        if not row.mistakes:
+            jobs.append(row.job(f"{row.values['arch']}{row.values['depth']}-{place}"))
+    return Workload(tuple(jobs), tuple(mistakes))
+
+
+def _header(file: str, number: int, line: str) -> tuple[list[str], list[Mistake]]:
+    try:
+        names = [name.lower() for name in split(line)]
+    except ValueError as expected:
+        return [], [Mistake(file, number, "", repr(line), str(expected))]
+    missing = [column for column in COLUMNS if column not in names]
+    if missing:
+        return names, [Mistake(file, None, "", f"no column {', '.join(missing)}", f"columns {', '.join(COLUMNS)}")]
+    repeated = sorted({column for column in COLUMNS if names.count(column) > 1})
+    if repeated:
+        return names, [Mistake(file, number, ", ".join(repeated), "the column more than once", "every column once")]
+    return names, []
+
+
+def _row(file: str, number: int, header: Sequence[str], line: str) -> _Row | Mistake:
+    try:
+        cells = split(line)
+    except ValueError as expected:
+        return Mistake(file, number, "", repr(line), str(expected))
+    if len(cells) != len(header):
+        return Mistake(file, number, "", f"{len(cells)} cells", f"{len(header)}, one for each column")
+    return _Row(file, number, dict(zip(header, cells, strict=True)))

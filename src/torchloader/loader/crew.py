@@ -1,0 +1,323 @@
+"""The workers of a loader: how many there are, what they make, and who takes over when one is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.event import Event
+from dragon.native.machine import current
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+from dragon.native.value import Value
+from torchloader.loader.assignments import Assignments, Key
+from torchloader.loader.making import Maker
+from torchloader.loader.order import Indices
+from torchloader.loader.randomness import Kept
+from torchloader.loader.worker import Made, Ready, Task, work
+
+__all__ = ["Crew", "LoadingError"]
+
+_LOOK_AFTER_WORKERS = 0.01  # seconds without a batch
+_SLOW = 1.0  # seconds between two looks while batches come
+_FAILED_STARTS = 3
+
+
+class LoadingError(RuntimeError):
+    """Batches cannot be made: workers end at their start, or over one batch again and again."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    number: int
+    slot: int
+    tasks: Queue
+    leave: Event
+    process: Process | None = None
+    ready: bool = False
+    leaving: bool = False
+
+
+@dataclass
+class Tally:
+    """What the workers have done so far: batches, and seconds of their time."""
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    latest: float = 0.0
+    died: int = 0
+
+
+class Crew:
+    """Workers on this node. Any thread may resize(); one iteration's batches are taken by one thread at a time."""
+
+    def __init__(
+        self, maker: Maker, initialise: Callable[[int], None] | None, prefetch: int, size: int, timeout: float
+    ) -> None:
+        self._shipment = (maker, initialise)
+        self._prefetch = prefetch
+        self._timeout = timeout or None
+        self._lock = threading.RLock()
+        self._assignments: Assignments[Task] = Assignments(prefetch)
+        self._workers: dict[int, _Worker] = {}
+        self._born = 0
+        self._iterations = 0
+        self._live: set[int] = set()
+        self._made: dict[Key, Made] = {}
+        self._failed_starts = 0
+        self._trouble: BaseException | None = None
+        self._starts: SimpleQueue[_Worker | None] = SimpleQueue()
+        self._starter: threading.Thread | None = None
+        self._results: Queue | None = None
+        self._floor: Any = None
+        self._looked = time.monotonic()
+        self._closed = False
+        self.tally = Tally()
+        self.size = size
+
+    # ---- how many there are
+
+    def resize(self, size: int) -> None:
+        """Have so many workers. Does not wait: new ones begin when they are ready, others finish the batch in hand."""
+        with self._lock:
+            self.size = size
+            self._reconcile()
+            self._hand_out()
+
+    def open(self) -> int:
+        """An iteration begins; its number."""
+        with self._lock:
+            if self._closed:
+                raise ValueError("the loader is closed")
+            self._iterations += 1
+            self._live.add(self._iterations)
+            self._reconcile()
+            return self._iterations
+
+    def finish(self, iteration: int) -> None:
+        """An iteration is over, or nobody goes on with it."""
+        with self._lock:
+            self._live.discard(iteration)
+            self._assignments.drop(iteration)
+            for key in [key for key in self._made if key[0] == iteration]:
+                del self._made[key]
+            if self._floor is not None:
+                self._floor.value = min(self._live, default=self._iterations + 1)
+
+    @property
+    def ready(self) -> int:
+        """Workers that take batches now."""
+        return self._assignments.workers
+
+    @property
+    def window(self) -> int:
+        """Batches that may be asked for before the first of them is taken."""
+        return self._prefetch * max(1, self._assignments.workers)
+
+    @property
+    def depth(self) -> int:
+        """Batches that are made and not taken."""
+        waiting = 0 if self._results is None else self._results.size()
+        return len(self._made) + waiting
+
+    # ---- batches
+
+    def want(self, iteration: int, number: int, epoch: int, indices: Indices) -> None:
+        """Have a batch made."""
+        with self._lock:
+            self._assignments.want((iteration, number), Task(iteration, number, epoch, indices))
+            self._hand_out()
+
+    def take(self, iteration: int, number: int, alone: bool) -> tuple[Made, float]:
+        """A batch that is wanted, once it is made, and the seconds in which it was not. Without workers it is made
+        here; with `alone` also where they are still starting. Raises LoadingError, and TimeoutError after the loader's
+        time."""
+        self._receive(0)
+        made = self._made.pop((iteration, number), None)
+        if made is not None:
+            return made, 0.0
+        since = time.perf_counter()
+        made = self._await((iteration, number), alone, since)
+        return made, time.perf_counter() - since
+
+    def _await(self, key: Key, alone: bool, since: float) -> Made:
+        while True:
+            self._receive(0)
+            if key in self._made:
+                return self._made.pop(key)
+            if not self.ready and (alone or not self.size):
+                task = self._assignments.task(key)
+                if task is not None:
+                    return self._make_here(key, task)
+            if not self._receive(_LOOK_AFTER_WORKERS):
+                self._look_after_workers()
+            if self._trouble is not None:
+                raise self._trouble
+            if self._timeout is not None and time.perf_counter() - since > self._timeout:
+                raise TimeoutError(f"no batch in {self._timeout} s from {self.ready} loading workers")
+
+    def _make_here(self, key: Key, task: Task) -> Made:
+        with self._lock:
+            self._assignments.made(-1, key)
+        start = time.perf_counter()
+        try:
+            with Kept():
+                batch, error = self._shipment[0](task.epoch, task.indices), None
+        except Exception as raised:
+            batch, error = None, raised
+        made = Made(-1, *key, time.perf_counter() - start, batch, error)
+        self._count(made, task)
+        return made
+
+    def _receive(self, timeout: float) -> bool:
+        """Take in what workers have sent; whether there was anything."""
+        if self._results is None:
+            if timeout:
+                time.sleep(timeout)
+            return False
+        try:
+            message = self._results.get(timeout=timeout) if timeout else self._results.get_nowait()
+        except Empty:
+            return False
+        while True:
+            with self._lock:
+                if isinstance(message, Ready):
+                    self._begins(message)
+                else:
+                    self._is_made(message)
+            try:
+                message = self._results.get_nowait()
+            except Empty:
+                break
+        if time.monotonic() - self._looked > _SLOW:
+            self._look_after_workers()
+        return True
+
+    def _begins(self, message: Ready) -> None:
+        worker = self._workers.get(message.worker)
+        if message.error is not None:
+            self._trouble = message.error
+        elif worker is not None and not worker.leaving:
+            worker.ready, self._failed_starts = True, 0
+            self._assignments.join(worker.number)
+            self._hand_out()
+
+    def _is_made(self, made: Made) -> None:
+        key = (made.iteration, made.number)
+        task = self._assignments.task(key)
+        if self._assignments.made(made.worker, key) and task is not None:
+            self._made[key] = made
+            self._count(made, task)
+        self._hand_out()
+
+    def _count(self, made: Made, task: Task) -> None:
+        samples = len(task.indices) if isinstance(task.indices, list) else 1
+        self.tally.batches += 1
+        self.tally.samples += samples
+        self.tally.seconds += made.seconds
+        self.tally.latest = made.seconds / max(1, samples)
+
+    def _hand_out(self) -> None:
+        for number, _, task in self._assignments.hand_out():
+            self._workers[number].tasks.put(task)
+
+    # ---- workers
+
+    def _reconcile(self) -> None:
+        if self._results is None:
+            if not self.size or not self._live:
+                return  # none is started before it is needed
+            self._results, self._floor = Queue(0), Value("Q", 0)
+        staying = [worker for worker in self._workers.values() if not worker.leaving]
+        for worker in sorted(staying, key=lambda each: -each.number)[: max(0, len(staying) - self.size)]:
+            worker.leaving = True
+            self._assignments.leave(worker.number)
+            worker.leave.set()
+            worker.tasks.put(None)
+        if self._closed:
+            return
+        taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
+        free = (slot for slot in range(self.size) if slot not in taken)
+        for slot in list(free)[: max(0, self.size - len(staying))]:
+            worker = _Worker(self._born, slot, Queue(0), Event())
+            self._workers[worker.number] = worker
+            self._born += 1
+            self._starts.put(worker)
+        if self._starter is None:
+            self._starter = threading.Thread(target=self._start_workers, name="loading workers", daemon=True)
+            self._starter.start()
+
+    def _start_workers(self) -> None:
+        """In a thread of its own, so that a trainer never waits for a start."""
+        assert self._results is not None
+        here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
+        while (worker := self._starts.get()) is not None:
+            if worker.leaving:
+                self._ended(worker, died=False)
+                continue
+            arguments = (
+                worker.number,
+                worker.slot,
+                self.size,
+                os.getpid(),
+                worker.tasks,
+                self._results,
+                worker.leave,
+                self._floor,
+            )
+            try:
+                worker.tasks.put(self._shipment)
+                process = Process(work, arguments, policy=here)
+                process.start()
+            except Exception as error:
+                self._trouble = error
+                return
+            worker.process = process
+
+    def _look_after_workers(self) -> None:
+        self._looked = time.monotonic()
+        with self._lock:
+            for worker in list(self._workers.values()):
+                process = worker.process
+                if process is not None and not process.is_alive:
+                    self._ended(worker, died=not worker.leaving)
+            self._reconcile()
+            self._hand_out()
+
+    def _ended(self, worker: _Worker, died: bool) -> None:
+        with self._lock:
+            del self._workers[worker.number]
+            key = self._assignments.gone(worker.number, died)
+            if not died or worker.process is None:
+                return
+            self.tally.died += 1
+            how = _told(worker.process.returncode)
+            task = None if key is None else self._assignments.task(key)
+            if task is not None:
+                self._trouble = LoadingError(
+                    f"three loading workers ended over one batch (the last with {how}), of the samples {task.indices}"
+                )
+            elif not worker.ready:
+                self._failed_starts += 1
+                if self._failed_starts >= _FAILED_STARTS:
+                    self._trouble = LoadingError(f"loading workers end at their start, with {how}")
+
+    def close(self) -> None:
+        """Have all workers leave."""
+        with self._lock:
+            self._closed = True
+            self.size = 0
+            self._reconcile()
+            self._starts.put(None)
+
+
+def _told(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"

@@ -1,0 +1,300 @@
+"""A DataLoader whose workers come and go while it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from torchloader.loader.crew import Crew
+from torchloader.loader.making import Maker
+from torchloader.loader.order import BatchSamplerOrder, Indices, Order, SampleOrder, SamplerOrder
+from torchloader.loader.tuner import Tuner
+
+__all__ = ["Counters", "ElasticDataLoader"]
+
+_PREFETCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a loader has done since it was made.
+
+    batches, samples: given to the trainer. waited: seconds in which it wanted one and none was ready. computed: the
+    seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a
+    worker's time that one took on average. depth: batches that lie ready now. workers: those that take batches now.
+    replaced: workers that died.
+    """
+
+    batches: int
+    samples: int
+    waited: float
+    computed: float
+    made: int
+    service: float
+    depth: int
+    workers: int
+    replaced: int
+
+
+class ElasticDataLoader:
+    """Batches of a map-style dataset, from as many worker processes as it is told to have at the time.
+
+    Takes what torch.utils.data.DataLoader takes, and more:
+
+    Args:
+        num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
+            trainer from waiting. `workers` is the same under the name that torchloader uses.
+        max_workers: how many "auto" may take; by default four for each core that this process may use.
+        seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's.
+        rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
+
+    The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
+    die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
+    Each iteration is the next epoch unless set_epoch() says otherwise. Workers stay from one epoch to the next.
+
+    Raises ValueError for arguments that do not go together, TypeError for an iterable-style dataset. While iterating:
+    what the dataset raised, with the worker's traceback as a note; LoadingError where workers cannot be kept alive;
+    TimeoutError after `timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int | Literal["auto"] = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = True,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int | Literal["auto"] | None = None,
+        max_workers: int | None = None,
+    ) -> None:
+        count = num_workers if workers is None else workers
+        _check(dataset, batch_size, bool(shuffle), sampler, batch_sampler, drop_last, timeout, prefetch_factor)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not one of {world_size}")
+        if world_size > 1 and (sampler is not None or batch_sampler is not None):
+            raise ValueError("a sampler shares the samples among ranks itself: give it without rank and world_size")
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
+        self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
+        self.prefetch_factor = _PREFETCH if prefetch_factor is None else prefetch_factor
+        self.seed = _seed(generator) if seed is None else seed
+        self.rank, self.world_size = rank, world_size
+        self._order: Order
+        if batch_sampler is not None:
+            self._order = BatchSamplerOrder(batch_sampler, self.seed)
+        elif sampler is not None:
+            self._order = SamplerOrder(sampler, self.seed, batch_size, drop_last)
+        else:
+            self._order = SampleOrder(len(dataset), bool(shuffle), self.seed, batch_size, drop_last, rank, world_size)
+        maker = Maker(dataset, collate_fn, batch_sampler is not None or batch_size is not None, self.seed)
+        at_first = 1 if count == "auto" else _checked_count(count)
+        self._crew = Crew(maker, worker_init_fn, self.prefetch_factor, at_first, timeout)
+        self._tuner = Tuner(max_workers or 4 * len(os.sched_getaffinity(0))) if count == "auto" else None
+        self._finalizer = weakref.finalize(self, self._crew.close)
+        self._next_epoch = 0
+        self._epoch, self._position = 0, 0
+        self._resumed = 0
+        self._batches = self._samples = 0
+        self._waited = self._computed = 0.0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._epoch, self._position, self._resumed = self._next_epoch, self._resumed, 0
+        self._next_epoch = self._epoch + 1
+        return _Iteration(self, self._epoch, self._position)
+
+    # ---- workers
+
+    @property
+    def workers(self) -> int:
+        """Loading workers that it is to have."""
+        return self._crew.size
+
+    @property
+    def num_workers(self) -> int:
+        """The same."""
+        return self._crew.size
+
+    def resize(self, workers: int) -> None:
+        """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
+        new workers take batches when they are ready; those that leave finish the batch in hand."""
+        self._tuner = None
+        self._crew.resize(_checked_count(workers))
+
+    @property
+    def counters(self) -> Counters:
+        """What it has done so far."""
+        tally = self._crew.tally
+        return Counters(
+            self._batches,
+            self._samples,
+            self._waited,
+            self._computed,
+            tally.samples,
+            tally.seconds / max(1, tally.samples),
+            self._crew.depth,
+            self._crew.ready,
+            tally.died,
+        )
+
+    def _note(self, samples: int, waited: float, computed: float) -> None:
+        self._batches += 1
+        self._samples += samples
+        self._waited += waited
+        self._computed += computed
+        if self._tuner is not None:
+            self._tuner.note(self._crew, waited, computed)
+
+    def close(self) -> None:
+        """Have the workers leave. The loader cannot be used any more."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # ---- where it stands
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is that of this epoch."""
+        self._next_epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the trainer stands: after the last batch that it got. It goes with any number of workers and, where
+        the global batch stays as large, of ranks."""
+        return {"version": 1, "seed": self.seed, "epoch": self._epoch, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """The next iteration goes on from there. Raises ValueError for a state of another seed, or none."""
+        if not isinstance(state, dict) or state.get("version") != 1:
+            raise ValueError("this is not the state of an ElasticDataLoader")
+        if state["seed"] != self.seed:
+            raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
+        self._epoch = self._next_epoch = state["epoch"]
+        self._position = self._resumed = state["position"]
+
+
+class _Iteration:
+    """One epoch, or what is left of it."""
+
+    def __init__(self, loader: ElasticDataLoader, epoch: int, position: int) -> None:
+        self._loader, self._epoch = loader, epoch
+        self._crew = loader._crew
+        self._source = loader._order.batches(epoch, position)
+        self._number = self._crew.open()
+        self._alone = self._crew.size == 0
+        self._asked = self._given = 0
+        self._ahead: dict[int, tuple[Indices, int]] = {}
+        self._over = False
+        self._before = time.perf_counter()
+        self._finalizer = weakref.finalize(self, self._crew.finish, self._number)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        loader, crew = self._loader, self._crew
+        self._ask()
+        if not self._ahead:
+            self._finalizer()
+            loader._epoch, loader._position = self._epoch + 1, 0
+            raise StopIteration
+        made, waited = crew.take(self._number, self._given, self._alone)
+        self._alone = self._alone and not crew.ready
+        indices, position = self._ahead.pop(self._given)
+        self._given += 1
+        self._ask()
+        if made.error is not None:
+            raise made.error
+        batch = _pinned(made.batch) if loader.pin_memory else made.batch
+        loader._epoch, loader._position = self._epoch, position
+        loader._note(len(indices) if isinstance(indices, list) else 1, waited, self._elapsed() - waited)
+        return batch
+
+    def _elapsed(self) -> float:
+        """Seconds since the batch before this one."""
+        before, self._before = self._before, time.perf_counter()
+        return self._before - before
+
+    def _ask(self) -> None:
+        while not self._over and self._asked - self._given < self._crew.window:
+            following = next(self._source, None)
+            if following is None:
+                self._over = True
+                return
+            self._ahead[self._asked] = following
+            self._crew.want(self._number, self._asked, self._epoch, following[0])
+            self._asked += 1
+
+
+def _check(
+    dataset: Any,
+    batch_size: int | None,
+    shuffle: bool,
+    sampler: Any,
+    batch_sampler: Any,
+    drop_last: bool,
+    timeout: float,
+    prefetch_factor: int | None,
+) -> None:
+    if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or sampler or batch_sampler):
+        raise TypeError(f"{type(dataset).__name__} is no map-style dataset: it needs __getitem__() and __len__()")
+    if timeout < 0:
+        raise ValueError(f"timeout must not be negative, not {timeout}")
+    if prefetch_factor is not None and prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor must be at least 1, not {prefetch_factor}")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    if sampler is not None and shuffle:
+        raise ValueError("a sampler decides the order: give it without shuffle")
+    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+        raise ValueError("a batch_sampler decides everything: give it without batch_size, shuffle, sampler, drop_last")
+    if batch_size is None and drop_last:
+        raise ValueError("without batches (batch_size=None) there is no last one to drop")
+
+
+def _checked_count(workers: Any) -> int:
+    if not isinstance(workers, int) or workers < 0:
+        raise ValueError(f'the number of loading workers is 0 or more, or "auto" at the start, not {workers!r}')
+    return workers
+
+
+def _seed(generator: Any) -> int:
+    if generator is not None:
+        return int(generator.initial_seed())
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else int(torch.initial_seed())
+
+
+def _pinned(batch: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return batch
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(batch)  # type: ignore[no-untyped-call]

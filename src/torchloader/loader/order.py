@@ -1,0 +1,133 @@
+"""Which samples make up which batch. It depends on the seed and the epoch, and on nothing else.
+
+A position counts what a whole epoch has given so far, over all ranks: samples, or batches where a batch sampler makes
+them. With the same global batch an epoch that is continued at a position gives the same samples to any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+from torchloader.loader.randomness import Stream, mix
+
+__all__ = ["BatchSamplerOrder", "Indices", "Order", "SampleOrder", "SamplerOrder"]
+
+# Of one batch; a single index where samples are not batched.
+Indices = list[Any] | Any
+
+_AT_ONCE = 256  # indices taken from a sampler before the program's random state is set back
+_ORDER = 0x6F72646572  # what the random numbers are for
+
+
+class Order(Protocol):
+    """An epoch as batches."""
+
+    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+        """The batches of this rank from a position on, each with the position after it."""
+
+    def __len__(self) -> int:
+        """Batches of this rank in an epoch. Raises TypeError where a sampler does not tell."""
+
+
+class SampleOrder:
+    """All samples in turn, or shuffled; every rank has its own part of each global batch.
+
+    The last global batch may be smaller: it is shared evenly, or dropped. If it has fewer samples than there are ranks,
+    the first samples of the epoch fill it up, so that all ranks have equally many batches.
+    """
+
+    def __init__(
+        self, length: int, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
+    ) -> None:
+        self._length, self._shuffle, self._seed = length, shuffle, seed
+        self._batch, self._drop_last = batch, drop_last
+        self._rank, self._world_size = rank, world_size
+
+    @property
+    def _global(self) -> int:
+        return (self._batch or 1) * self._world_size
+
+    def __len__(self) -> int:
+        return self._length // self._global if self._drop_last else -(-self._length // self._global)
+
+    def _indices(self, epoch: int) -> Any:
+        if not self._shuffle:
+            return range(self._length)
+        import numpy
+
+        return numpy.random.default_rng([mix(self._seed, _ORDER), epoch]).permutation(self._length)
+
+    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+        """See Order."""
+        indices = self._indices(epoch)
+        whole = [int(index) for index in indices[: self._world_size]]
+        while position < self._length:
+            part = indices[position : position + self._global]
+            if self._drop_last and len(part) < self._global:
+                return
+            position += len(part)
+            mine = self._part(list(part) if isinstance(part, range) else part.tolist(), whole)
+            yield (mine if self._batch is not None else mine[0]), position
+
+    def _part(self, samples: list[int], filling: list[int]) -> list[int]:
+        missing = self._world_size - len(samples)
+        if missing > 0:
+            samples = samples + (filling * (missing // len(filling) + 1))[:missing]
+        each, more = divmod(len(samples), self._world_size)
+        start = self._rank * each + min(self._rank, more)
+        return samples[start : start + each + (self._rank < more)]
+
+
+class _Sampled:
+    """What a sampler of the user's gives. It may draw random numbers: they depend on seed and epoch, and the program's
+    own are not touched."""
+
+    def __init__(self, sampler: Iterable[Any], seed: int) -> None:
+        self._sampler, self._seed = sampler, seed
+
+    def _drawn(self, epoch: int) -> Iterator[Any]:
+        stream = Stream(mix(self._seed, _ORDER, epoch))
+        with stream:
+            source = iter(self._sampler)
+        while True:
+            with stream:
+                some = list(islice(source, _AT_ONCE))
+            if not some:
+                return
+            yield from some
+
+
+class SamplerOrder(_Sampled):
+    """The samples of a sampler, in batches."""
+
+    def __init__(self, sampler: Iterable[Any], seed: int, batch: int | None, drop_last: bool) -> None:
+        super().__init__(sampler, seed)
+        self._batch, self._drop_last = batch, drop_last
+
+    def __len__(self) -> int:
+        length, batch = len(self._sampler), self._batch or 1  # type: ignore[arg-type]
+        return length // batch if self._drop_last else -(-length // batch)
+
+    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+        """See Order."""
+        source = islice(self._drawn(epoch), position, None)
+        while some := list(islice(source, self._batch or 1)):
+            if self._drop_last and len(some) < (self._batch or 1):
+                return
+            position += len(some)
+            yield (some if self._batch is not None else some[0]), position
+
+
+class BatchSamplerOrder(_Sampled):
+    """The batches of a batch sampler."""
+
+    def __len__(self) -> int:
+        return len(self._sampler)  # type: ignore[arg-type]
+
+    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+        """See Order."""
+        for batch in islice(self._drawn(epoch), position, None):
+            position += 1
+            yield list(batch), position

@@ -1,0 +1,17 @@
+"""The networks that a workload may name, without what it takes to build them."""
+
+from __future__ import annotations
+
+__all__ = ["DEPTHS", "known"]
+
+# GoogLeNet has one form, which workloads call depth 1.
+DEPTHS: dict[str, tuple[int, ...]] = {
+    "resnet": (10, 18, 34, 50, 101, 152),
+    "vgg": (11, 13, 16, 19),
+    "googlenet": (1,),
+}
+
+
+def known(arch: str, depth: int) -> bool:
+    """Whether there is such a network."""
+    return depth in DEPTHS.get(arch, ())

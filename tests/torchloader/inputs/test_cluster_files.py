@@ -1,0 +1,98 @@
+"""A cluster file says where master and workers are, if it says anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchloader.inputs.cluster import Cluster, MasterSettings, WorkerSettings, read_cluster
+from torchloader.inputs.mistakes import InputError
+
+WHOLE = """\
+<?xml version="1.0"?>
+<cluster_config>
+  <master_config>
+    <master_ip>d3093</master_ip>
+    <master_port>5000</master_port>
+    <authkey>secret of the cluster</authkey>
+  </master_config>
+  <worker_config>
+    <worker_ip></worker_ip>
+    <worker_rpc_port>6000</worker_rpc_port>
+    <worker_socket_port>6001</worker_socket_port>
+  </worker_config>
+  <worker_config>
+    <worker_ip>d3094</worker_ip>
+  </worker_config>
+</cluster_config>
+"""
+
+
+def read(tmp_path: Path, text: str) -> Cluster:
+    path = tmp_path / "cluster.xml"
+    path.write_text(text)
+    return read_cluster(path)
+
+
+def test_master_and_workers_are_read(tmp_path: Path) -> None:
+    cluster = read(tmp_path, WHOLE)
+    assert cluster.master == MasterSettings("d3093", 5000, "secret of the cluster")
+    assert cluster.workers == (WorkerSettings(None, 6000, 6001), WorkerSettings("d3094"))
+    assert cluster.ignored == ()
+
+
+def test_all_of_it_is_optional(tmp_path: Path) -> None:
+    assert read(tmp_path, "<cluster_config/>") == Cluster()
+    assert read(tmp_path, "<cluster_config><master_config/></cluster_config>") == Cluster()
+
+
+def test_several_workers_may_share_a_host(tmp_path: Path) -> None:
+    worker = "<worker_config><worker_ip>d3093</worker_ip></worker_config>"
+    cluster = read(tmp_path, f"<cluster_config>{worker * 3}</cluster_config>")
+    assert [settings.ip for settings in cluster.workers] == ["d3093"] * 3
+
+
+def test_the_key_is_never_shown(tmp_path: Path) -> None:
+    cluster = read(tmp_path, WHOLE)
+    assert cluster.master.authkey == "secret of the cluster"
+    assert "secret" not in repr(cluster)
+    with pytest.raises(InputError) as error:
+        read(tmp_path, WHOLE.replace("5000", "none"))
+    assert "secret" not in str(error.value)
+
+
+def test_entities_are_refused_before_they_grow(tmp_path: Path) -> None:
+    entities = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(30))
+    bomb = f'<!DOCTYPE cluster_config [<!ENTITY e0 "ha">{entities}]><cluster_config>&e30;</cluster_config>'
+    with pytest.raises(InputError, match="document type"):
+        read(tmp_path, bomb)
+
+
+def test_a_wrong_port_is_named_by_line_and_element(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        read(tmp_path, WHOLE.replace("5000", "70000").replace("6001", "x"))
+    assert [(mistake.row, mistake.column) for mistake in error.value.mistakes] == [
+        (5, "master_port"),
+        (11, "worker_socket_port"),
+    ]
+
+
+def test_elements_that_mean_nothing_are_listed(tmp_path: Path) -> None:
+    cluster = read(tmp_path, "<cluster_config><color/><worker_config><worker_pi/></worker_config></cluster_config>")
+    assert cluster.ignored == ("color", "worker_config/worker_pi")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<cluster_config>", "no XML"),
+        ("", "no XML"),
+        ("<cluster/>", "<cluster>"),
+        ("<cluster_config><master_config/><master_config/></cluster_config>", "several"),
+        ("<cluster_config><master_config><authkey>a</authkey><authkey/></master_config></cluster_config>", "once more"),
+    ],
+)
+def test_what_is_no_cluster_file_is_said(tmp_path: Path, text: str, found: str) -> None:
+    with pytest.raises(InputError, match=found):
+        read(tmp_path, text)

@@ -1,0 +1,64 @@
+"""Datasets for the tests of the loader. They need no PyTorch."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+import numpy as np
+
+
+class Noisy:
+    """Samples that show the random state in which they were made."""
+
+    def __init__(self, length: int, latency: float = 0.0) -> None:
+        self.length, self.latency = length, latency
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        time.sleep(self.latency)
+        return index, random.random(), float(np.random.rand())
+
+
+class Failing(Noisy):
+    """One sample cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index == 7:
+            raise OSError(5, "the disk is gone", "sample-7.jpg")
+        return super().__getitem__(index)
+
+
+class Deadly(Noisy):
+    """One sample ends the process that reads it."""
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index == 7:
+            os._exit(9)
+        return super().__getitem__(index)
+
+
+class Unreadable(Noisy):
+    """It cannot be sent to a worker."""
+
+    def __setstate__(self, state: Any) -> None:
+        raise RuntimeError("the file of this dataset is not there")
+
+
+class SlowToOpen(Noisy):
+    """It takes its time in every process that gets it."""
+
+    def __setstate__(self, state: Any) -> None:
+        time.sleep(1.0)
+        self.__dict__.update(state)
+
+
+class ByKey:
+    """Samples that have names."""
+
+    def __getitem__(self, key: str) -> tuple[str, float]:
+        return key, random.random()

@@ -1,0 +1,377 @@
+"""The elastic loader: the same batches from any number of workers, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from loader_datasets import ByKey, Deadly, Failing, Noisy, SlowToOpen, Unreadable
+
+from conftest import Site
+from torchloader import ElasticDataLoader, LoadingError
+
+Samples = list[tuple[int, float, float]]
+
+
+def together(samples: Samples) -> Samples:
+    """A batch as it is, without PyTorch."""
+    return samples
+
+
+def loader_of(dataset: Any, batch_size: int | None = 4, **options: Any) -> ElasticDataLoader:
+    return ElasticDataLoader(dataset, batch_size, **{"collate_fn": together, "seed": 1, **options})
+
+
+def indices_of(batches: Any) -> list[list[int]]:
+    return [[index for index, *_ in batch] for batch in batches]
+
+
+def all_indices_of(batches: Any) -> list[int]:
+    return [index for batch in batches for index, *_ in batch]
+
+
+def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
+    """The hard way, one of those that are ready."""
+    pids = [worker.process._started.pid for worker in list(loader._crew._workers.values()) if worker.ready]  # type: ignore[union-attr]
+    if pids:
+        try:
+            os.kill(pids[which % len(pids)], signal.SIGKILL)
+        except ProcessLookupError:
+            return  # an earlier kill is not noticed yet
+
+
+LENGTH = 120
+UNDISTURBED = list(loader_of(Noisy(LENGTH), shuffle=True))
+
+
+@pytest.fixture(scope="module")
+def elastic() -> Iterator[ElasticDataLoader]:
+    """One loader for many epochs: its workers stay."""
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
+        yield loader
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_do_not_depend_on_the_number_of_workers(workers: int) -> None:
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=workers) as loader:
+        assert list(loader) == UNDISTURBED
+
+
+DEEDS = st.one_of(st.tuples(st.just("resize"), st.integers(0, 4)), st.tuples(st.just("kill"), st.integers(0, 3)))
+SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_size=5)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedule=SCHEDULES)
+def test_no_schedule_of_resizes_and_kills_changes_a_batch(
+    elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
+) -> None:
+    elastic.set_epoch(0)
+    given = []
+    for number, batch in enumerate(elastic):
+        given.append(batch)
+        deed, value = schedule.get(number, ("", 0))
+        if deed == "resize":
+            elastic.resize(value)
+        elif deed == "kill":
+            kill_a_worker(elastic, value)
+    assert given == UNDISTURBED
+
+
+def test_a_resize_does_not_wait_for_the_new_workers() -> None:
+    with loader_of(SlowToOpen(4000), num_workers=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        start = time.monotonic()
+        loader.resize(2)
+        for _ in range(20):
+            next(batches)
+        assert loader.counters.workers == 0
+        assert time.monotonic() - start < 1.0  # seconds that a worker takes to open the dataset
+
+
+def test_workers_that_leave_are_gone() -> None:
+    with loader_of(Noisy(4000, latency=0.001), num_workers=3) as loader:
+        batches = iter(loader)
+        while loader.counters.workers < 3:
+            next(batches)
+        loader.resize(1)
+        assert loader.counters.workers == loader.workers == 1
+        assert indices_of([next(batches)]) != []
+
+
+def test_each_epoch_is_another_one_and_can_be_had_again() -> None:
+    loader = loader_of(Noisy(20), shuffle=True)
+    first, second = list(loader), list(loader)
+    assert first != second
+    assert sorted(all_indices_of(first)) == sorted(all_indices_of(second)) == list(range(20))
+    loader.set_epoch(0)
+    assert list(loader) == first
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 1)])
+def test_an_epoch_is_continued_in_its_middle_by_any_number_of_workers(before: int, after: int) -> None:
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=before) as loader:
+        batches = iter(loader)
+        begun = [next(batches) for _ in range(11)]
+        state = loader.state_dict()
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=after) as other:
+        other.load_state_dict(state)
+        assert begun + list(other) == UNDISTURBED
+        assert len(list(other)) == len(UNDISTURBED)  # the epoch after it is whole
+
+
+def test_a_state_after_an_epoch_is_the_beginning_of_the_next() -> None:
+    loader, other = loader_of(Noisy(20), shuffle=True), loader_of(Noisy(20), shuffle=True)
+    list(loader)
+    other.load_state_dict(loader.state_dict())
+    assert list(other) == list(loader)
+
+
+def test_a_state_of_another_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="the state is of seed 5, this loader has 1"):
+        loader_of(Noisy(8)).load_state_dict(loader_of(Noisy(8), seed=5).state_dict())
+    with pytest.raises(ValueError, match="not the state of an ElasticDataLoader"):
+        loader_of(Noisy(8)).load_state_dict({"epoch": 1})
+
+
+@given(
+    length=st.integers(1, 60),
+    batch=st.integers(1, 5),
+    ranks=st.integers(1, 4),
+    drop=st.booleans(),
+    epoch=st.integers(0, 3),
+)
+def test_ranks_share_an_epoch(length: int, batch: int, ranks: int, drop: bool, epoch: int) -> None:
+    given = []
+    for rank in range(ranks):
+        loader = loader_of(Noisy(length), batch, shuffle=True, rank=rank, world_size=ranks, drop_last=drop)
+        loader.set_epoch(epoch)
+        given.append(indices_of(loader))
+    assert len({len(batches) for batches in given}) == 1  # nobody waits for a rank that has ended
+    assert all(len(batches) == len(loader) for batches in given)
+    samples = sorted(index for batches in given for batch in batches for index in batch)
+    if drop:
+        assert len(samples) == length // (batch * ranks) * batch * ranks == len(set(samples))
+    else:
+        assert set(samples) == set(range(length))
+        assert len(samples) - length < ranks
+
+
+def test_more_ranks_continue_what_fewer_began() -> None:
+    begun = []
+    for rank in range(2):
+        loader = loader_of(Noisy(48), 6, shuffle=True, rank=rank, world_size=2)
+        batches = iter(loader)
+        begun += [next(batches), next(batches)]
+        state = loader.state_dict()
+    for rank in range(3):
+        loader = loader_of(Noisy(48), 4, shuffle=True, rank=rank, world_size=3)
+        loader.load_state_dict(state)
+        begun += list(loader)
+    assert sorted(all_indices_of(begun)) == list(range(48))
+
+
+class Drawn:
+    """A sampler with random numbers of its own making, which may go on for ever."""
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield random.randrange(50)
+
+
+def test_a_sampler_decides_the_order_and_seed_and_epoch_what_it_draws() -> None:
+    batches = iter(loader_of(Noisy(50), sampler=Drawn()))
+    again = iter(loader_of(Noisy(50), sampler=Drawn(), num_workers=1))
+    assert [next(batches) for _ in range(100)] == [next(again) for _ in range(100)]
+
+
+def test_a_batch_sampler_decides_the_batches() -> None:
+    loader = loader_of(ByKey(), 1, batch_sampler=[["a", "b"], ["c"]])
+    assert len(loader) == 2
+    assert [[key for key, _ in batch] for batch in loader] == [["a", "b"], ["c"]]
+
+
+def test_samples_without_batches() -> None:
+    assert [sample[0] for sample in loader_of(Noisy(5), None, num_workers=1)] == list(range(5))
+
+
+def test_two_iterations_at_the_same_time() -> None:
+    with loader_of(Noisy(40), num_workers=2) as loader:
+        assert all(indices_of([one]) == indices_of([other]) for one, other in zip(loader, loader, strict=True))
+
+
+def test_an_iteration_that_is_left_does_not_disturb_the_next() -> None:
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
+        for _ in loader:
+            break
+        loader.set_epoch(0)
+        assert list(loader) == UNDISTURBED
+
+
+def test_loading_here_leaves_the_program_its_random_numbers() -> None:
+    random.seed(5)
+    np.random.seed(5)
+    expected = random.random(), np.random.rand()
+    random.seed(5)
+    np.random.seed(5)
+    list(loader_of(Noisy(20), shuffle=True))
+    assert (random.random(), np.random.rand()) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_dataset_raises_comes_in_its_place(workers: int) -> None:
+    with loader_of(Failing(20), num_workers=workers) as loader:
+        batches = iter(loader)
+        assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
+        with pytest.raises(OSError, match=r"the disk is gone: 'sample-7.jpg'") as caught:
+            next(batches)
+        assert indices_of(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
+    if workers:
+        assert "in __getitem__" in caught.value.__notes__[0]
+
+
+def test_a_sample_that_ends_its_worker_is_named() -> None:
+    with loader_of(Deadly(20), num_workers=2) as loader, pytest.raises(LoadingError) as caught:
+        list(loader)
+    assert str(caught.value) == (
+        "three loading workers ended over one batch (the last with exit code 9), of the samples [4, 5, 6, 7]"
+    )
+
+
+def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:
+    with (
+        loader_of(Unreadable(20), num_workers=2) as loader,
+        pytest.raises(RuntimeError, match="the file of this dataset is not there"),
+    ):
+        list(loader)
+
+
+def test_no_batch_in_time_is_an_error() -> None:
+    with (
+        loader_of(Noisy(8, latency=30.0), num_workers=1, timeout=0.3) as loader,
+        pytest.raises(TimeoutError, match=r"no batch in 0.3 s"),
+    ):
+        list(loader)
+
+
+def test_auto_finds_workers_for_a_trainer_that_would_wait() -> None:
+    with loader_of(Noisy(1600, latency=0.002), num_workers="auto", max_workers=12) as loader:
+        for _ in loader:
+            time.sleep(0.002)
+        assert 3 <= loader.workers <= 12  # four would do on a quiet machine
+
+
+def test_auto_leaves_one_worker_where_that_is_enough() -> None:
+    with loader_of(Noisy(400), num_workers="auto") as loader:
+        for _ in loader:
+            time.sleep(0.002)
+        assert loader.workers == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"num_workers": -1}, "the number of loading workers is 0 or more"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"shuffle": True, "sampler": [1]}, "without shuffle"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, "a batch_sampler decides everything"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
+        ({"sampler": [1], "world_size": 2}, "a sampler shares the samples among ranks itself"),
+        ({"prefetch_factor": 0}, "prefetch_factor must be at least 1"),
+    ],
+)
+def test_arguments_that_make_no_sense(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        ElasticDataLoader(Noisy(8), **options)
+
+
+def test_an_iterable_dataset_is_refused() -> None:
+    with pytest.raises(TypeError, match="is no map-style dataset"):
+        ElasticDataLoader(iter([1, 2]))
+
+
+def test_a_closed_loader_says_so() -> None:
+    loader = loader_of(Noisy(8), num_workers=1)
+    loader.close()
+    with pytest.raises(ValueError, match="the loader is closed"):
+        iter(loader)
+
+
+TRAINER = """
+import os, signal, time
+from dragon.globalservices.process import get_list, query
+from dragon.native.process import Process
+from torchloader import ElasticDataLoader
+
+class Numbers:
+    def __len__(self): return 1000
+    def __getitem__(self, index): return index
+
+def train():
+    batches = iter(ElasticDataLoader(Numbers(), 4, collate_fn=list, num_workers=3))
+    next(batches)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def alive():
+    return sum(query(each).ecode is None for each in get_list())
+
+if __name__ == "__main__":
+    trainer = Process(train)
+    trainer.start()
+    trainer.join()
+    end = time.monotonic() + 20
+    while alive() > 1 and time.monotonic() < end:
+        time.sleep(0.1)
+    print(trainer.returncode, alive())
+"""
+
+
+def test_workers_end_with_their_trainer(site: Site) -> None:
+    done = site.dragon(site.write(TRAINER))
+    assert done.stdout == "-9 1\n", done.stderr
+
+
+WITH_TORCH = """
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torchloader import ElasticDataLoader
+
+class Images(Dataset):
+    def __len__(self): return 37
+    def __getitem__(self, index):
+        info = get_worker_info()
+        assert info is None or info.dataset is self
+        return {"image": torch.full((3, 4), float(index)), "label": index, "noise": torch.rand(2)}
+
+begun = []
+def begin(worker):
+    assert get_worker_info().id == worker
+
+if __name__ == "__main__":
+    torch.manual_seed(3)
+    theirs = list(DataLoader(Images(), batch_size=8))
+    ours = list(ElasticDataLoader(Images(), batch_size=8, num_workers=2, worker_init_fn=begin))
+    here = list(ElasticDataLoader(Images(), batch_size=8))
+    assert len(ours) == len(theirs) == 5
+    for one, other, third in zip(ours, theirs, here):
+        assert one.keys() == other.keys()
+        assert torch.equal(one["image"], other["image"]) and torch.equal(one["label"], other["label"])
+        assert torch.equal(one["noise"], third["noise"])
+        one["image"] += 1  # a batch is the trainer's own
+    print("equal")
+"""
+
+
+def test_a_loader_in_place_of_pytorch_s(site: Site) -> None:
+    pytest.importorskip("torch")
+    done = site.python(WITH_TORCH)
+    assert done.stdout == "equal\n", done.stderr

@@ -1,0 +1,173 @@
+"""A checkpoint is whole or not there, whatever happens while it is written and afterwards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torchloader.training.checkpoint import CheckpointError, Checkpoints  # noqa: E402
+from torchloader.training.randomness import pack, random_state, set_random_state, unpack  # noqa: E402
+
+
+def state(iteration: int, size: int = 1000) -> dict[str, Any]:
+    return {"weights": torch.full((size,), float(iteration)), "iteration": iteration, "groups": [{"lr": 0.1}]}
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "new" / "folder")
+    assert checkpoints.load() is None
+    checkpoints.save(7, state(7))
+    loaded = checkpoints.load()
+    assert loaded is not None
+    saved, read = loaded
+    assert (saved.iteration, read["iteration"], read["groups"]) == (7, 7, [{"lr": 0.1}])
+    assert torch.equal(read["weights"], state(7)["weights"])
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for iteration in (1, 5, 9, 12):
+        checkpoints.save(iteration, state(iteration))
+    assert [saved.iteration for saved in checkpoints.saved()] == [12, 9]
+    assert len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("harm", [damage, lambda path: os.truncate(path, 100), lambda path: os.truncate(path, 0)])
+def test_one_that_is_not_whole_gives_way_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Any
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1))
+    latest = checkpoints.save(2, state(2))
+    harm(tmp_path / latest.file)
+    with caplog.at_level(logging.WARNING):
+        loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded[1]["iteration"] == 1
+    assert f"{latest.file} is not as it was written" in caplog.text
+
+
+def test_training_that_went_back_leaves_no_later_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for iteration in (1, 9):
+        latest = checkpoints.save(iteration, state(iteration))
+    damage(tmp_path / latest.file)
+    checkpoints.save(5, state(5))
+    assert [saved.iteration for saved in checkpoints.saved()] == [5, 1]
+
+
+def test_where_none_is_whole_training_does_not_silently_begin_anew(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    damage(tmp_path / checkpoints.save(1, state(1)).file)
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        checkpoints.load()
+
+
+@contextmanager
+def at_most(size: int) -> Iterator[None]:
+    """Files can be no larger, as on a disk that is full. Python ignores the signal that would tell."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state(1))
+    message = "cannot save the checkpoint of iteration 2 in .*: File too large; the one of iteration 1 is kept"
+    with at_most(100_000), pytest.raises(CheckpointError, match=message):
+        checkpoints.save(2, state(2, size=1_000_000))
+    assert [saved.iteration for saved in checkpoints.saved()] == [1]
+    assert len(os.listdir(tmp_path)) == 1
+    loaded = checkpoints.load()
+    assert loaded is not None
+    assert loaded[1]["iteration"] == 1
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch harmed",)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "c")
+    checkpoints.save(1, {"weights": Harmful()})
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
+        checkpoints.load()
+    assert not Path("harmed").exists()
+
+
+# The child is of one thread and uses none of its parent's.
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_killed_at_any_time_while_saving_the_last_complete_one_is_there(tmp_path: Path) -> None:
+    """The process says how far it is only after save() has returned; that much must never be lost."""
+    checkpoints = Checkpoints(tmp_path)
+    moments = random.Random(5)
+    done, kills = 0, 40
+    for _ in range(kills):
+        receiving, sending = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                torch.set_num_threads(1)  # those of the parent are not there
+                iteration = done
+                while True:
+                    iteration += 1
+                    Checkpoints(tmp_path).save(iteration, state(iteration, size=20_000))
+                    os.write(sending, iteration.to_bytes(4, "little"))
+            finally:
+                os._exit(1)
+        os.close(sending)
+        with open(receiving, "rb", buffering=0) as told:
+            first = told.read(4)
+            time.sleep(moments.uniform(0, 0.02))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            told_last = (first + told.read())[-4:]
+        done = int.from_bytes(told_last, "little")
+        loaded = checkpoints.load()
+        assert loaded is not None
+        saved, read = loaded
+        assert saved.iteration in (done, done + 1)
+        assert torch.equal(read["weights"], state(saved.iteration, size=20_000)["weights"])
+        done = saved.iteration
+    assert done >= kills
+    checkpoints.save(done + 1, state(done + 1))
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_random_state_goes_on_where_it_was() -> None:
+    import numpy
+
+    def draw() -> list[float]:
+        return [random.random(), random.gauss(0, 1), numpy.random.rand(), numpy.random.randn(), torch.rand(1).item()]
+
+    random.gauss(0, 1)
+    numpy.random.randn()
+    kept = pack(random_state())
+    first = draw()
+    assert draw() != first
+    set_random_state(unpack(kept))
+    assert draw() == first
