@@ -59,6 +59,7 @@ def test_one_that_has_to_wait_lets_others_start_before_it_but_not_for_ever() -> 
     assert [action.name for action in decide(wide, narrow, now=100)] == ["narrow"]
     assert decide(wide, narrow, now=10_000) == []
     assert decide(wide, narrow, now=100, patience=0.0) == []
+    assert decide(wide, narrow, now=100, policy=policy("fifo")) == []
 
 
 def test_it_waits_while_there_are_no_cores_for_its_minimum() -> None:

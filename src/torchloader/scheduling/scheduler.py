@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchloader.allocation.objectives import PROPORTIONAL, Objective
+from torchloader.allocation.plain import Fifo
 from torchloader.allocation.policies import Best
 from torchloader.allocation.problem import Allocation, Demand, Policy
 from torchloader.prediction.curve import Curve
@@ -106,12 +107,13 @@ class Scheduler:
 
     def _start(self, now: float, waiting: list[Application], devices: Devices) -> dict[str, _Running]:
         started = {}
+        patience = 0.0 if isinstance(self.policy, Fifo) else self.patience
         for each in sorted(waiting, key=lambda each: (each.spec.arrival, each.spec.name)):
             placement = devices.find(each)
             if placement is not None:
                 devices.take(each, placement, each.spec.minimum)
                 started[each.spec.name] = _Running(each, placement, True)
-            elif now - each.since >= self.patience:
+            elif now - each.since >= patience:
                 break
         return started
 
