@@ -20,7 +20,7 @@ from torchloader.scheduling.states import State
 from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
-from torchloader.simulation.workload import synthetic
+from torchloader.simulation.workload import mistaken, synthetic
 
 SEEDS = range(10)
 NODES = {f"node{number}": Node(24, (0, 1, 2, 3)) for number in range(4)}
@@ -156,7 +156,8 @@ def test_workloads_of_one_seed_are_equal_and_of_two_are_not() -> None:
     assert synthetic(20, 1, devices=16) != synthetic(20, 2, devices=16)
 
 
-def test_a_wrong_belief_costs_time_and_not_correctness() -> None:
-    jobs = synthetic(30, 3, devices=16)
-    wrong = [Job(each.spec, each.curve, Curve(each.curve.ceiling, 0.005)) for each in jobs]
-    assert simulate(wrong, NODES, OURS).mean_completion > simulate(jobs, NODES, OURS).mean_completion
+def test_a_wrong_belief_costs_time_and_nothing_else() -> None:
+    jobs = synthetic(60, 3, devices=16)
+    wrong = simulate(mistaken(jobs, 1.0, seed=1), NODES, OURS)
+    assert wrong.mean_completion > simulate(jobs, NODES, OURS).mean_completion
+    assert [each.samples for each in wrong.jobs] == [job.spec.iterations * job.spec.batch for job in jobs]

@@ -20,7 +20,7 @@ from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
 from torchloader.simulation.simulator import simulate
 from torchloader.simulation.traces import FORMATS, read_trace, stretched
-from torchloader.simulation.workload import synthetic
+from torchloader.simulation.workload import mistaken, synthetic
 
 __all__ = ["main"]
 
@@ -84,6 +84,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="PART",
         help="work that arrives in a second, as a part of what all devices can do (default 1.5; a trace's own)",
     )
+    result.add_argument(
+        "--error",
+        type=_number,
+        metavar="PART",
+        help="how wrong the scheduler is about how fast each job trains and loads, such as 0.1 (default: not at all)",
+    )
     result.add_argument("--minutes", type=_number, default=10.0, help="median length of a made-up job (default 10)")
     result.add_argument("--seed", type=int, default=0, help="of the first workload (default 0)")
     result.add_argument("--seeds", type=_positive, default=10, metavar="N", help="how many workloads (default 10)")
@@ -139,6 +145,11 @@ def main(words: Sequence[str]) -> int:
         parser().error("a trace is given by --trace FILE and --format together, and without a workload file")
     try:
         workloads = _workloads(arguments)
+        if arguments.error:
+            workloads = [
+                (mistaken(jobs, arguments.error, arguments.seed + place), nodes)
+                for place, (jobs, nodes) in enumerate(workloads)
+            ]
         results = _simulated(workloads, names, arguments)
         rows = compare(results, names.index(against))
         if arguments.out:

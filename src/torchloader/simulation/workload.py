@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Spec
 from torchloader.simulation.job import Job
 
-__all__ = ["MIX", "Kind", "job_of", "synthetic"]
+__all__ = ["MIX", "Kind", "job_of", "mistaken", "synthetic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,26 @@ def synthetic(
         made.append(job_of(f"{kind.arch}-{number}", kind, size, seconds, now, chance))
         now += chance.expovariate(load * devices / work)
     return made
+
+
+def mistaken(jobs: Sequence[Job], error: float, seed: int) -> list[Job]:
+    """The same jobs, of which the scheduler has wrong beliefs for as long as they run.
+
+    Args:
+        jobs: that are made so.
+        error: standard deviation of the logarithm of what is believed of a job's ceiling and of its loading; 0.1 is
+            about 10 %.
+        seed: of the errors.
+    """
+    chance = random.Random(seed)
+    return [
+        replace(
+            job,
+            believed=replace(
+                job.curve,
+                ceiling=job.curve.ceiling * chance.lognormvariate(0, error),
+                service=job.curve.service * chance.lognormvariate(0, error),
+            ),
+        )
+        for job in jobs
+    ]
