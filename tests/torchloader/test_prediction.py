@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from torchloader.prediction.belief import Belief, Guess
+from torchloader.prediction.counts import Counts
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.features import COLUMNS, Features
 from torchloader.prediction.measured import Interval, Measured
@@ -183,9 +184,9 @@ def measurements(count: int, noise: float = 0.03) -> list[Row]:
     chance = random.Random(11)
     rows = []
     for number in range(count):
-        model = [chance.uniform(5e6, 2e8), *(chance.uniform(1e8, 8e9) for _ in range(4))]
+        counts = Counts(chance.randint(5 * 10**6, 2 * 10**8), *(chance.randint(10**8, 8 * 10**9) for _ in range(4)))
         for devices, batch in ((1, 32), (2, 64), (4, 128)):
-            features = Features(devices, batch, *model)
+            features = Features(devices, batch, counts)
             true = (3e-10, 2e-11, 1e-13, 4e-13, 6e-13, 2e-12, 5e-13)
             seconds = sum(c * x for c, x in zip(true, features.row(), strict=True)) * chance.gauss(1, noise)
             rows.append(Row(f"model{number}", features, seconds, chance.uniform(0.001, 0.01)))

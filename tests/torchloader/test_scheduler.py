@@ -54,10 +54,12 @@ def test_and_on_several_nodes_where_no_node_has_enough() -> None:
     assert decide(queued("new", devices=4), nodes=nodes) == [Launch("new", {"a": (0,), "b": (0, 1, 2)}, 2, "arrival")]
 
 
-def test_one_that_has_to_wait_does_not_keep_others_from_starting() -> None:
+def test_one_that_has_to_wait_lets_others_start_before_it_but_not_for_ever() -> None:
     wide, narrow = queued("wide", devices=8), queued("narrow", arrival=1)
-    assert [action.name for action in decide(wide, narrow)] == ["narrow"]
-    assert decide(wide, narrow, in_order=True) == []
+    assert [action.name for action in decide(wide, narrow, now=100)] == ["narrow"]
+    assert decide(wide, narrow, now=10_000) == []
+    assert decide(wide, narrow, now=100, patience=0.0) == []
+    assert decide(wide, narrow, now=100, policy=policy("fifo")) == []
 
 
 def test_it_waits_while_there_are_no_cores_for_its_minimum() -> None:

@@ -48,7 +48,10 @@ class Static:
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """To each job what was requested for it, in the order of arrival; the first that does not fit waits, and all
-    after it do."""
+    after it do.
+
+    Who asks for more than an empty node has gets what that has.
+    """
 
     name: str = "fifo"
 
@@ -56,7 +59,8 @@ class Fifo:
         free = dict(cores)
         allocation = dict.fromkeys((demand.name for demand in demands), 0)
         for demand in by_arrival(demands):
-            workers = max(demand.minimum, min(demand.requested, demand.maximum or demand.requested))
+            room = min(cores.get(node, 0) // devices for node, devices in demand.devices.items())
+            workers = max(demand.minimum, min(demand.requested, demand.maximum or demand.requested, room))
             if any(free.get(node, 0) < devices * workers for node, devices in demand.devices.items()):
                 break
             for node, devices in demand.devices.items():

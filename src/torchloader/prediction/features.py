@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from torchloader.prediction.counts import Counts
 
 __all__ = ["COLUMNS", "Features"]
 
@@ -14,7 +16,7 @@ COLUMNS = (
     "batch * ordinary",
     "batch * pointwise",
     "batch * depthwise",
-    "batch * other",
+    "batch * rest",
 )
 
 
@@ -25,29 +27,23 @@ class Features:
     Args:
         devices: how many train it together.
         batch: samples of one device in an iteration.
-        parameters: of the model.
-        ordinary, pointwise, depthwise: operations of its convolutions of each kind, per sample.
-        other: operations of all else, per sample.
+        counts: of the model.
 
-    Raises ValueError for what cannot be: no device, an empty batch, no parameter, a negative count.
+    Raises ValueError for what cannot be: no device, an empty batch, no parameter.
     """
 
     devices: int
     batch: float
-    parameters: float
-    ordinary: float = 0.0
-    pointwise: float = 0.0
-    depthwise: float = 0.0
-    other: float = 0.0
+    counts: Counts
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            least = 0.0 if name in ("ordinary", "pointwise", "depthwise", "other") else 1e-9
-            if not (math.isfinite(value) and value >= least):
-                raise ValueError(f"{name} must be {'positive' if least else 'zero or more'}, not {value}")
+        for name, value in (("devices", self.devices), ("batch", self.batch), ("parameters", self.counts.parameters)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive, not {value}")
 
     def row(self) -> tuple[float, ...]:
         """The terms of the model of an iteration's time, in the order of `COLUMNS`."""
-        counts = (self.parameters, self.ordinary, self.pointwise, self.depthwise, self.other)
-        per_sample = (self.batch * count for count in counts)
-        return ((self.devices - 1) * self.parameters, self.parameters, *per_sample)
+        counts = self.counts
+        kinds = (counts.parameters, counts.ordinary, counts.pointwise, counts.depthwise, counts.rest)
+        per_sample = (self.batch * count for count in kinds)
+        return ((self.devices - 1) * counts.parameters, counts.parameters, *per_sample)

@@ -29,8 +29,8 @@ class Event:
         application: the name.
         before, after: the states; None before the first, and the same twice where only what is known of it changed.
         reason: why, for people.
-        details: what changed with it: `spec` (first event only), `curve`, `workers`, `placement`, `progress`, `held`,
-            `cost`, as in `Application`.
+        details: what changed with it: `spec` (first event only), `devices`, which are then those to train on, `curve`,
+            `workers`, `placement`, `progress`, `held`, `cost`, as in `Application`.
     """
 
     sequence: int
@@ -46,6 +46,7 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """What an event can change, as it is checked when it comes from a file."""
 
     spec: Spec | None = None
+    devices: dict[str, tuple[int, ...]] | int | None = None
     curve: Curve | None = None
     workers: int | None = None
     placement: dict[str, tuple[int, ...]] | None = None
@@ -84,6 +85,8 @@ def applied(record: Application | None, event: Event) -> Application:
         for key in ("curve", "workers", "placement", "progress", "held", "cost")
         if (value := getattr(details, key)) is not None
     }
+    if details.devices is not None:
+        changes["spec"] = replace(record.spec, devices=details.devices)
     if event.after is not record.state:
         changes |= {"state": event.after, "since": event.time}
     if record.holds and changes.get("workers", record.workers) != record.workers:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchloader.allocation.objectives import PROPORTIONAL, Objective
+from torchloader.allocation.plain import Fifo
 from torchloader.allocation.policies import Best
 from torchloader.allocation.problem import Allocation, Demand, Policy
 from torchloader.prediction.curve import Curve
@@ -40,7 +41,8 @@ class Scheduler:
         interval: seconds for which an application is left alone after a change.
         horizon: seconds until something happens that changes the allocation anyway, at most.
         weigh: whether a change has to be worth its cost. The published scheduler made every change.
-        in_order: whether one that has to wait keeps those behind it waiting.
+        patience: seconds for which an application that has to wait lets those behind it start before it. Without an
+            end to it those of many devices could wait for ever; 0 keeps the order of arrival.
     """
 
     policy: Policy
@@ -49,7 +51,7 @@ class Scheduler:
     interval: float = 0.0
     horizon: float = 600.0
     weigh: bool = True
-    in_order: bool = False
+    patience: float = 1800.0
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
@@ -68,7 +70,7 @@ class Scheduler:
         holding = [each for name, each in applications.items() if each.holds and name not in lost]
         waiting = [each for name, each in applications.items() if each.waits or name in lost]
         running, paused, devices = self._stay(now, holding, nodes, cause)
-        started = self._start(waiting, devices)
+        started = self._start(now, waiting, devices)
         actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
         actions += [Pause(name, cause.value) for name in paused]
         return actions + self._allocate(now, running, started, nodes, cause)
@@ -103,14 +105,15 @@ class Scheduler:
             running[each.spec.name] = _Running(each, each.placement, movable)
         return running, paused, devices
 
-    def _start(self, waiting: list[Application], devices: Devices) -> dict[str, _Running]:
+    def _start(self, now: float, waiting: list[Application], devices: Devices) -> dict[str, _Running]:
         started = {}
+        patience = 0.0 if isinstance(self.policy, Fifo) else self.patience
         for each in sorted(waiting, key=lambda each: (each.spec.arrival, each.spec.name)):
             placement = devices.find(each)
             if placement is not None:
                 devices.take(each, placement, each.spec.minimum)
                 started[each.spec.name] = _Running(each, placement, True)
-            elif self.in_order:
+            elif now - each.since >= patience:
                 break
         return started
 

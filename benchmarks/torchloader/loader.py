@@ -1,0 +1,198 @@
+"""The elastic loader beside PyTorch's, what a resize costs a trainer, and that no schedule of them changes a batch.
+
+python benchmarks/torchloader/loader.py throughput     samples/s at equal numbers of workers, in pairs
+python benchmarks/torchloader/loader.py resize         a trainer's wait after a resize, beside a restart
+python benchmarks/torchloader/loader.py exactness      10,000 random schedules of resizes and kills
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from torchloader import ElasticDataLoader
+
+
+class Images(Dataset[Any]):
+    """Tensors that take a little computing, or a latency in seconds."""
+
+    def __init__(self, length: int, shape: tuple[int, ...], work: int = 0, latency: float = 0.0) -> None:
+        self.length, self.shape, self.work, self.latency = length, shape, work, latency
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.latency:
+            time.sleep(self.latency)
+        image = torch.full(self.shape, float(index))
+        for _ in range(self.work):
+            image = image * 1.0001
+        return image, index
+
+
+def rate(loader: Any, epochs: int = 3) -> float:
+    """Samples per second, after one epoch to warm up."""
+    for _ in loader:
+        pass
+    start, samples = time.perf_counter(), 0
+    for _ in range(epochs):
+        for _, labels in loader:
+            samples += len(labels)
+    return samples / (time.perf_counter() - start)
+
+
+def throughput(repeats: int) -> None:
+    """In pairs, one after the other."""
+    print(
+        f"{'sample':>14} {'work':>5} {'workers':>7} {'elastic/s':>10} {'PyTorch/s':>10} {'ratio':>6}  (least to most)"
+    )
+    for shape, length, batch, work in (
+        ((16,), 8000, 64, 0),
+        ((3, 32, 32), 4000, 64, 0),
+        ((3, 32, 32), 4000, 64, 20),
+        ((3, 224, 224), 600, 32, 0),
+        ((3, 224, 224), 400, 32, 3),
+    ):
+        for workers in (1, 2, 4):
+            pairs = []
+            for _ in range(repeats):
+                dataset = Images(length, shape, work)
+                with ElasticDataLoader(dataset, batch, num_workers=workers, seed=1) as ours:
+                    elastic = rate(ours)
+                theirs = rate(DataLoader(dataset, batch, num_workers=workers, persistent_workers=True))
+                pairs.append((elastic, theirs))
+            ratios = sorted(ours / theirs for ours, theirs in pairs)
+            ours, theirs = (statistics.median(each) for each in zip(*pairs, strict=True))
+            print(
+                f"{'x'.join(map(str, shape)):>14} {work:>5} {workers:>7} {ours:>10.0f} {theirs:>10.0f} "
+                f"{statistics.median(ratios):>6.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+                flush=True,
+            )
+
+
+STEP = 0.010
+RESTARTED = """
+import sys, time, torch
+from benchmarks_loader import Images
+from torchloader import ElasticDataLoader
+if __name__ == "__main__":
+    loader = ElasticDataLoader(Images(8000, (3, 32, 32), latency=0.002), 8, num_workers=int(sys.argv[1]), seed=1)
+    loader.load_state_dict({"version": 1, "seed": 1, "epoch": 0, "position": 800})
+    next(iter(loader))
+    print("first batch", flush=True)
+"""
+
+
+def resize(repeats: int) -> None:
+    """The wait of the trainer for the batches after a resize, and for the first batch of a program started anew."""
+    loader = ElasticDataLoader(Images(8000 * repeats, (3, 32, 32), latency=0.002), 8, num_workers=4, seed=1)
+    dice = random.Random(1)
+    steady, after, before = [], [], loader.counters.waited
+    with loader:
+        for number, _ in enumerate(loader):
+            waited, before = loader.counters.waited - before, loader.counters.waited
+            if number > 50:
+                (after if number % 20 < 10 else steady).append(waited)
+            if number % 20 == 19:
+                loader.resize(dice.choice([3, 4, 5, 6, 8]))
+            time.sleep(STEP)
+    extra = max(0.0, quantile(after, 0.95) - quantile(steady, 0.95))
+    folder = os.path.dirname(os.path.abspath(__file__))
+    program = RESTARTED.replace("from benchmarks_loader", "sys.path.insert(0, sys.argv[2])\nfrom loader")
+    restarts = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program, "4", folder], check=True, stdout=subprocess.DEVNULL)
+        restarts.append(time.perf_counter() - start)
+    restart = statistics.median(restarts)
+    print(f"a steady batch: {STEP * 1e3:.0f} ms")
+    print(
+        f"wait for a batch, 95th percentile: steady {quantile(steady, 0.95) * 1e3:.2f} ms, after a resize "
+        f"{quantile(after, 0.95) * 1e3:.2f} ms ({len(after)} batches, {len(after) // 10} resizes); mean "
+        f"{statistics.mean(after) * 1e3:.3f} ms"
+    )
+    total = max(1e-4, (statistics.mean(after) - statistics.mean(steady)) * 10)
+    print(f"extra wait of one resize, all of its batches: {total * 1e3:.2f} ms; p95 extra {extra * 1e3:.2f} ms")
+    print(f"a program started anew, to its first batch: {restart:.2f} s = at least {restart / total:.0f} times as long")
+
+
+def quantile(values: list[float], q: float) -> float:
+    """Of a sorted copy."""
+    return sorted(values)[int(q * (len(values) - 1))]
+
+
+class Noisy:
+    """Samples that show the random state in which they were made."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        return index, random.random(), float(torch.rand(1))
+
+
+def exactness(schedules: int) -> None:
+    """One epoch for each schedule of up to five resizes and kills, compared with an undisturbed one."""
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "collate_fn": list}
+    expected = list(ElasticDataLoader(Noisy(80), **options))
+    dice, start, kills, resizes = random.Random(1), time.perf_counter(), 0, 0
+    with ElasticDataLoader(Noisy(80), num_workers=2, **options) as loader:
+        for number in range(1, schedules + 1):
+            loader.set_epoch(0)
+            at = {dice.randrange(20): dice.random() for _ in range(dice.randrange(6))}
+            given = []
+            for place, batch in enumerate(loader):
+                given.append(batch)
+                if place in at and at[place] < 0.7:
+                    loader.resize(dice.randrange(5))
+                    resizes += 1
+                elif place in at:
+                    kills += kill_one(loader, dice)
+            if given != expected:
+                sys.exit(f"schedule {number} changed a batch")
+            if number % 500 == 0:
+                print(
+                    f"{number} schedules, {resizes} resizes, {kills} kills: every batch as it was "
+                    f"({time.perf_counter() - start:.0f} s)",
+                    flush=True,
+                )
+
+
+def kill_one(loader: ElasticDataLoader, dice: random.Random) -> int:
+    """Kill a worker that is ready, the hard way; how many that were."""
+    ready = [worker.process for worker in list(loader._crew._workers.values()) if worker.ready and worker.process]
+    if not ready:
+        return 0
+    try:
+        os.kill(dice.choice(ready)._started.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    except ProcessLookupError:
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["throughput", "resize", "exactness"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--schedules", type=int, default=10_000)
+    arguments = parser.parse_args()
+    if arguments.what == "throughput":
+        throughput(arguments.repeats)
+    elif arguments.what == "resize":
+        resize(arguments.repeats)
+    else:
+        exactness(arguments.schedules)

@@ -1,0 +1,75 @@
+"""`torchloader`: the commands by name, each in a module of its own that is imported only when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+
+import dragon
+
+__all__ = ["main"]
+
+_COMMANDS = ("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop", "simulate", "report")
+_EPILOG = """\
+a workload:
+  torchloader run WORKLOAD.csv       run it on the nodes of this allocation, or on this machine
+  torchloader simulate WORKLOAD.csv  what it would come to, policy by policy; needs no GPU, and seconds instead of hours
+
+while it runs, from another terminal:
+  torchloader status --watch         applications, their workers, how fast they train
+  torchloader resize NAME WORKERS    more or fewer loading workers, without a stop
+  torchloader pause NAME             save a checkpoint and stop; resume NAME goes on
+  torchloader cancel NAME            end it
+  torchloader submit MORE.csv        more applications; run --hold keeps an empty workload waiting for them
+  torchloader stop                   end a workload that was started with --hold after its last application
+
+afterwards:
+  torchloader report FOLDER          a page and pictures; with several folders, a comparison of them
+
+without a workload:
+  torchloader simulate               policies beside each other on made-up workloads, or on public traces
+
+Each command explains itself with --help. A training program uses the loader by itself, without any of this:
+from torchloader import ElasticDataLoader.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="torchloader",
+        description="Run training jobs, and move data-loading workers to those that wait for data.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    result.add_argument("--version", action="version", version=f"torchloader {dragon.__version__}")
+    result.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
+    result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in _COMMANDS:
+        return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
+    arguments = parser().parse_args(words)
+    if arguments.command is None:
+        parser().error("no command given; `torchloader -h` shows them")
+    close = difflib.get_close_matches(arguments.command, _COMMANDS, 1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    parser().error(f"there is no command {arguments.command!r}{meant} `torchloader -h` shows them")
+
+
+def run_and_exit() -> None:
+    """The entry point of the command."""
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    sys.exit(code)

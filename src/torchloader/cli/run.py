@@ -1,0 +1,157 @@
+"""`torchloader run`: a whole workload on the nodes of a run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dragon.cli.main import main as dragon
+from torchloader.allocation.catalogue import POLICIES
+from torchloader.inputs.cluster import read_cluster
+from torchloader.inputs.job import Job
+from torchloader.inputs.mistakes import InputError
+from torchloader.inputs.reading import read
+from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  torchloader run jobs.csv                       on the nodes of this allocation (Slurm, PBS, ...), or on this machine
+  torchloader run jobs.csv --device cpu --rehearse --cores 12 --iterations 20
+                                                 try a workload for a GPU cluster on this machine first
+  torchloader run jobs.toml --policy even --mode 1
+  torchloader run jobs.csv --folder results      the same folder again: it goes on where it stood
+  torchloader run jobs.csv -- --image-size 64    what follows -- goes to the program that trains
+
+While it runs, from another terminal: torchloader status --watch, pause, resume, cancel, resize, submit.
+Afterwards: torchloader report FOLDER.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="torchloader run",
+        description="Run the jobs of a workload file, and move loading workers to those that wait for data.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")
+    made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all that is in it is optional")
+    made.add_argument("--policy", default="proportional", choices=sorted(POLICIES), help="who gets how many workers")
+    made.add_argument(
+        "--mode",
+        type=int,
+        default=3,
+        choices=[1, 2, 3],
+        help="reallocate workers: 1 never, 2 when jobs arrive, 3 when they arrive, leave or change (default)",
+    )
+    made.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
+    made.add_argument("--rehearse", action="store_true", help="simulate the nodes that the workload asks for here")
+    made.add_argument("--nodes", type=_positive, metavar="N", help="take N nodes of the allocation, or rehearse on N")
+    made.add_argument("--cores", type=_positive, default=0, metavar="N", help="cores of each node for loading workers")
+    made.add_argument("--iterations", type=_positive, default=0, metavar="N", help="at most N iterations of each job")
+    made.add_argument("--folder", metavar="DIR", help="for the event log and the report (default torchloader-TIME)")
+    made.add_argument("--retries", type=int, default=3, metavar="N", help="starts after a job was killed (default 3)")
+    made.add_argument(
+        "--silence", type=float, default=300.0, metavar="S", help="end a job that is silent for S seconds"
+    )
+    made.add_argument("--hold", action="store_true", help="go on after the last job, for `torchloader submit`")
+    made.add_argument("--machine", default="", metavar="OPTIONS", help="options of the `dragon` command, as one word")
+    return made
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where a job failed, 2 where nothing could be run."""
+    mine, options = _split(list(words))
+    arguments = parser().parse_args(mine)
+    try:
+        workload = read(arguments.workload)
+        if arguments.cluster:
+            read_cluster(arguments.cluster)
+    except (InputError, OSError) as error:
+        print(f"torchloader: {error}", file=sys.stderr)
+        return 2
+    for mistake in workload.errors:
+        print(f"torchloader: {mistake}; this job is left out", file=sys.stderr)
+    if not workload.jobs and not arguments.hold:
+        print(f"torchloader: {arguments.workload} has no job that can be run", file=sys.stderr)
+        return 2
+    if arguments.device == "cpu" and arguments.rehearse and not arguments.cores:
+        print(
+            f"torchloader: each rehearsed node has the {os.cpu_count()} cores of this machine for loading; "
+            "--cores N claims more",
+            file=sys.stderr,
+        )
+    folder = Path(arguments.folder or time.strftime("torchloader-%Y%m%d-%H%M%S")).absolute()
+    try:
+        _prepare(folder, workload.jobs, arguments, options)
+    except OSError as error:
+        print(f"torchloader: {error}", file=sys.stderr)
+        return 2
+    if any(job.arch for job in workload.jobs) and importlib.util.find_spec("torch") is None:
+        print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
+        return 2
+    if any(job.arch for job in workload.jobs):
+        os.environ[PRELOAD] = "1"
+    print(f"the event log and what is measured are in {folder}", flush=True)
+    code = dragon([*_machine(arguments, workload.jobs), "-m", "torchloader.service.head", str(folder)])
+    return max(code, 1 if workload.errors else 0)
+
+
+def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, options: tuple[str, ...]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    if (folder / SETTINGS).exists():
+        began = msgspec.json.decode((folder / SETTINGS).read_bytes(), type=Settings).began
+    settings = Settings(
+        folder=str(folder),
+        began=began,
+        policy=arguments.policy,
+        mode=arguments.mode,
+        device=arguments.device,
+        rehearse=arguments.rehearse,
+        cores=arguments.cores,
+        iterations=arguments.iterations,
+        options=options,
+        retries=arguments.retries,
+        silence=arguments.silence,
+        hold=arguments.hold,
+    )
+    (folder / SETTINGS).write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
+    (folder / JOBS).write_bytes(msgspec.json.format(msgspec.json.encode(jobs)))
+
+
+def _machine(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[str]:
+    """What the `dragon` command is told of nodes."""
+    options = shlex.split(arguments.machine)
+    nodes = arguments.nodes
+    if arguments.rehearse:
+        nodes = nodes or max([1, *(len(job.devices.by_node) for job in jobs)])
+        if arguments.cores:
+            options += ["--cpus", str(arguments.cores)]
+    return [*options, *(["--nodes", str(nodes)] if nodes and (nodes > 1 or not arguments.rehearse) else [])]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1, not {text}")
+    return number

@@ -1,0 +1,247 @@
+"""`torchloader simulate`: policies beside each other, over events instead of processes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchloader.allocation.catalogue import POLICIES, policy
+from torchloader.inputs.mistakes import InputError
+from torchloader.inputs.reading import read
+from torchloader.scheduling.actions import Mode, Node
+from torchloader.scheduling.scheduler import Scheduler
+from torchloader.simulation.comparison import compare, table
+from torchloader.simulation.given import jobs_of_log, jobs_of_workload, nodes_for
+from torchloader.simulation.job import Job
+from torchloader.simulation.result import Result
+from torchloader.simulation.simulator import simulate
+from torchloader.simulation.traces import FORMATS, read_trace, stretched
+from torchloader.simulation.workload import mistaken, synthetic
+
+__all__ = ["main"]
+
+_DEFAULT = ("proportional", "even", "waa-fill")
+_EPILOG = """\
+examples:
+  torchloader simulate                                  ten made-up workloads of 100 jobs on 4 nodes
+  torchloader simulate --policy jct --policy even --jobs 40 --seeds 3
+  torchloader simulate jobs.csv                         a workload that you would give to `torchloader run`
+  torchloader simulate results/events.jsonl --nodes 2   a live run again, with what was measured in it
+  torchloader simulate --trace cluster_log.csv --format helios --jobs 500 --nodes 16 --gpus 8 --cores 64
+  torchloader simulate --out results                    and what became of each job, and the event logs, as files
+
+The table shows means over the workloads with intervals of 95 %, and how much less time each policy takes than the one
+that it is compared with (--against), workload by workload. A job's completion is the time from its arrival to its
+end. The policies that were published, waa-fill and waa-trim, stop a job for 20 s to change its workers, as their
+authors' system does, and make every change; --elastic gives them this system's loader and scheduler instead. No
+policy knows what will arrive.
+
+A made-up workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
+arrive by chance. Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData,
+petuum/adaptdl) times and devices are used; what jobs load is made up, as traces do not tell it.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="torchloader simulate",
+        description="Compare policies on a workload without running it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    result.add_argument(
+        "workload", nargs="?", metavar="WORKLOAD", help="a workload file, or the event log of a live run"
+    )
+    result.add_argument(
+        "--policy",
+        action="append",
+        choices=sorted(POLICIES),
+        metavar="NAME",
+        help=f"may be given several times (default {', '.join(_DEFAULT)}); there are {', '.join(POLICIES)}",
+    )
+    result.add_argument(
+        "--against", metavar="NAME", help="the policy that others are compared with (default: the last)"
+    )
+    result.add_argument(
+        "--mode",
+        type=int,
+        choices=[1, 2, 3],
+        default=3,
+        help="reallocate: 1 never, 2 on arrivals, 3 also on departures",
+    )
+    result.add_argument("--trace", metavar="FILE", help="jobs of a public trace")
+    result.add_argument("--format", choices=sorted(FORMATS), help="of the trace")
+    result.add_argument("--jobs", type=_positive, metavar="N", help="how many (default 100, or all of a trace)")
+    result.add_argument(
+        "--load",
+        type=_number,
+        metavar="PART",
+        help="work that arrives in a second, as a part of what all devices can do (default 1.5; a trace's own)",
+    )
+    result.add_argument(
+        "--error",
+        type=_number,
+        metavar="PART",
+        help="how wrong the scheduler is about how fast each job trains and loads, such as 0.1 (default: not at all)",
+    )
+    result.add_argument("--minutes", type=_number, default=10.0, help="median length of a made-up job (default 10)")
+    result.add_argument("--seed", type=int, default=0, help="of the first workload (default 0)")
+    result.add_argument("--seeds", type=_positive, default=10, metavar="N", help="how many workloads (default 10)")
+    result.add_argument(
+        "--nodes",
+        type=_positive,
+        metavar="N",
+        help="of the cluster (default 4; for a workload file as many as it names)",
+    )
+    result.add_argument(
+        "--cores", type=_positive, default=24, metavar="N", help="of each node, for loading (default 24)"
+    )
+    result.add_argument(
+        "--gpus", type=_positive, metavar="N", help="of each node (default 4; for a workload file as many as it names)"
+    )
+    result.add_argument(
+        "--stop",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds for which waa-fill and waa-trim stop a job (default 20)",
+    )
+    result.add_argument(
+        "--elastic", action="store_true", help="let them change workers as all others do, without a stop"
+    )
+    result.add_argument(
+        "--out", type=Path, metavar="DIR", help="write every job, all workers over time, and the event logs there"
+    )
+    result.add_argument("--json", action="store_true", help="print the table as JSON")
+    return result
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def _number(text: str) -> float:
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"must be positive, not {number}")
+    return number
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 2 where nothing could be simulated."""
+    arguments = parser().parse_args(list(words))
+    names = list(dict.fromkeys(arguments.policy or _DEFAULT))
+    against = arguments.against or names[-1]
+    if against not in names:
+        parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
+    if bool(arguments.trace) != bool(arguments.format) or (arguments.trace and arguments.workload):
+        parser().error("a trace is given by --trace FILE and --format together, and without a workload file")
+    try:
+        workloads = _workloads(arguments)
+        if arguments.error:
+            workloads = [
+                (mistaken(jobs, arguments.error, arguments.seed + place), nodes)
+                for place, (jobs, nodes) in enumerate(workloads)
+            ]
+        results = _simulated(workloads, names, arguments)
+        rows = compare(results, names.index(against))
+        if arguments.out:
+            _write(arguments.out, results, arguments.seed)
+    except (InputError, ValueError, OSError) as error:
+        print(f"torchloader simulate: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+        return 0
+    print(table(rows, against))
+    if len(rows) > 1:
+        print(f"the last three columns are against {against}; simulated, {_counted(workloads)}")
+    if arguments.out:
+        print(f"every job, all workers over time and the event logs are in {arguments.out}")
+    return 0
+
+
+_Workload = tuple[list[Job], dict[str, Node]]
+
+
+def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
+    """The jobs of every seed, and the nodes for them. What a user gave has nothing that is random."""
+    if arguments.workload:
+        jobs = _given(arguments.workload)[: arguments.jobs]
+        return [(jobs, nodes_for(jobs, arguments.nodes or 1, arguments.cores, arguments.gpus or 1))]
+    count, gpus = arguments.nodes or 4, arguments.gpus or 4
+    nodes = {f"node{number}": Node(arguments.cores, tuple(range(gpus))) for number in range(count)}
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    if not arguments.trace:
+        load, many = arguments.load or 1.5, arguments.jobs or 100
+        return [(synthetic(many, seed, count * gpus, load, arguments.minutes, gpus), nodes) for seed in seeds]
+    workloads = []
+    for seed in seeds:
+        jobs = read_trace(arguments.trace, arguments.format, seed, arguments.jobs)
+        fitting = [job for job in jobs if job.spec.size <= count * gpus]
+        if len(fitting) < len(jobs) and seed == arguments.seed:
+            left = _many(len(jobs) - len(fitting), "job")
+            print(f"torchloader simulate: left out, as the cluster has {count * gpus} devices: {left}", file=sys.stderr)
+        if not fitting:
+            raise ValueError(f"{arguments.trace}: there is no job that ran on 1 to {count * gpus} devices")
+        workloads.append((stretched(fitting, count * gpus, arguments.load) if arguments.load else fitting, nodes))
+    return workloads
+
+
+def _given(path: str) -> list[Job]:
+    if path.endswith((".jsonl", ".log")):
+        return jobs_of_log(path)
+    workload = read(path)
+    for mistake in workload.errors:
+        print(f"torchloader simulate: {mistake}; this job is left out", file=sys.stderr)
+    if not workload.jobs:
+        raise ValueError(f"{path} has no job that can be simulated")
+    return jobs_of_workload(workload.jobs)
+
+
+def _simulated(workloads: list[_Workload], names: list[str], arguments: argparse.Namespace) -> list[list[Result]]:
+    """The results of each policy on each workload."""
+    total, before = sum(len(jobs) for jobs, _ in workloads) * len(names), 0
+    shown = sys.stderr.isatty()
+
+    def tell(ended: int) -> None:
+        if shown:
+            print(f"\r{100 * (before + ended) // total:3} % {name}\033[K", end="", file=sys.stderr, flush=True)
+
+    results: list[list[Result]] = []
+    for name in names:
+        published = name.startswith("waa-") and not arguments.elastic
+        stop = arguments.stop if published else 0.0
+        scheduler = Scheduler(policy(name), Mode(arguments.mode), cost=stop, weigh=not published)
+        results.append([])
+        for jobs, nodes in workloads:
+            results[-1].append(simulate(jobs, nodes, scheduler, stop=stop, progress=tell))
+            before += len(jobs)
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    return results
+
+
+def _write(folder: Path, results: list[list[Result]], first: int) -> None:
+    for own in results:
+        for place, result in enumerate(own):
+            result.write(folder / result.policy / (f"seed{first + place}" if len(own) > 1 else ""))
+
+
+def _counted(workloads: list[_Workload]) -> str:
+    jobs, nodes = workloads[0]
+    devices = sum(len(node.devices) for node in nodes.values())
+    cores = sum(node.cores for node in nodes.values())
+    where = f"{_many(devices, 'device')} and {_many(cores, 'core')} of {_many(len(nodes), 'node')}"
+    return f"{_many(len(workloads), 'workload')} of {_many(len(jobs), 'job')} on {where}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

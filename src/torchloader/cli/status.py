@@ -1,0 +1,37 @@
+"""`torchloader status`: what runs, where, how fast."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from dragon.infrastructure.errors import DragonError
+from torchloader.cli.masters import add_run, asked
+from torchloader.report.status import lines
+from torchloader.service.contact import NoMasterError
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="torchloader status", description="Show the applications of a workload that runs, and their workers."
+    )
+    parser.add_argument("--watch", action="store_true", help="again every second, until the workload has ended")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_run(parser)
+    arguments = parser.parse_args(list(words))
+    try:
+        answer = asked(arguments.run, "status")
+    except (NoMasterError, DragonError) as error:
+        print(f"torchloader: {error}", file=sys.stderr)
+        return 1
+    if arguments.watch:
+        from torchloader.report.live import watch
+
+        return watch(lambda: asked(arguments.run, "status"))
+    print(json.dumps(answer, indent=2) if arguments.json else lines(answer))
+    return 0

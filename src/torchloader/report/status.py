@@ -1,0 +1,36 @@
+"""A cluster's state as lines of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["COLUMNS", "lines", "rows"]
+
+COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers", "devices", "on", "why")
+
+
+def lines(status: dict[str, Any]) -> str:
+    """What the master answered to "status", as a table."""
+    nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load" for each in status["nodes"]]
+    table = [COLUMNS, *rows(status)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS) - 1)]
+    text = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in table]
+    return "\n".join([f"{status['time']:.0f} s, policy {status['policy']}; {'; '.join(nodes)}", *text])
+
+
+def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One for each application."""
+    return [
+        (
+            each["name"],
+            each["state"],
+            f"{each['iteration']}/{each['iterations']}",
+            f"{each['samples_per_second']:.1f}" if each["samples_per_second"] else "",
+            f"{each['waiting']:.0%}" if each["samples_per_second"] else "",
+            f"{each['workers']}x{each['devices']}" if each["workers"] else "",
+            str(each["devices"]),
+            ", ".join(each["nodes"]),
+            " ".join(each["reason"].split())[:80],
+        )
+        for each in status["applications"]
+    ]

@@ -1,0 +1,134 @@
+"""What the master answers to commands. Answers are JSON; what cannot be done is told under "error"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from torchloader.inputs.job import Job
+from torchloader.scheduling.application import Application
+from torchloader.scheduling.states import ENDED, State
+from torchloader.service.messages import Asked, Kill, Submitted
+from torchloader.training.protocol import Cancel, Pause
+
+if TYPE_CHECKING:
+    from torchloader.service.master import Master
+
+__all__ = ["answer"]
+
+
+def answer(master: Master, asked: Asked) -> dict[str, Any]:
+    """Do what a command asks for, or say why it cannot be done."""
+    if asked.question == "status":
+        return _status(master)
+    if asked.question == "submit":
+        return _submit(master, asked)
+    if asked.question == "stop":
+        master.settings = msgspec.structs.replace(master.settings, hold=False)
+        master.all_submitted = True
+        return {"told": "it ends when its applications have ended"}
+    record = master.records.get(asked.application)
+    if record is None:
+        there = ", ".join(master.records) or "none"
+        return {"error": f"there is no application {asked.application!r}; there are: {there}"}
+    if record.state in ENDED:
+        return {"error": f"{asked.application} is {record.state} already"}
+    return _DEEDS[asked.question](master, record, asked.value)
+
+
+def _status(master: Master) -> dict[str, Any]:
+    used = dict.fromkeys(master.joined, 0)
+    applications = []
+    for name, record in master.records.items():
+        for node, devices in record.placement.items():
+            used[node] = used.get(node, 0) + len(devices) * record.workers
+        applications.append(_described(master, name, record))
+    nodes = [
+        {"node": name, "cores": node.cores, "used": used[name], "devices": len(node.devices)}
+        for name, node in master.nodes.items()
+    ]
+    return {
+        "time": master.now(),
+        "policy": master.settings.policy,
+        "folder": master.settings.folder,
+        "nodes": nodes,
+        "applications": applications,
+    }
+
+
+def _described(master: Master, name: str, record: Application) -> dict[str, Any]:
+    attempt = master.attempts.get(name)
+    pace = attempt.pace if attempt is not None else None
+    return {
+        "name": name,
+        "arch": record.spec.arch,
+        "state": record.state,
+        "since": record.since,
+        "reason": master.reasons.get(name, ""),
+        "workers": record.workers,
+        "devices": record.spec.size,
+        "nodes": list(record.placement),
+        "iteration": max(int(record.progress), pace.iteration if pace else 0),
+        "iterations": record.spec.iterations,
+        "samples_per_second": pace.samples if pace else 0.0,
+        "waiting": pace.waiting if pace else 0.0,
+        "loss": pace.loss if pace else None,
+    }
+
+
+def _submit(master: Master, asked: Asked) -> dict[str, Any]:
+    job = msgspec.json.decode(asked.value, type=Job)
+    error = master.submit_now(Submitted(job))
+    return {"error": error} if error else {"told": f"{job.name} is {master.records[job.name].state}"}
+
+
+def _pause(master: Master, record: Application, value: Any) -> dict[str, Any]:
+    name = record.spec.name
+    if record.state not in (State.RUNNING, State.RESIZING):
+        return {"error": f"{name} is {record.state}: only a running application can be paused"}
+    master.change(name, State.PAUSING, "somebody asked for it", held=True)
+    master.tell(name, Pause())
+    return {"told": f"{name} is pausing"}
+
+
+def _resume(master: Master, record: Application, value: Any) -> dict[str, Any]:
+    name = record.spec.name
+    if record.state is not State.PAUSED:
+        return {"error": f"{name} is {record.state}: only a paused application can be resumed"}
+    master.change(name, State.PAUSED, "somebody asked for it to go on", held=False)
+    master.look_again()
+    return {"told": f"{name} is {master.records[name].state}"}
+
+
+def _cancel(master: Master, record: Application, value: Any) -> dict[str, Any]:
+    name = record.spec.name
+    attempt = master.attempts.get(name)
+    if attempt is None:
+        master.change(name, State.CANCELLED, "somebody asked for it")
+        return {"told": f"{name} is cancelled"}
+    attempt.cancelled = True
+    if attempt.has_started:
+        master.tell(name, Cancel())
+    else:
+        for node in attempt.nodes:
+            master.order(node, Kill(name, "somebody cancelled it"))
+    return {"told": f"{name} leaves after its next iteration"}
+
+
+def _resize(master: Master, record: Application, value: Any) -> dict[str, Any]:
+    name = record.spec.name
+    if record.state is not State.RUNNING:
+        return {"error": f"{name} is {record.state}: only a running application can be resized"}
+    if not isinstance(value, int) or value < 1:
+        return {"error": f"{name} needs at least one loading worker per device, not {value!r}"}
+    free = master.free_cores()
+    for node, devices in record.placement.items():
+        most = record.workers + free[node] // len(devices)
+        if value > most:
+            return {"error": f"{node} has cores for at most {most} loading workers per device of {name}, not {value}"}
+    master.resize(name, value, "somebody asked for it")
+    return {"told": f"{name} gets {value} loading workers per device"}
+
+
+_DEEDS = {"pause": _pause, "resume": _resume, "cancel": _cancel, "resize": _resize}

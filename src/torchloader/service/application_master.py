@@ -1,0 +1,70 @@
+"""Manages the applications of one node: starts their ranks, hands orders on, says what they say and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import threading
+from queue import Empty
+from typing import assert_never
+
+from dragon.native.machine import current
+from dragon.native.queue import Queue
+from torchloader.service.messages import Introduce, Joined, Kill, Launch, Tell
+from torchloader.service.part import Part
+
+__all__ = ["manage"]
+
+
+def manage(inbox: Queue, master: Queue) -> None:
+    """Be the application master of this node, for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end's to answer
+    ApplicationMaster(inbox, master).run()
+
+
+class ApplicationMaster:
+    """Takes orders from its inbox; each application has a thread that listens to its ranks."""
+
+    def __init__(self, inbox: Queue, master: Queue) -> None:
+        self._inbox = inbox
+        self._master = master
+        self._parts: dict[str, Part] = {}
+        self._node = current()
+        self._incarnation = secrets.token_hex(8)
+
+    def run(self) -> None:
+        """Do what the master says."""
+        self._introduce()
+        while True:
+            try:
+                order: Introduce | Launch | Tell | Kill = self._inbox.get(timeout=1.0)
+            except Empty:
+                continue
+            match order:
+                case Introduce():
+                    self._introduce()
+                case Launch():
+                    self._launch(order)
+                case Tell():
+                    with contextlib.suppress(KeyError):  # it has just ended, which the master will hear
+                        self._parts[order.application].tell(order.order)
+                case Kill():
+                    with contextlib.suppress(KeyError):
+                        self._parts[order.application].kill(order.reason)
+                case _:
+                    assert_never(order)
+
+    def _introduce(self) -> None:
+        node = self._node
+        running = {name: part.attempt for name, part in self._parts.items() if part.is_running}
+        gpus = tuple(int(gpu) for gpu in node.gpus or ())
+        address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
+        self._master.put(
+            Joined(node.hostname, self._incarnation, address, node.num_cpus, gpus, node.physical_mem, running)
+        )
+
+    def _launch(self, launch: Launch) -> None:
+        part = Part(launch, self._node.hostname, self._master)
+        self._parts[launch.application] = part
+        threading.Thread(target=part.run, name=launch.application, daemon=True).start()

@@ -1,0 +1,93 @@
+"""One start of an application as the master follows it: which ranks have begun, what they say, how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchloader.training.protocol import Cancelled, Finished, Paused, Progress, Report, Resized, Started
+
+__all__ = ["Attempt", "Pace"]
+
+
+@dataclass
+class Pace:
+    """What the ranks of an application did in about the last second, summed up."""
+
+    iteration: int = 0
+    samples: float = 0.0  # per second, over all devices
+    waiting: float = 0.0  # fraction of the time, mean over the devices
+    loss: float | None = None
+
+
+@dataclass
+class Attempt:
+    """Args:
+    number: counts the starts of the application.
+    nodes: those with ranks of it. size: ranks on all of them.
+    heard: when a rank said something last, in seconds on the master's clock.
+    """
+
+    number: int
+    nodes: frozenset[str]
+    size: int
+    heard: float
+    started: set[int] = field(default_factory=set)
+    resized: set[int] = field(default_factory=set)
+    left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: how it said that it leaves
+    codes: dict[str, Mapping[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
+    cause: str = ""
+    cancelled: bool = False
+    given_up: bool = False  # it is not to be tried again
+    done: dict[int, int] = field(default_factory=dict)  # iterations, by rank
+    latest: dict[int, Progress] = field(default_factory=dict)
+
+    def note(self, report: Report, now: float) -> None:
+        """A rank reports."""
+        self.heard = now
+        match report:
+            case Started():
+                self.started.add(report.rank)
+            case Progress():
+                self.latest[report.rank] = report
+                self.done[report.rank] = report.iteration
+            case Resized():
+                self.resized.add(report.rank)
+            case Paused() | Finished() | Cancelled():
+                self.left[report.rank] = type(report)
+                self.done[report.rank] = report.iteration
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all ranks train."""
+        return len(self.started) >= self.size
+
+    @property
+    def iteration(self) -> int:
+        """Iterations that all ranks have done."""
+        return min(self.done.values(), default=0)
+
+    @property
+    def pace(self) -> Pace:
+        """Of now."""
+        reports = list(self.latest.values())
+        times = [each.waiting + each.computing for each in reports]
+        samples = sum(each.samples / time for each, time in zip(reports, times, strict=True) if time > 0)
+        waiting = sum(each.waiting / time for each, time in zip(reports, times, strict=True) if time > 0)
+        losses = [each.loss for each in reports if each.loss is not None]
+        return Pace(self.iteration, samples, waiting / max(1, len(reports)), losses[0] if losses else None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all its ranks on all nodes have ended."""
+        return self.codes.keys() >= self.nodes
+
+    def all_left(self, how: type[Report]) -> bool:
+        """Whether every rank said that it leaves so, and ended well."""
+        ended = [code for codes in self.codes.values() for code in codes.values()]
+        return len(self.left) == self.size and set(self.left.values()) == {how} and not any(ended)
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a rank was ended by a signal: then it may do better another time."""
+        return any(code < 0 for codes in self.codes.values() for code in codes.values())

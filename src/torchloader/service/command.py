@@ -1,0 +1,29 @@
+"""The command line of a job's ranks."""
+
+from __future__ import annotations
+
+import sys
+
+from torchloader.inputs.job import Job
+from torchloader.service.settings import Settings
+
+__all__ = ["command_of"]
+
+
+def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
+    """The job's own script and its arguments, or what our program is told of the architecture that it names."""
+    if job.script:
+        return (sys.executable, job.script, *job.arguments)
+    told = {
+        "arch": job.arch,
+        "depth": job.depth,
+        "batch": job.batch,
+        "start-iter": job.start_iter,
+        "start-epoch": job.start_epoch,
+        "end-iter": job.end_iter,
+        "end-epoch": job.end_epoch,
+        "device": settings.device,
+        "dataset": job.dataset,
+    }
+    options = [text for name, value in told.items() if value != "" for text in (f"--{name}", str(value))]
+    return (*options, *settings.options)

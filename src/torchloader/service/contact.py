@@ -1,0 +1,54 @@
+"""How commands reach the master of a running cluster, with the credentials of the run."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import msgspec
+
+from dragon.native.queue import Queue
+from torchloader.service.messages import Asked
+
+__all__ = ["CONTACT", "Contact", "NoMasterError", "ask", "contacts"]
+
+CONTACT = "torchloader.json"
+_PATIENCE = 15.0  # seconds
+
+
+class Contact(msgspec.Struct, frozen=True):
+    """Args: inbox: the master's, as text. folder: of its log and traces."""
+
+    inbox: str
+    folder: str
+
+
+class NoMasterError(RuntimeError):
+    """There is no master to ask, or it does not answer; says what to do."""
+
+
+def contacts(runs: Iterable[Path]) -> dict[Path, Contact]:
+    """Those of the runs, given by their folders, that have a master."""
+    found = {}
+    for run in runs:
+        try:
+            found[run] = msgspec.json.decode((run / CONTACT).read_bytes(), type=Contact)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def ask(run: Path, contact: Contact, question: str, application: str = "", value: Any = None) -> dict[str, Any]:
+    """What the master answers. This process becomes a member of the run. Raises NoMasterError."""
+    os.environ["DRAGON_RUN"] = str(run)
+    answer = Queue(1)
+    Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer))
+    try:
+        decoded: dict[str, Any] = msgspec.json.decode(answer.get(timeout=_PATIENCE))
+    except Empty:
+        raise NoMasterError(f"the master did not answer in {_PATIENCE:.0f} s; its log is in {contact.folder}") from None
+    return decoded

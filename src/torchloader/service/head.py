@@ -1,0 +1,107 @@
+"""The head of a running cluster: starts its processes, shows what happens, and keeps the master alive.
+
+    dragon -m torchloader.service.head FOLDER
+
+FOLDER has settings.json and jobs.json. It ends when the master has ended, with its exit code.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.machine import Node, System, current
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+from torchloader.inputs.job import Job
+from torchloader.service.contact import CONTACT, Contact
+from torchloader.service.master import LOG, lead
+from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
+from torchloader.service.submitter import submit
+from torchloader.service.telling import Teller
+from torchloader.service.worker import work
+
+__all__ = ["main"]
+
+if os.environ.get(PRELOAD):
+    # Every node's zygote imports this module; the ranks that it forks, and their loading workers, have PyTorch then.
+    import torch  # noqa: F401
+
+_LOOK = 0.2  # seconds
+_MASTERS = 5  # that may end before their time, until nobody tries again
+
+
+class Head:
+    """All of a cluster that is not on a certain node, or not any more when the master is started anew."""
+
+    def __init__(self, settings: Settings, jobs: Sequence[Job]) -> None:
+        self._settings = settings
+        self._jobs = list(jobs)
+        # Where this process is: without that node there is no run any more.
+        self._here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
+        self._inbox = Queue(0)
+        self._managers: dict[str, Queue] = {}
+        self._workers: list[Process] = []
+        self._submitter: Process | None = None
+        self._teller = Teller(Path(settings.folder) / LOG)
+
+    def run(self) -> int:
+        """Until the master has ended; its exit code."""
+        self._start_workers()
+        self._make_contact()
+        for left in reversed(range(_MASTERS)):
+            master = Process(lead, (self._inbox, self._managers, self._settings), ident="master", policy=self._here)
+            master.start()
+            # A job that a master before this one has is not taken twice.
+            self._start_submitter()
+            while master.is_alive:
+                self._teller.tell()
+                if self._submitter is not None and self._submitter.returncode not in (0, None):
+                    self._start_submitter()
+                time.sleep(_LOOK)
+            self._teller.tell()
+            if master.returncode in (0, 1):
+                return master.returncode
+            print(f"the master ended with {master.returncode}", "and is started anew" if left else "", file=sys.stderr)
+        return 1
+
+    def _start_workers(self) -> None:
+        for ident in System().nodes:
+            name = Node(ident).hostname
+            here = Policy(placement=Policy.Placement.HOST_NAME, host_name=name)
+            self._managers[name] = Queue(0)
+            worker = Process(work, (self._managers[name], self._inbox), ident=f"worker on {name}", policy=here)
+            worker.start()
+            self._workers.append(worker)
+
+    def _start_submitter(self) -> None:
+        if self._submitter is not None:
+            self._submitter.kill()
+            self._submitter.join()
+        self._submitter = Process(
+            submit, (self._jobs, self._settings.began, self._inbox), ident="submitter", policy=self._here
+        )
+        self._submitter.start()
+
+    def _make_contact(self) -> None:
+        """In the run's own folder, which only its user can read, and which goes with it."""
+        contact = Contact(base64.b64encode(self._inbox.serialize()).decode(), self._settings.folder)
+        (Path(os.environ["DRAGON_RUN"]) / CONTACT).write_bytes(msgspec.json.encode(contact))
+
+
+def main(folder: Path) -> int:
+    """Run what a folder describes; the exit code."""
+    settings = msgspec.json.decode((folder / SETTINGS).read_bytes(), type=Settings)
+    jobs = msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
+    return Head(settings, jobs).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

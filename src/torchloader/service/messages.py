@@ -1,0 +1,150 @@
+"""What the processes of a running cluster say to each other, over queues of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragon.native.queue import Queue
+from torchloader.inputs.job import Job
+from torchloader.training.protocol import Order, Report
+
+__all__ = [
+    "AllSubmitted",
+    "Asked",
+    "Ended",
+    "Introduce",
+    "Joined",
+    "Kill",
+    "Launch",
+    "Rank",
+    "Said",
+    "Submitted",
+    "Tell",
+]
+
+
+# ---- to an application master
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce:
+    """Say which node this is and what runs there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank of an application: its number among all, and the device that it trains on; None for the CPU."""
+
+    number: int
+    device: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start the ranks of an application that belong on this node.
+
+    Args:
+        application: its name. attempt: counts its starts, so that what is said of an earlier one is not taken for this.
+        command: the program and its arguments; or with `ours` what torchloader.training.train is told.
+        ranks: those of this node. world_size: how many there are on all nodes.
+        master, port: where they meet.
+        workers: loading workers of each rank.
+        folder: for traces, checkpoints and what the ranks write.
+        environment: variables that the job asks for.
+    """
+
+    application: str
+    attempt: int
+    command: tuple[str, ...]
+    ours: bool
+    ranks: tuple[Rank, ...]
+    world_size: int
+    master: str
+    port: int
+    workers: int
+    folder: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Give an order to all ranks of an application on this node."""
+
+    application: str
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End all ranks of an application on this node."""
+
+    application: str
+    reason: str
+
+
+# ---- to the master
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A node is there, with what it has, and the attempts of the applications that run on it.
+
+    Args:
+        node: its host name. address: where others reach it.
+        cores: CPUs that the run may use. gpus: their numbers. memory: in bytes.
+        incarnation: of its application master, unlike that of any before it.
+        running: attempt by application.
+    """
+
+    node: str
+    incarnation: str
+    address: str
+    cores: int
+    gpus: tuple[int, ...]
+    memory: int
+    running: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A rank reported."""
+
+    application: str
+    attempt: int
+    node: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All ranks of an application on a node have ended: exit codes by rank, and why the first that failed did."""
+
+    application: str
+    attempt: int
+    node: str
+    codes: Mapping[int, int]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job arrives."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class AllSubmitted:
+    """The workload has no more jobs: when all applications have ended, so does the master."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command: what is asked, of which application, with what. The answer is JSON."""
+
+    question: str
+    application: str
+    value: Any
+    answer: Queue

@@ -1,0 +1,154 @@
+"""The ranks of one application on one node."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import time
+from pathlib import Path
+from queue import Empty
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+from torchloader.service.messages import Ended, Launch, Rank, Said
+from torchloader.service.rank import train
+from torchloader.training.protocol import Failed, Order, decode_report, encode
+
+__all__ = ["Part"]
+
+_LOOK = 0.2  # seconds between two looks at the processes, while no rank says anything
+_FOR_OWN_END = 10.0  # between a rank's failure and the end of the others
+_TAIL = 2000  # bytes of what a rank wrote last
+
+
+class Part:
+    """Starts ranks and follows them to their end. run() is for a thread of its own; the rest for any."""
+
+    def __init__(self, launch: Launch, node: str, master: Queue) -> None:
+        self._launch = launch
+        self._node = node
+        self._master = master
+        self._reports = Queue(0)
+        self._orders = {rank.number: Queue(0) for rank in launch.ranks}
+        self._processes: dict[int, Process] = {}
+        self._codes: dict[int, int] = {}
+        self._cause = ""
+        self._killed = ""
+        self._end_at: float | None = None
+        self.is_running = True
+
+    @property
+    def attempt(self) -> int:
+        """Which start of the application this is."""
+        return self._launch.attempt
+
+    def tell(self, order: Order) -> None:
+        """Give all ranks an order."""
+        for queue in self._orders.values():
+            queue.put(encode(order))
+
+    def kill(self, reason: str) -> None:
+        """End all ranks."""
+        self._killed = self._killed or reason
+        for process in list(self._processes.values()):
+            process.kill()
+
+    def run(self) -> None:
+        """Start the ranks, pass on what they say until all have ended, and say how they did."""
+        launch = self._launch
+        try:
+            Path(launch.folder).mkdir(parents=True, exist_ok=True)
+            for rank in launch.ranks:
+                if not self._killed:
+                    self._processes[rank.number] = self._start(rank)
+        except Exception as error:  # of any kind: it is this job's, and the others go on
+            self._cause = f"could not be started on {self._node}: {type(error).__name__}: {error}"
+            self.kill(self._cause)
+        while len(self._codes) < len(self._processes):
+            self._listen(_LOOK)
+            self._look()
+        while self._listen(0):
+            pass
+        self.is_running = False
+        if self._killed:
+            self._cause = self._killed
+        self._master.put(Ended(launch.application, launch.attempt, self._node, dict(self._codes), self._cause))
+
+    def _start(self, rank: Rank) -> Process:
+        launch = self._launch
+        local = [each.number for each in launch.ranks].index(rank.number)
+        environment = {
+            **launch.environment,
+            "RANK": str(rank.number),
+            "WORLD_SIZE": str(launch.world_size),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(len(launch.ranks)),
+            "MASTER_ADDR": launch.master,
+            "MASTER_PORT": str(launch.port),
+            "TORCHLOADER_APPLICATION": launch.application,
+            "TORCHLOADER_FOLDER": launch.folder,
+            "TORCHLOADER_WORKERS": str(launch.workers),
+            "TORCHLOADER_ORDERS": base64.b64encode(self._orders[rank.number].serialize()).decode(),
+            "TORCHLOADER_REPORTS": base64.b64encode(self._reports.serialize()).decode(),
+        }
+        if rank.device is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(rank.device)
+            environment["LOCAL_RANK"] = "0"  # of the devices that it sees
+        output = str(self._output(rank.number))
+        process = Process(
+            train if launch.ours else launch.command[0],
+            (launch.command,) if launch.ours else list(launch.command[1:]),
+            env=environment,
+            ident=f"{launch.application}-rank{rank.number}-{launch.attempt}",
+            stdout=output,
+            stderr=output,
+            policy=Policy(placement=Policy.Placement.HOST_NAME, host_name=self._node),
+        )
+        process.start()
+        return process
+
+    def _output(self, rank: int) -> Path:
+        return Path(self._launch.folder) / f"{self._launch.application}-rank{rank}.log"
+
+    def _listen(self, timeout: float) -> bool:
+        try:
+            report = decode_report(self._reports.get(timeout=timeout) if timeout else self._reports.get_nowait())
+        except Empty:
+            return False
+        if isinstance(report, Failed) and not self._cause:
+            self._cause = f"rank {report.rank} on {self._node} failed: {report.text}"
+        self._master.put(Said(self._launch.application, self._launch.attempt, self._node, report))
+        return True
+
+    def _look(self) -> None:
+        for number, process in self._processes.items():
+            code = None if number in self._codes else process.returncode
+            if code is None:
+                continue
+            self._codes[number] = code
+            if code != 0:
+                while self._listen(0):
+                    pass  # it may have said why
+                if not self._cause:
+                    self._cause = f"rank {number} on {self._node} ended with {_told(code)}{self._tail(number)}"
+                self._end_at = self._end_at or time.monotonic() + _FOR_OWN_END
+        if self._end_at is not None and time.monotonic() > self._end_at and not self._killed:
+            # The others wait for it in a collective operation.
+            for number, process in self._processes.items():
+                if number not in self._codes:
+                    process.kill()
+
+    def _tail(self, rank: int) -> str:
+        try:
+            with open(self._output(rank), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+                text = file.read().decode(errors="replace").strip()
+        except OSError as error:
+            return f"; what it wrote cannot be read: {error}"
+        return f"; it last wrote:\n{text}" if text else ""
+
+
+def _told(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

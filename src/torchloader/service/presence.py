@@ -1,0 +1,14 @@
+"""Which nodes of a cluster are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dragon.native.machine import Node, System
+
+__all__ = ["absent"]
+
+
+def absent(names: Iterable[str]) -> frozenset[str]:
+    """Those of these nodes that the run has lost."""
+    return frozenset(names) - {Node(ident).hostname for ident in System().nodes}

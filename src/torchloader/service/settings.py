@@ -1,0 +1,41 @@
+"""How a cluster is run: what `torchloader run` was told."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["JOBS", "PRELOAD", "SETTINGS", "Settings"]
+
+SETTINGS, JOBS = "settings.json", "jobs.json"
+PRELOAD = "TORCHLOADER_PRELOAD"  # a variable that is set where jobs will need PyTorch
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the head, the master and the workers need to know. Kept as JSON in the run's folder.
+
+    Args:
+        folder: for the event log, the traces and what the jobs write.
+        began: when the workload began, in Unix time.
+        policy: how workers are allocated, by name. mode: when they are reallocated, 1 to 3.
+        device: "cpu" or "cuda".
+        rehearse: whether nodes are simulated: host names of the workload then stand for any of them.
+        cores: for loading, of each node; 0 for all that it has.
+        iterations: at most so many of each job; 0 for as many as it asks for.
+        options: for every job that trains one of the known architectures, as on the command line.
+        retries: how often a job is started again after something that was not its own mistake.
+        silence: seconds without a sign of life after which a job is ended.
+        hold: whether the master goes on after the last job, for more to be submitted.
+    """
+
+    folder: str
+    began: float
+    policy: str = "proportional"
+    mode: int = 3
+    device: str = "cpu"
+    rehearse: bool = False
+    cores: int = 0
+    iterations: int = 0
+    options: tuple[str, ...] = ()
+    retries: int = 3
+    silence: float = 300.0
+    hold: bool = False

@@ -1,0 +1,45 @@
+"""Tells what happens in a cluster, line by line, from its event log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Teller", "told"]
+
+
+class Teller:
+    """Follows a log."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path.exists() else 0
+
+    def tell(self) -> None:
+        """Print what has happened since the last time."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            lines = file.read()
+        whole = lines.rfind(b"\n") + 1
+        self._at += whole
+        for line in lines[:whole].splitlines():
+            print(told(json.loads(line)), flush=True)
+
+
+def told(event: dict[str, Any]) -> str:
+    """An event as a line for people."""
+    change = event["to"] if event["from"] in (None, event["to"]) else f"{event['from']} → {event['to']}"
+    details = event["details"]
+    what = []
+    if "placement" in details:
+        what.append("on " + ", ".join(f"{node} {list(devices)}" for node, devices in details["placement"].items()))
+    if "workers" in details:
+        what.append(f"{details['workers']} loading workers per device")
+    if "curve" in details:
+        curve = details["curve"]
+        one = 1 / (curve["service"] + curve["shared"])
+        what.append(f"computes {curve['ceiling']:.0f} samples/s, a worker loads {one:.0f}")
+    return f"{event['time']:8.1f} s  {event['application']:<20} {change}: {'; '.join([event['reason'], *what])}"

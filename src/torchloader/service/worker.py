@@ -1,0 +1,30 @@
+"""A worker: brings one node into the cluster, and keeps an application master alive on it."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from dragon.infrastructure.policy import Policy
+from dragon.native.machine import current
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+from torchloader.service.application_master import manage
+
+__all__ = ["work"]
+
+_PAUSE = 0.5  # seconds before the next one, so that one that cannot live does not take the node's time
+
+
+def work(inbox: Queue, master: Queue) -> None:
+    """Be the worker of this node, for ever. A new application master introduces itself to the master."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name = current().hostname
+    here = Policy(placement=Policy.Placement.HOST_NAME, host_name=name)
+    while True:
+        process = Process(manage, (inbox, master), ident=f"application master on {name}", policy=here)
+        process.start()
+        process.join()
+        for rank in process.children():
+            rank.kill()  # nobody follows it any more
+        time.sleep(_PAUSE)

@@ -1,0 +1,217 @@
+"""The scheduler over events instead of processes. The same jobs, nodes and scheduler give the same results."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Requeue, Resize, Resume
+from torchloader.scheduling.placement import shared
+from torchloader.scheduling.records import Event, Records
+from torchloader.scheduling.scheduler import Scheduler
+from torchloader.scheduling.states import State
+from torchloader.simulation.job import Job
+from torchloader.simulation.result import JobResult, Moment, Result
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    jobs: Sequence[Job],
+    nodes: Mapping[str, Node],
+    scheduler: Scheduler,
+    *,
+    stop: float = 0.0,
+    start: float = 0.0,
+    progress: Callable[[int], object] = lambda ended: None,
+) -> Result:
+    """Run jobs to their ends.
+
+    Between events a job trains at what its curve says for its workers. A job that is started, or whose workers are
+    changed, stands still for a while.
+
+    Args:
+        jobs: with the times at which they arrive.
+        nodes: the cluster.
+        scheduler: decides.
+        stop: seconds for which a change of workers stops a job: 0 for an elastic loader, tens for a restart.
+        start: seconds that a start takes.
+        progress: is told how many jobs have ended, each time.
+
+    Raises ValueError, with the job's name, for a job that can never start on these nodes, or two of one name.
+    """
+    return _Simulation(jobs, nodes, scheduler, stop, start, progress).run()
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job in the simulation: what is done, and how fast it goes on from when."""
+
+    job: Job
+    done: float = 0.0  # iterations
+    rate: float = 0.0  # iterations per second
+    started: float | None = None
+    finished: float = 0.0
+    resizes: int = 0
+    stopped: float = 0.0
+    told: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
+
+    @property
+    def left(self) -> float:
+        return self.job.spec.iterations - self.done
+
+
+class _Simulation:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        nodes: Mapping[str, Node],
+        scheduler: Scheduler,
+        stop: float,
+        start: float,
+        progress: Callable[[int], object],
+    ) -> None:
+        self._nodes, self._scheduler, self._stop, self._begin, self._progress = nodes, scheduler, stop, start, progress
+        self._arrivals = sorted(jobs, key=lambda job: (job.spec.arrival, job.spec.name), reverse=True)
+        self._events: list[Event] = []
+        self._moments: list[Moment] = []
+        self._records = Records(self._events.append)
+        self._all: dict[str, _Running] = {}
+        self._alive: dict[str, _Running] = {}
+        self._ready: list[tuple[float, str]] = []  # when those that stand still go on
+        self._due: float | None = None
+        self._missed: Cause | None = None  # what happened while somebody stood still, and could not be moved
+        self._now = 0.0
+
+    def run(self) -> Result:
+        while self._arrivals or self._alive:
+            self._advance(self._next())
+            causes = [*self._finish(), *self._go_on(), *self._arrive()]
+            if self._due is not None and self._due <= self._now:
+                causes.append(Cause.DUE)
+            for cause in dict.fromkeys(causes):
+                self._decide(cause)
+            self._rates()
+        results = [self._result(each) for each in self._all.values()]
+        return Result(self._scheduler.policy.name, results, self._moments, self._events)
+
+    def _next(self) -> float:
+        """When something happens next."""
+        times = [self._now + each.left / each.rate for each in self._alive.values() if each.rate > 0]
+        times += [self._ready[0][0]] if self._ready else []
+        times += [self._arrivals[-1].spec.arrival] if self._arrivals else []
+        times += [self._due] if self._due is not None else []
+        if not times:
+            name, stuck = next((n, self._records[n]) for n in self._alive)
+            raise ValueError(
+                f"job {name!r} can never start: it wants {stuck.spec.devices} device(s) with at least "
+                f"{stuck.spec.minimum} worker(s) each, and the nodes have "
+                + ", ".join(
+                    f"{node}: {len(each.devices)} with {each.cores} cores" for node, each in self._nodes.items()
+                )
+            )
+        return max(self._now, min(times))
+
+    def _advance(self, time: float) -> None:
+        for each in self._alive.values():
+            # Whoever ends now, ends: what rounding leaves of its last iteration is not worth an event.
+            ends = each.rate > 0 and self._now + each.left / each.rate <= time + 1e-9
+            each.done = float(each.job.spec.iterations) if ends else each.done + each.rate * (time - self._now)
+        self._now = time
+
+    def _finish(self) -> list[Cause]:
+        ended = [name for name, each in self._alive.items() if each.left <= 0]
+        for name in ended:
+            each = self._alive.pop(name)
+            each.finished, each.rate = self._now, 0.0
+            self._records.change(name, State.FINISHED, self._now, "done", progress=each.done)
+            self._tell(name, each, 0)
+            self._progress(len(self._all) - len(self._alive))
+        return [Cause.DEPARTURE] if ended else []
+
+    def _go_on(self) -> list[Cause]:
+        ready = []
+        while self._ready and self._ready[0][0] <= self._now:
+            _, name = heapq.heappop(self._ready)
+            self._records.change(name, State.RUNNING, self._now, "ready")
+            ready.append(name)
+        if not ready or self._missed is None:
+            return []
+        missed, self._missed = self._missed, None
+        return [missed]
+
+    def _arrive(self) -> list[Cause]:
+        came = False
+        while self._arrivals and self._arrivals[-1].spec.arrival <= self._now:
+            job = self._arrivals.pop()
+            came = True
+            self._records.submit(job.spec, self._now, curve=job.believed or job.curve)
+            self._all[job.spec.name] = self._alive[job.spec.name] = _Running(job)
+        return [Cause.ARRIVAL] if came else []
+
+    def _decide(self, cause: Cause) -> None:
+        known = {name: replace(self._records[name], progress=each.done) for name, each in self._alive.items()}
+        if any(each.holds and each.state is not State.RUNNING for each in known.values()):
+            self._missed = cause
+        for action in self._scheduler.decide(self._now, known, self._nodes, cause):
+            self._do(action)
+        self._due = self._scheduler.next_time(self._now, {name: self._records[name] for name in self._alive})
+
+    def _do(self, action: Action) -> None:
+        name, each = action.name, self._alive[action.name]
+        match action:
+            case Launch() | Resume():
+                state = State.STARTING if isinstance(action, Launch) else State.RESUMING
+                each.started = self._now if each.started is None else each.started
+                self._change(action, state, workers=action.workers, placement=action.placement)
+                self._stand(name, self._begin)
+            case Resize():
+                self._change(action, State.RESIZING, workers=action.workers)
+                each.resizes += 1
+                each.stopped += self._stop
+                self._stand(name, self._stop)
+            case Pause():
+                self._change(action, State.PAUSING)
+                self._change(action, State.PAUSED)
+            case Requeue():
+                self._change(action, State.QUEUED)
+
+    def _change(self, action: Action, state: State, **details: object) -> None:
+        done = self._alive[action.name].done
+        self._records.change(action.name, state, self._now, action.reason, progress=done, **details)
+
+    def _stand(self, name: str, seconds: float) -> None:
+        if seconds > 0:
+            heapq.heappush(self._ready, (self._now + seconds, name))
+        else:
+            self._records.change(name, State.RUNNING, self._now, "ready")
+
+    def _rates(self) -> None:
+        holding = {name: self._records[name] for name in self._alive if self._records[name].holds}
+        curves = shared({name: (self._alive[name].job.curve, each.placement) for name, each in holding.items()})
+        for name, each in self._alive.items():
+            record = self._records[name]
+            per_device = curves[name].throughput(record.workers) if record.state is State.RUNNING else 0.0
+            each.rate = per_device * record.spec.size / record.spec.batch
+            self._tell(name, each, record.workers)
+
+    def _tell(self, name: str, each: _Running, workers: int) -> None:
+        if (workers, each.rate) != each.told:
+            self._moments.append(Moment(self._now, name, workers, each.rate * each.job.spec.batch))
+            each.told = workers, each.rate
+
+    def _result(self, each: _Running) -> JobResult:
+        spec = each.job.spec
+        return JobResult(
+            spec.name,
+            spec.arch,
+            spec.size,
+            spec.arrival,
+            spec.arrival if each.started is None else each.started,
+            each.finished,
+            each.job.shortest,
+            spec.iterations * spec.batch,
+            each.resizes,
+            each.stopped,
+        )

@@ -1,0 +1,189 @@
+"""Jobs from public traces of clusters.
+
+A trace tells when jobs came, on how many devices they ran and for how long; none tells what they loaded. So each job is
+given a kind by chance, from its name and a seed, and the time that it took in the trace is taken for the time that it
+takes when it never waits for data. Times are counted from the first arrival. What never ran, or had no device, is
+left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchloader.simulation.job import Job
+from torchloader.simulation.workload import MIX, Kind, job_of
+
+__all__ = ["FORMATS", "TraceError", "read_trace", "stretched"]
+
+
+class TraceError(ValueError):
+    """A trace is not what its format says; tells the file, the row and the column."""
+
+
+_Columns = Mapping[str, Callable[[str], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    arrival: float
+    devices: int
+    seconds: float
+    workers: int | None = None
+    kind: Kind | None = None
+
+
+def _time(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _count(text: str) -> int:
+    return int(float(text)) if float(text).is_integer() else int(text)
+
+
+def _rows(path: Path, columns: _Columns) -> Iterator[dict[str, Any]]:
+    """The rows of a CSV file, the named columns converted."""
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        if missing:
+            raise TraceError(f"{path}, row 1: there is no column {', '.join(missing)}; is this the right format?")
+        for row in reader:
+            found = {}
+            for column, convert in columns.items():
+                try:
+                    found[column] = convert(row[column])
+                except (ValueError, TypeError):
+                    where = f"{path}, row {reader.line_num}, column {column}"
+                    raise TraceError(f"{where}: {row[column]!r} is not what stands in such a column") from None
+            yield found
+
+
+def helios(path: Path) -> Iterator[_Entry]:
+    """`cluster_log.csv` of the Helios traces (SenseTime, SC '21).
+
+    Columns: job_id, gpu_num, cpu_num (cores asked for), submit_time ("2020-06-09 18:41:01"), duration (seconds that
+    it ran). user, vc, node_num, state, start_time, end_time and queue are not needed.
+    """
+    columns: _Columns = {"job_id": str, "gpu_num": _count, "cpu_num": _count, "submit_time": _time, "duration": float}
+    for row in _rows(path, columns):
+        yield _Entry(row["job_id"], row["submit_time"], row["gpu_num"], row["duration"], max(1, row["cpu_num"]))
+
+
+_HOURS = 3600.0
+# What jobs of Pollux's workloads take on one device, by the classes that its authors sort them into (OSDI '21): small
+# below an hour, medium to ten, large to a hundred, and more.
+_POLLUX = {
+    "cifar10": (Kind("cifar10", 2400, 0.001, 128), 0.5 * _HOURS),
+    "ncf": (Kind("ncf", 90_000, 0.00001, 4096), 0.2 * _HOURS),
+    "deepspeech2": (Kind("deepspeech2", 60, 0.030, 20), 3 * _HOURS),
+    "bert": (Kind("bert", 120, 0.001, 12), 5 * _HOURS),
+    "yolov3": (Kind("yolov3", 40, 0.060, 8), 20 * _HOURS),
+    "imagenet": (Kind("imagenet", 380, 0.008, 64), 200 * _HOURS),
+}
+
+
+def pollux(path: Path) -> Iterator[_Entry]:
+    """`workload-N.csv` of Pollux's simulator (AdaptDL, OSDI '21).
+
+    Columns: name, time (seconds), application (cifar10, ncf, deepspeech2, bert, yolov3 or imagenet), num_replicas
+    (devices). The application tells what is trained, and the usual time of its class is divided by the devices;
+    batch_size is not needed.
+    """
+
+    def application(text: str) -> tuple[Kind, float]:
+        if text not in _POLLUX:
+            raise ValueError(text)
+        return _POLLUX[text]
+
+    columns: _Columns = {"name": str, "time": float, "application": application, "num_replicas": _count}
+    for row in _rows(path, columns):
+        kind, seconds = row["application"]
+        devices = row["num_replicas"]
+        yield _Entry(row["name"], row["time"], devices, seconds / max(1, devices), kind=kind)
+
+
+def philly(path: Path) -> Iterator[_Entry]:
+    """`cluster_job_log` of the Philly traces (Microsoft, ATC '19), a list of jobs in JSON.
+
+    Keys: jobid, submitted_time ("2017-10-07 01:11:39"), and attempts, each with start_time, end_time and detail, a
+    list of machines with their gpus. A job has the devices of its last attempt, and takes as long as all of them
+    together. Attempts without a beginning or an end, which the trace says are errors of logging or jobs that still
+    ran, are left out.
+    """
+    try:
+        jobs = json.loads(path.read_text())
+    except ValueError as error:
+        raise TraceError(f"{path}: {error}; is this the right format?") from None
+    if not isinstance(jobs, list):
+        raise TraceError(f"{path}: there is no list of jobs; is this the right format?")
+    for number, job in enumerate(jobs, 1):
+        column = "jobid"
+        try:
+            name = str(job["jobid"])
+            column = "submitted_time"
+            if job["submitted_time"] in (None, "None"):
+                continue
+            arrival = _time(job["submitted_time"])
+            column = "attempts"
+            ran = [each for each in job["attempts"] if _known(each["start_time"]) and _known(each["end_time"])]
+            seconds = sum(_time(each["end_time"]) - _time(each["start_time"]) for each in ran)
+            devices = sum(len(machine["gpus"]) for machine in ran[-1]["detail"]) if ran else 0
+        except (KeyError, TypeError, ValueError) as error:
+            raise TraceError(f"{path}, job {number}, key {column}: {type(error).__name__}: {error}") from None
+        yield _Entry(name, arrival, devices, seconds)
+
+
+def _known(time: str | None) -> bool:
+    return time not in (None, "None")
+
+
+FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {"philly": philly, "helios": helios, "pollux": pollux}
+"""The readers by the name of the format."""
+
+
+def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: int | None = None) -> list[Job]:
+    """The jobs of a trace, in the order of arrival.
+
+    Args:
+        path: of the file.
+        form: its format, one of `FORMATS`.
+        seed: of what the trace does not tell.
+        limit: how many jobs at most, the first ones.
+
+    Raises TraceError for what is not of that format, with file, row and column; OSError where it cannot be read.
+    """
+    if form not in FORMATS:
+        raise TraceError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")
+    entries = [each for each in FORMATS[form](Path(path)) if each.devices > 0 and each.seconds > 0]
+    entries.sort(key=lambda each: (each.arrival, each.name))
+    jobs = []
+    for each in entries[:limit]:
+        chance = random.Random(f"{seed} {each.name}")
+        kind = each.kind or chance.choice(MIX)
+        job = job_of(each.name, kind, each.devices, each.seconds, each.arrival - entries[0].arrival, chance)
+        jobs.append(job if each.workers is None else replace(job, spec=replace(job.spec, workers=each.workers)))
+    return jobs
+
+
+def stretched(jobs: list[Job], devices: int, load: float) -> list[Job]:
+    """The same jobs, with times of arrival stretched or shrunk so that in each second so much work arrives.
+
+    Args:
+        jobs: in the order of arrival.
+        devices: of the cluster.
+        load: work, as a part of what all devices do if they never wait for data.
+    """
+    span = jobs[-1].spec.arrival - jobs[0].spec.arrival if jobs else 0.0
+    if span == 0.0:
+        return jobs
+    factor = sum(job.shortest * job.spec.size for job in jobs) / (devices * load) / span
+    return [replace(job, spec=replace(job.spec, arrival=job.spec.arrival * factor)) for job in jobs]

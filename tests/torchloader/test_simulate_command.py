@@ -1,0 +1,103 @@
+"""`torchloader simulate`, and how commands are found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchloader.cli.main import main
+from torchloader.scheduling.log import read
+
+SMALL = ["--jobs", "8", "--seeds", "2", "--nodes", "1", "--minutes", "1"]
+WORKLOAD = """\
+arch,depth,batch,workers,output_folder,master,port,arrival_time,cuda_device,start_iter,start_epoch,end_iter,end_epoch,node_size
+resnet, 10, 512, 16, "test-48worker-2node-mod3",d3093, 12448, 1, ["0 1" "0 1"], 0, 1, 500, 1, 2
+vgg, 11, 512, 16, "test-48worker-2node-mod3",d3093, 23448, 1, ["1 2" "1 2"], 0, 1, 500, 1, 2
+googlenet, 1, 512, 16, "test-48worker-2node-mod3",d3093, 58448,  1, ["0 2" "0 2"], 0, 1, 500, 1, 2
+"""
+POLLUX = "name,time,application,num_replicas,batch_size\na,0,cifar10,1,128\nb,5,ncf,2,256\nc,9,imagenet,64,6400\n"
+
+
+def test_policies_stand_beside_each_other_with_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *SMALL, "--policy", "jct", "--policy", "even"]) == 0
+    header, first, second, last = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["policy", "completion,"]
+    assert (first.split()[0], second.split()[0]) == ("jct", "even")
+    assert "±" in first
+    assert last == (
+        "the last three columns are against even; simulated, 2 workloads of 8 jobs on 4 devices and 24 cores of 1 node"
+    )
+
+
+def test_equal_commands_print_equal_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for _ in range(2):
+        assert main(["simulate", *SMALL, "--json"]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert printed[0] == printed[1]
+    assert [row["policy"] for row in printed[0]] == ["proportional", "even", "waa-fill"]
+
+
+def test_a_workload_file_is_simulated_on_the_devices_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.csv").write_text(WORKLOAD)
+    assert main(["simulate", str(tmp_path / "jobs.csv")]) == 0
+    assert "1 workload of 3 jobs on 6 devices and 48 cores of 2 nodes" in capsys.readouterr().out
+
+
+def test_the_log_of_a_run_is_simulated_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = ["simulate", *SMALL, "--seeds", "1", "--policy", "proportional"]
+    assert main([*once, "--out", str(tmp_path)]) == 0
+    log = tmp_path / "proportional" / "events.jsonl"
+    assert len(read(log)) > 8 * 3
+    capsys.readouterr()
+    assert main([*once, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["simulate", str(log), "--nodes", "1", "--gpus", "4", "--policy", "proportional", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+
+
+def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "workload.csv").write_text(POLLUX)
+    trace = ["--trace", str(tmp_path / "workload.csv"), "--format", "pollux", "--load", "1"]
+    assert main(["simulate", *trace, "--seeds", "1", "--policy", "even"]) == 0
+    said = capsys.readouterr()
+    assert "left out, as the cluster has 16 devices: 1 job" in said.err
+    assert said.out.splitlines()[1].startswith("even")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no-such-file.csv"], "No such file"),
+        (["--trace", "x"], "--trace FILE and --format together"),
+        (["--policy", "jct", "--against", "even"], "not among the policies"),
+        (["--policy", "fare"], "invalid choice: 'fare'"),
+        (["--jobs", "0"], "at least 1"),
+    ],
+)
+def test_a_mistake_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(["simulate", *words])
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    assert code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulat"])
+    assert ended.value.code == 2
+    assert "did you mean simulate?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["simulate", "--help"]], ids=" ".join)
+def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    assert "  torchloader simulate  " in capsys.readouterr().out

@@ -1,0 +1,163 @@
+"""The simulator: the same scheduler, over events."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from torchloader.allocation.catalogue import policy
+from torchloader.prediction.curve import Curve
+from torchloader.scheduling.actions import Mode, Node
+from torchloader.scheduling.application import Spec
+from torchloader.scheduling.log import read, replay
+from torchloader.scheduling.records import Records
+from torchloader.scheduling.scheduler import Scheduler
+from torchloader.scheduling.states import State
+from torchloader.simulation.job import Job
+from torchloader.simulation.result import Result
+from torchloader.simulation.simulator import simulate
+from torchloader.simulation.workload import mistaken, synthetic
+
+SEEDS = range(10)
+NODES = {f"node{number}": Node(24, (0, 1, 2, 3)) for number in range(4)}
+OURS = Scheduler(policy("proportional"))
+
+
+def job(name: str, arrival: float = 0.0, devices: int = 1, needs: float = 8.0, seconds: float = 100.0) -> Job:
+    """A job that takes so many seconds with at least so many workers per device."""
+    batch = 10 * devices
+    return Job(Spec(name, "resnet", devices, batch, int(seconds * 10), arrival=arrival), Curve(100, needs / 100))
+
+
+@functools.cache
+def contended(name: str, seed: int) -> Result:
+    """A hundred jobs on 16 devices and 96 cores, half as much work again as those can do if none ever waits."""
+    published = name.startswith("waa")
+    stop = 20.0 if published else 0.0
+    scheduler = Scheduler(policy(name), cost=stop, weigh=not published)
+    return simulate(synthetic(100, seed, devices=16, load=1.5), NODES, scheduler, stop=stop)
+
+
+def test_a_job_alone_takes_as_long_as_its_curve_says() -> None:
+    alone = simulate([job("a", needs=8)], {"n": Node(4, (0,))}, OURS)
+    assert alone.makespan == pytest.approx(200)
+    assert alone.busy == pytest.approx(0.5)
+
+
+def test_workers_move_when_a_job_comes_and_when_it_goes() -> None:
+    both = simulate([job("a", needs=12), job("b", arrival=50, needs=12, seconds=25)], {"n": Node(12, (0, 1))}, OURS)
+    assert [(moment.time, moment.application, moment.workers) for moment in both.moments] == [
+        (0, "a", 12),
+        (50, "a", 6),
+        (50, "b", 6),
+        (100, "b", 0),
+        (100, "a", 12),
+        (125, "a", 0),
+    ]
+
+
+def test_without_reallocation_they_stay() -> None:
+    kept = Scheduler(policy("proportional"), Mode.NEVER)
+    both = simulate([job("a", needs=12), job("b", arrival=50, needs=12)], {"n": Node(12, (0, 1))}, kept)
+    # There is no core for b until a is done.
+    assert [each.started for each in both.jobs] == [0, 100]
+    assert both.jobs[0].resizes == 0
+
+
+def test_a_stop_costs_what_it_costs() -> None:
+    jobs = [job("a", needs=12), job("b", arrival=50, needs=12, seconds=25)]
+    stopped = simulate(jobs, {"n": Node(12, (0, 1))}, Scheduler(policy("proportional"), weigh=False), stop=5)
+    assert stopped.jobs[0].resizes == 2
+    assert stopped.jobs[0].stopped == 10
+    assert stopped.jobs[0].finished == pytest.approx(100 + (100 - 50 - 22.5) + 5)
+
+
+def test_devices_that_are_named_for_two_jobs_compute_for_each_by_turns() -> None:
+    spec = Spec("a", "resnet", {"n": (0,)}, 10, 1000)
+    two = [Job(spec, Curve(100, 0.01)), Job(Spec("b", "resnet", {"n": (0,)}, 10, 1000), Curve(100, 0.01))]
+    assert simulate(two, {"n": Node(8, (0,))}, OURS).makespan == pytest.approx(200)
+
+
+def test_a_job_that_can_never_start_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'wide' can never start: it wants 3 device.*n: 2 with 8 cores"):
+        simulate([job("fine"), job("wide", devices=3)], {"n": Node(8, (0, 1))}, OURS)
+
+
+@pytest.mark.parametrize("name", ["proportional", "waa-fill"])
+def test_equal_simulations_have_equal_results(name: str) -> None:
+    contended.cache_clear()
+    first = contended(name, 0)
+    contended.cache_clear()
+    assert contended(name, 0) == first
+
+
+@pytest.mark.parametrize("name", ["proportional", "even", "waa-fill"])
+def test_every_job_does_its_work_and_no_more(name: str) -> None:
+    result = contended(name, 1)
+    done = dict.fromkeys((each.name for each in result.jobs), 0.0)
+    rates: dict[str, tuple[float, float]] = {}
+    for moment in result.moments:
+        since, rate = rates.get(moment.application, (moment.time, 0.0))
+        done[moment.application] += rate * (moment.time - since)
+        rates[moment.application] = moment.time, moment.throughput
+    for each in result.jobs:
+        assert done[each.name] == pytest.approx(each.samples, rel=1e-6)
+        assert each.finished >= each.started + each.shortest * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", ["proportional", "even", "waa-fill"])
+def test_no_core_and_no_device_is_used_twice(name: str) -> None:
+    records = Records()
+    events = contended(name, 2).events
+    for event, after in zip(events, [*events[1:], None], strict=True):
+        records.again(event)
+        if after is not None and after.time == event.time:
+            continue  # in the middle of what happens at once
+        for node, has in NODES.items():
+            here = [each for each in records.values() if node in each.placement]
+            devices = [device for each in here for device in each.placement[node]]
+            assert len(devices) == len(set(devices))
+            assert sum(each.workers * len(each.placement[node]) for each in here) <= has.cores
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ours_is_never_worse_than_an_even_split(seed: int) -> None:
+    ours, even = contended("proportional", seed), contended("even", seed)
+    assert ours.mean_completion < even.mean_completion
+    assert ours.makespan < even.makespan
+
+
+def test_ours_is_ahead_of_the_published_way_by_more_than_was_aimed_at() -> None:
+    pairs = [(contended("proportional", seed), contended("waa-fill", seed)) for seed in SEEDS]
+    shorter = [1 - ours.mean_completion / published.mean_completion for ours, published in pairs]
+    sooner = [1 - ours.makespan / published.makespan for ours, published in pairs]
+    assert sum(shorter) / len(shorter) >= 0.08
+    assert sum(sooner) / len(sooner) >= 0.04
+
+
+def test_results_are_written_as_tables_and_as_the_log_of_a_live_run(tmp_path: Path) -> None:
+    result = simulate([job("a"), job("b", arrival=5)], {"n": Node(8, (0, 1))}, OURS)
+    result.write(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["makespan_seconds"] == result.makespan
+    with (tmp_path / "out" / "jobs.csv").open() as file:
+        assert [row["name"] for row in csv.DictReader(file)] == ["a", "b"]
+    with (tmp_path / "out" / "workers.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(result.moments)
+    assert read(tmp_path / "out" / "events.jsonl") == list(result.events)
+    assert {each.state for each in replay(tmp_path / "out" / "events.jsonl").values()} == {State.FINISHED}
+
+
+def test_workloads_of_one_seed_are_equal_and_of_two_are_not() -> None:
+    assert synthetic(20, 1, devices=16) == synthetic(20, 1, devices=16)
+    assert synthetic(20, 1, devices=16) != synthetic(20, 2, devices=16)
+
+
+def test_a_wrong_belief_costs_time_and_nothing_else() -> None:
+    jobs = synthetic(60, 3, devices=16)
+    wrong = simulate(mistaken(jobs, 1.0, seed=1), NODES, OURS)
+    assert wrong.mean_completion > simulate(jobs, NODES, OURS).mean_completion
+    assert [each.samples for each in wrong.jobs] == [job.spec.iterations * job.spec.batch for job in jobs]

@@ -1,0 +1,95 @@
+"""Jobs from public traces, in the formats in which they are published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from torchloader.simulation.traces import TraceError, read_trace, stretched
+
+HELIOS = """\
+job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+7,uA,vcB,4,16,1,FAILED,2020-06-09 18:41:27,2020-06-09 18:41:27,2020-06-09 18:45:36,249,0
+6,uX,vcJ,1,6,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-10 04:55:09,36848,0
+8,uX,vcJ,0,6,1,COMPLETED,2020-06-09 18:42:01,2020-06-09 18:42:01,2020-06-10 04:55:09,36788,0
+"""
+POLLUX = """\
+name,time,application,num_replicas,batch_size
+cifar10-0,107,cifar10,6,2048
+imagenet-11,1604,imagenet,32,6400
+"""
+PHILLY = [
+    {
+        "status": "Pass",
+        "vc": "v",
+        "jobid": "application_1",
+        "user": "u",
+        "submitted_time": "2017-10-07 01:11:39",
+        "attempts": [
+            {
+                "start_time": "2017-10-07 01:12:00",
+                "end_time": "2017-10-07 01:13:00",
+                "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu0", "gpu1"]}],
+            },
+            {"start_time": "2017-10-07 01:14:00", "end_time": "None", "detail": []},
+        ],
+    },
+    {"status": "Killed", "vc": "v", "jobid": "application_2", "user": "u", "submitted_time": "None", "attempts": []},
+]
+
+
+def test_helios(tmp_path: Path) -> None:
+    (tmp_path / "cluster_log.csv").write_text(HELIOS)
+    first, second = read_trace(tmp_path / "cluster_log.csv", "helios")
+    assert (first.spec.name, first.spec.arrival, first.spec.size, first.spec.workers) == ("6", 0, 1, 6)
+    assert (second.spec.name, second.spec.arrival, second.spec.size, second.spec.requested) == ("7", 26, 4, 4)
+    assert second.shortest == pytest.approx(249, rel=0.01)
+
+
+def test_pollux(tmp_path: Path) -> None:
+    (tmp_path / "workload-1.csv").write_text(POLLUX)
+    first, second = read_trace(tmp_path / "workload-1.csv", "pollux")
+    assert (first.spec.arch, first.spec.size, second.spec.arrival) == ("cifar10", 6, 1604 - 107)
+    assert second.shortest * 32 == pytest.approx(200 * 3600, rel=0.01)
+
+
+def test_philly(tmp_path: Path) -> None:
+    (tmp_path / "cluster_job_log").write_text(json.dumps(PHILLY))
+    (only,) = read_trace(tmp_path / "cluster_job_log", "philly")
+    assert (only.spec.name, only.spec.size) == ("application_1", 4)
+    assert only.shortest == pytest.approx(60, rel=0.02)
+
+
+def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(HELIOS)
+    assert read_trace(tmp_path / "log.csv", "helios", limit=1) == read_trace(tmp_path / "log.csv", "helios")[:1]
+    assert read_trace(tmp_path / "log.csv", "helios", seed=1) != read_trace(tmp_path / "log.csv", "helios", seed=2)
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "says"),
+    [
+        ("helios", HELIOS.replace("4,16", "four,16"), "row 2, column gpu_num: 'four'"),
+        ("helios", HELIOS.replace("2020-06-09 18:41:01,2020", "yesterday,2020", 1), "row 3, column submit_time"),
+        ("helios", POLLUX, "row 1: there is no column job_id, gpu_num"),
+        ("pollux", POLLUX.replace("imagenet,", "gpt,"), "row 3, column application: 'gpt'"),
+        ("philly", "{}", "no list of jobs"),
+        ("philly", "jobid", "Expecting value"),
+        ("philly", json.dumps([*PHILLY, {"jobid": "x"}]), "job 3, key submitted_time: KeyError"),
+        ("philly", json.dumps([{**PHILLY[0], "submitted_time": "soon"}]), "job 1, key submitted_time"),
+        ("pai", "", "the formats are philly, helios, pollux"),
+    ],
+)
+def test_an_error_tells_the_row_and_the_column(tmp_path: Path, form: str, content: str, says: str) -> None:
+    (tmp_path / "trace").write_text(content)
+    with pytest.raises(TraceError, match=says):
+        read_trace(tmp_path / "trace", form)
+
+
+def test_arrivals_can_be_stretched_to_a_load(tmp_path: Path) -> None:
+    (tmp_path / "workload.csv").write_text(POLLUX)
+    jobs = stretched(read_trace(tmp_path / "workload.csv", "pollux"), devices=10, load=0.5)
+    work = sum(each.shortest * each.spec.size for each in jobs)
+    assert work / (jobs[-1].spec.arrival * 10) == pytest.approx(0.5)
