@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shlex
 import sys
@@ -18,7 +19,7 @@ from torchloader.inputs.cluster import read_cluster
 from torchloader.inputs.job import Job
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
-from torchloader.service.settings import JOBS, SETTINGS, Settings
+from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
 
 __all__ = ["main"]
 
@@ -98,6 +99,11 @@ def main(words: Sequence[str]) -> int:
     except OSError as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
+    if any(job.arch for job in workload.jobs) and importlib.util.find_spec("torch") is None:
+        print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
+        return 2
+    if any(job.arch for job in workload.jobs):
+        os.environ[PRELOAD] = "1"
     print(f"the event log and what is measured are in {folder}", flush=True)
     code = dragon([*_machine(arguments, workload.jobs), "-m", "torchloader.service.head", str(folder)])
     return max(code, 1 if workload.errors else 0)

@@ -38,6 +38,7 @@ class Attempt:
     codes: dict[str, Mapping[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
     cause: str = ""
     cancelled: bool = False
+    given_up: bool = False  # it is not to be tried again
     done: dict[int, int] = field(default_factory=dict)  # iterations, by rank
     latest: dict[int, Progress] = field(default_factory=dict)
 

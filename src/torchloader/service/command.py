@@ -11,7 +11,7 @@ __all__ = ["command_of"]
 
 
 def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
-    """The program and its arguments: the job's own script, or ours with the architecture that it names."""
+    """The job's own script and its arguments, or what our program is told of the architecture that it names."""
     if job.script:
         return (sys.executable, job.script, *job.arguments)
     told = {
@@ -26,4 +26,4 @@ def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
         "dataset": job.dataset,
     }
     options = [text for name, value in told.items() if value != "" for text in (f"--{name}", str(value))]
-    return (sys.executable, "-m", "torchloader.training.train", *options, *settings.options)
+    return (*options, *settings.options)

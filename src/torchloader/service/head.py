@@ -17,18 +17,22 @@ from pathlib import Path
 import msgspec
 
 from dragon.infrastructure.policy import Policy
-from dragon.native.machine import Node, System
+from dragon.native.machine import Node, System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
 from torchloader.service.master import LOG, lead
-from torchloader.service.settings import JOBS, SETTINGS, Settings
+from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
 from torchloader.service.worker import work
 
 __all__ = ["main"]
+
+if os.environ.get(PRELOAD):
+    # Every node's zygote imports this module; the ranks that it forks, and their loading workers, have PyTorch then.
+    import torch  # noqa: F401
 
 _LOOK = 0.2  # seconds
 _MASTERS = 5  # that may end before their time, until nobody tries again
@@ -40,6 +44,8 @@ class Head:
     def __init__(self, settings: Settings, jobs: Sequence[Job]) -> None:
         self._settings = settings
         self._jobs = list(jobs)
+        # Where this process is: without that node there is no run any more.
+        self._here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
         self._inbox = Queue(0)
         self._managers: dict[str, Queue] = {}
         self._workers: list[Process] = []
@@ -51,12 +57,14 @@ class Head:
         self._start_workers()
         self._make_contact()
         for left in reversed(range(_MASTERS)):
-            master = Process(lead, (self._inbox, self._managers, self._settings), ident="master")
+            master = Process(lead, (self._inbox, self._managers, self._settings), ident="master", policy=self._here)
             master.start()
             # A job that a master before this one has is not taken twice.
             self._start_submitter()
             while master.is_alive:
                 self._teller.tell()
+                if self._submitter is not None and self._submitter.returncode not in (0, None):
+                    self._start_submitter()
                 time.sleep(_LOOK)
             self._teller.tell()
             if master.returncode in (0, 1):
@@ -77,7 +85,9 @@ class Head:
         if self._submitter is not None:
             self._submitter.kill()
             self._submitter.join()
-        self._submitter = Process(submit, (self._jobs, self._settings.began, self._inbox), ident="submitter")
+        self._submitter = Process(
+            submit, (self._jobs, self._settings.began, self._inbox), ident="submitter", policy=self._here
+        )
         self._submitter.start()
 
     def _make_contact(self) -> None:

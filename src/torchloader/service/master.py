@@ -272,7 +272,8 @@ class Master:
     def _failed(self, name: str, attempt: Attempt, progress: float) -> None:
         cause = attempt.cause or "its ranks ended before its end, without a word"
         self._failures[name] = self._failures.get(name, 0) + 1
-        if attempt.was_killed and attempt.has_started and self._failures[name] <= self.settings.retries:
+        again = attempt.was_killed and attempt.has_started and not attempt.given_up
+        if again and self._failures[name] <= self.settings.retries:
             self.change(name, State.QUEUED, f"{cause}; it goes on from its last checkpoint", progress=progress)
         else:
             self.change(name, State.FAILED, cause, progress=progress)
@@ -288,15 +289,15 @@ class Master:
     def _place_again(self) -> None:
         """Nodes are lost: who waits for one of them gets another one, if there is one."""
         for name, record in list(self.records.items()):
-            devices = record.spec.devices
-            if not record.waits or isinstance(devices, int) or devices.keys() <= self.joined.keys():
+            if not record.waits:
                 continue
             try:
-                others = devices_of(job_of(record.spec), self.nodes, self.settings)
+                devices = devices_of(job_of(record.spec), self.nodes, self.settings)
             except LackingError as error:
                 self.change(name, State.FAILED, f"{self.reasons.get(name, 'a node is lost')}; but {error}")
-            else:
-                self.change(name, record.state, "on other nodes", devices=others)
+                continue
+            if devices != record.spec.devices:
+                self.change(name, record.state, "on other nodes", devices=devices)
 
     # ---- scheduling
 
@@ -339,6 +340,7 @@ class Master:
                     name,
                     number,
                     command_of(job, self.settings),
+                    not job.script,
                     ranks,
                     size,
                     address,
@@ -372,7 +374,7 @@ class Master:
         for name, attempt in list(self.attempts.items()):
             if now - attempt.heard > self.settings.silence:
                 reason = f"no rank has said anything for {self.settings.silence:.0f} s"
-                attempt.cause = attempt.cause or reason
+                attempt.cause, attempt.given_up = attempt.cause or reason, True
                 for node in attempt.nodes:
                     self.order(node, Kill(name, reason))
                 attempt.heard = now

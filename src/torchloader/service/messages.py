@@ -47,7 +47,7 @@ class Launch:
 
     Args:
         application: its name. attempt: counts its starts, so that what is said of an earlier one is not taken for this.
-        command: the program and its arguments.
+        command: the program and its arguments; or with `ours` what torchloader.training.train is told.
         ranks: those of this node. world_size: how many there are on all nodes.
         master, port: where they meet.
         workers: loading workers of each rank.
@@ -58,6 +58,7 @@ class Launch:
     application: str
     attempt: int
     command: tuple[str, ...]
+    ours: bool
     ranks: tuple[Rank, ...]
     world_size: int
     master: str

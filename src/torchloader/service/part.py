@@ -13,6 +13,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.service.messages import Ended, Launch, Rank, Said
+from torchloader.service.rank import train
 from torchloader.training.protocol import Failed, Order, decode_report, encode
 
 __all__ = ["Part"]
@@ -97,8 +98,8 @@ class Part:
             environment["LOCAL_RANK"] = "0"  # of the devices that it sees
         output = str(self._output(rank.number))
         process = Process(
-            launch.command[0],
-            list(launch.command[1:]),
+            train if launch.ours else launch.command[0],
+            (launch.command,) if launch.ours else list(launch.command[1:]),
             env=environment,
             ident=f"{launch.application}-rank{rank.number}-{launch.attempt}",
             stdout=output,

@@ -85,7 +85,8 @@ def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[
 def _names(job: Job, nodes: Mapping[str, Node], settings: Settings, advice: str) -> list[str]:
     """The nodes that it is to run on: those that it names, else from the one where its ranks meet on."""
     there = list(nodes)
-    if settings.rehearse:
+    named = job.devices.nodes
+    if settings.rehearse and not (named and set(named) <= set(there)):
         return there[: len(job.devices.by_node)]
     local = {"", "localhost", "127.0.0.1"}
     for host in job.devices.nodes or (() if job.master in local else (job.master,)):

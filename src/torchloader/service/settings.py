@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["JOBS", "SETTINGS", "Settings"]
+__all__ = ["JOBS", "PRELOAD", "SETTINGS", "Settings"]
 
 SETTINGS, JOBS = "settings.json", "jobs.json"
+PRELOAD = "TORCHLOADER_PRELOAD"  # a variable that is set where jobs will need PyTorch
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

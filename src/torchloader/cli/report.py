@@ -1,0 +1,47 @@
+"""`torchloader report`: a page and pictures of runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchloader.report.figures import MissingError, comparison, overview
+from torchloader.report.history import history
+from torchloader.report.page import page
+from torchloader.scheduling.log import LogError
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where there is nothing to tell of."""
+    parser = argparse.ArgumentParser(
+        prog="torchloader report",
+        description="Write a page and pictures of a run: schedule, workers over time, throughput. With several "
+        "folders, a comparison of them too. A run that goes on is told as far as it has come.",
+        epilog="torchloader report even/ proportional/ --out comparison",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`, or of `simulate --out`")
+    parser.add_argument("--out", metavar="DIR", help="where to write it (default: the first folder)")
+    arguments = parser.parse_args(list(words))
+    out = Path(arguments.out or arguments.folders[0])
+    try:
+        runs = [history(Path(folder)) for folder in arguments.folders]
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.html").write_text(page(runs))
+        pictures = [
+            (f"schedule-{number}.png" if len(runs) > 1 else "schedule.png", overview(run))
+            for number, run in enumerate(runs, 1)
+        ]
+        if len(runs) > 1:
+            pictures.append(("comparison.png", comparison(runs)))
+        for name, figure in pictures:
+            figure.savefig(out / name, dpi=150)
+    except (OSError, LogError, MissingError) as error:
+        print(f"torchloader: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(str(out / name) for name in ["report.html", *(name for name, _ in pictures)]))
+    return 0

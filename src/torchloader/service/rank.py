@@ -1,0 +1,15 @@
+"""A rank of our own training program, in a process that was forked for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["train"]
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Train as `python -m torchloader.training.train` would. Ends the process."""
+    from torchloader.training.train import main
+
+    sys.exit(main(arguments))

@@ -1,0 +1,142 @@
+"""Running clusters for the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conftest import Site
+
+TRAINER = Path(__file__).parent / "programs" / "trainer.py"
+TORCHLOADER = (sys.executable, "-m", "torchloader")
+
+
+def toml(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
+
+
+@dataclass
+class Cluster:
+    """A workload that runs, and what its event log says."""
+
+    site: Site
+    folder: Path = field(init=False)
+    process: subprocess.Popen[str] | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = self.site.folder / "run"
+
+    def job(self, name: str, *arguments: object, **fields: Any) -> str:
+        """A job that runs the trainer, as TOML."""
+        told = {
+            "script": str(TRAINER),
+            "arguments": [str(each) for each in arguments],
+            "batch": 4,
+            "workers": 2,
+            **fields,
+        }
+        told.setdefault("output_folder", "out")
+        lines = "\n".join(f"{key} = {toml(value)}" for key, value in told.items())
+        return f'[[jobs]]\nname = "{name}"\niterations = {arguments[0] if arguments else 1}\n{lines}\n'
+
+    def start(self, *jobs: str, options: tuple[str, ...] = ("--device", "cpu", "--cores", "8")) -> None:
+        """Start a workload of these jobs."""
+        path = self.site.write("\n".join(jobs), "jobs.toml")
+        self.process = self.site.start(*TORCHLOADER, "run", str(path), "--folder", str(self.folder), *options)
+
+    def close(self) -> None:
+        """End it if a test has left it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.communicate(timeout=30)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self, timeout: float = 60) -> int:
+        """Wait for its end; the exit code."""
+        assert self.process is not None
+        self.out, self.err = self.process.communicate(timeout=timeout)
+        return self.process.returncode
+
+    def events(self) -> list[dict[str, Any]]:
+        """So far."""
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return []
+        content = path.read_text()
+        return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
+
+    def states(self, name: str) -> list[str]:
+        """Those through which an application went."""
+        changes = [event["to"] for event in self.events() if event["application"] == name]
+        return [after for before, after in zip([None, *changes], changes, strict=False) if after != before]
+
+    def reason(self, name: str) -> str:
+        """Of its last change."""
+        return str([event["reason"] for event in self.events() if event["application"] == name][-1])
+
+    def until(self, condition: Callable[[], bool], timeout: float = 40) -> None:
+        """Wait for something."""
+        end = time.monotonic() + timeout
+        assert self.process is not None
+        while not condition():
+            assert time.monotonic() < end, self.events()[-8:]
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.05)
+
+    def until_state(self, name: str, state: str) -> None:
+        """Wait until an application has come to a state."""
+        self.until(lambda: self.states(name)[-1:] == [state])
+
+    def until_iteration(self, name: str, iteration: int) -> None:
+        """Wait until its first rank has done so many iterations."""
+        place = self.site.folder / "out" / f"place-{name}-0.json"
+        self.until(
+            lambda: place.exists() and place.read_text().endswith("]") and json.loads(place.read_text())[1] >= iteration
+        )
+
+    def samples(self, name: str, rank: int = 0) -> list[int]:
+        """What a rank was given to train on, in order."""
+        return list(map(int, (self.site.folder / "out" / f"samples-{name}-{rank}.txt").read_text().split()))
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command for this cluster."""
+        return self.site.run(*TORCHLOADER, *words)
+
+    def _run(self) -> dict[str, Any]:
+        runs = json.loads(self.site.dragon("ps", "--json").stdout)
+        mine: dict[str, Any] = next(run for run in runs if str(self.folder) in run["command"])
+        return mine
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name, of all nodes."""
+        told = json.loads(self.site.dragon("ps", self._run()["run"], "--json").stdout)
+        return {each["name"]: each["pid"] for each in told["processes"]}
+
+    def kill_agent(self, node: int) -> None:
+        """End a simulated node, the hard way."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            agents = {each["node"]: each["agent"] for each in self._run()["nodes"]}
+            if node in agents:
+                os.kill(agents[node], signal.SIGKILL)
+                return
+        raise AssertionError(f"the run tells of no node {node}")
+
+    def kill(self, name: str) -> None:
+        """End one of its processes, the hard way."""
+        os.kill(self.processes()[name], signal.SIGKILL)

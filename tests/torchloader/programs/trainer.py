@@ -1,0 +1,110 @@
+"""A job that needs no PyTorch: it loads, computes for a while, obeys its application master and keeps its place.
+
+    trainer.py ITERATIONS LATENCY STEP [DEED]
+
+LATENCY and STEP are seconds, of a sample to load and of an iteration; a DEED is done after the fifth iteration.
+"""
+
+import base64
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from queue import Empty
+
+from dragon.native.queue import Queue
+from torchloader import ElasticDataLoader
+from torchloader.training.protocol import (
+    Cancel,
+    Cancelled,
+    Finished,
+    Pause,
+    Paused,
+    Progress,
+    Resize,
+    Resized,
+    Started,
+    decode_order,
+    encode,
+)
+
+BEAT = 0.3
+
+
+class Samples:
+    def __init__(self, latency):
+        self.latency = latency
+
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, index):
+        time.sleep(self.latency)
+        return index
+
+
+def do(deed):
+    if deed == "raise":
+        raise RuntimeError("the gradient is not a number")
+    if deed == "hang":
+        time.sleep(1000)
+
+
+def main():
+    if sys.argv[4:] == ["crash"]:
+        sys.exit("no such data set")
+    iterations, latency, step = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    orders, reports = (
+        Queue.attach(base64.b64decode(os.environ[f"TORCHLOADER_{what}"])) for what in ("ORDERS", "REPORTS")
+    )
+    rank, workers = int(os.environ["RANK"]), int(os.environ["TORCHLOADER_WORKERS"])
+    folder = Path(os.environ["TORCHLOADER_FOLDER"])
+    place = folder / f"place-{os.environ['TORCHLOADER_APPLICATION']}-{rank}.json"
+    new = place.with_suffix(".new")
+    loader = ElasticDataLoader(Samples(latency), 4, num_workers=workers, collate_fn=list, seed=1)
+    done = 0
+    if place.exists():
+        state, done = json.loads(place.read_text())
+        loader.load_state_dict(state)
+
+    def say(report):
+        reports.put(encode(report))
+
+    say(Started(rank, done, workers))
+    before, beat = loader.counters, time.monotonic()
+    with (folder / f"samples-{os.environ['TORCHLOADER_APPLICATION']}-{rank}.txt").open("a") as samples:
+        for batch in loader:
+            if done == iterations:
+                break
+            time.sleep(step)
+            done += 1
+            print(*batch, sep="\n", file=samples, flush=True)
+            new.write_text(json.dumps([loader.state_dict(), done]))
+            new.replace(place)
+            try:
+                order = decode_order(orders.get_nowait())
+            except Empty:
+                order = None
+            if isinstance(order, Resize):
+                loader.resize(order.workers)
+                say(Resized(rank, order.workers, 0.0))
+            elif isinstance(order, Pause):
+                say(Paused(rank, done))
+                return
+            elif isinstance(order, Cancel):
+                say(Cancelled(rank, done))
+                return
+            if time.monotonic() - beat > BEAT:
+                now, beat = loader.counters, time.monotonic()
+                waited, computed = now.waited - before.waited, now.computed - before.computed
+                told = now.samples - before.samples, waited, computed, now.workers, now.service or None
+                say(Progress(rank, done, *told))
+                before = now
+            if done == 5 and sys.argv[4:]:
+                do(sys.argv[4])
+    say(Finished(rank, done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""A workload on a run: jobs are started, given workers, paused, and outlive what happens to processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from clusters import Cluster
+
+from conftest import Site
+from torchloader.scheduling.log import replay
+
+
+@pytest.fixture
+def cluster(site: Site) -> Iterator[Cluster]:
+    cluster = Cluster(site)
+    yield cluster
+    cluster.close()
+
+
+def in_order(samples: list[int]) -> bool:
+    """Nothing lost, nothing twice, nothing before its turn."""
+    return samples == list(range(len(samples)))
+
+
+def test_jobs_run_from_their_arrival_to_their_end(cluster: Cluster) -> None:
+    cluster.start(cluster.job("first", 40, 0.001, 0.01), cluster.job("second", 40, 0.001, 0.01, arrival=0.5))
+    assert cluster.end() == 0, cluster.err
+    for name in ("first", "second"):
+        assert cluster.states(name) == ["queued", "starting", "running", "finished"]
+        assert in_order(cluster.samples(name))
+    assert "second" in cluster.out
+    assert (cluster.folder / "pace.csv").read_text().startswith("time,application,iteration,samples_per_second")
+
+
+def test_workers_move_to_the_job_that_waits_for_data(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("waits", 100_000, 0.02, 0.01, workers=4), cluster.job("computes", 100_000, 0.001, 0.01, workers=4)
+    )
+
+    def moved() -> bool:
+        workers = {
+            event["application"]: event["details"].get("workers")
+            for event in cluster.events()
+            if event["to"] == "resizing"
+        }
+        return workers.get("waits", 0) >= 6 and workers.get("computes", 8) <= 2
+
+    cluster.until(moved)
+    shown = cluster.command("status")
+    assert "8 of 8 cores load" in shown.stdout
+    for name in ("waits", "computes"):
+        assert cluster.command("cancel", name).returncode == 0
+    assert cluster.end() == 0
+    assert cluster.states("waits")[-1] == "cancelled"
+    assert in_order(cluster.samples("waits"))
+
+
+def test_a_job_that_is_paused_goes_on_where_it_stopped(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 150, 0.001, 0.02), options=("--device", "cpu", "--cores", "8", "--mode", "1"))
+    cluster.until_iteration("job", 5)
+    assert cluster.command("pause", "job").stdout == "job is pausing\n"
+    cluster.until_state("job", "paused")
+    assert "paused" in cluster.command("status").stdout
+    assert "0 of 8 cores load" in cluster.command("status").stdout
+    assert cluster.command("resume", "job").returncode == 0
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[2:] == ["running", "pausing", "paused", "resuming", "running", "finished"]
+    assert in_order(cluster.samples("job"))
+    assert len(cluster.samples("job")) == 600
+
+
+def test_commands_that_make_no_sense_say_why(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 100_000, 0.001, 0.01), options=("--device", "cpu", "--cores", "4", "--mode", "1"))
+    cluster.until_state("job", "running")
+    for words, told in (
+        (("pause", "nobody"), "there is no application 'nobody'; there are: job"),
+        (("resume", "job"), "job is running: only a paused application can be resumed"),
+        (("resize", "job", "0"), "needs at least one loading worker per device, not 0"),
+        (("resize", "job", "9"), "has cores for at most 4 loading workers per device of job, not 9"),
+    ):
+        done = cluster.command(*words)
+        assert done.returncode == 1
+        assert told in done.stderr
+    assert cluster.command("resize", "job", "4").stdout == "job gets 4 loading workers per device\n"
+    cluster.until(lambda: cluster.reason("job") == "all its ranks have their workers")
+    assert json.loads(cluster.command("status", "--json").stdout)["applications"][0]["workers"] == 4
+    cluster.command("cancel", "job")
+    assert cluster.end() == 0
+
+
+def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) -> None:
+    cluster.start(cluster.job("first", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+    cluster.until_state("first", "finished")
+    path = cluster.site.write(cluster.job("second", 5, 0.001, 0.01), "more.toml")
+    assert cluster.command("submit", str(path)).stdout == "second is starting\n"
+    cluster.until_state("second", "finished")
+    again = cluster.command("submit", str(path))
+    assert (again.returncode, again.stdout) == (0, "second is finished\n")
+    assert cluster.command("stop").returncode == 0
+    assert cluster.end() == 0
+
+
+def test_without_a_workload_commands_say_so(site: Site) -> None:
+    done = Cluster(site).command("status")
+    assert done.returncode == 1
+    assert done.stderr == "torchloader: no workload runs on this machine; `torchloader run WORKLOAD` starts one\n"
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("crash", "ended with exit code 1; it last wrote:\nno such data set"),
+        ("raise", "RuntimeError: the gradient is not a number"),
+        ("hang", "no rank has said anything for 2 s"),
+    ],
+)
+def test_a_job_that_fails_says_why_and_the_others_go_on(cluster: Cluster, deed: str, told: str) -> None:
+    cluster.start(
+        cluster.job("bad", 50, 0.001, 0.01, deed),
+        cluster.job("good", 100, 0.001, 0.02),
+        options=("--device", "cpu", "--cores", "8", "--silence", "2"),
+    )
+    assert cluster.end() == 1
+    assert cluster.states("bad")[-1] == "failed"
+    assert told in cluster.reason("bad")
+    assert cluster.states("good")[-1] == "finished"
+
+
+def test_a_full_disk_fails_the_job_that_writes_there(cluster: Cluster) -> None:
+    cluster.start(cluster.job("bad", 50, 0.001, 0.01, output_folder="/dev/full"), cluster.job("good", 20, 0.001, 0.01))
+    assert cluster.end() == 1
+    assert "/dev/full" in cluster.reason("bad")
+    assert cluster.states("good")[-1] == "finished"
+
+
+@pytest.mark.parametrize("victim", ["job-rank0-1", "application master on", "master"])
+def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
+    cluster.start(cluster.job("job", 200, 0.001, 0.02))
+    cluster.until_iteration("job", 20)
+    cluster.kill(next(name for name in cluster.processes() if name.startswith(victim)))
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[-1] == "finished"
+    # What was done since the last look at its place may be done again, in the same order; nothing is left out.
+    samples = cluster.samples("job")
+    assert sorted(set(samples)) == list(range(800))
+    if victim == "master":
+        assert in_order(samples)
+        assert "queued" not in cluster.states("job")[1:]
+
+
+def test_what_was_not_submitted_yet_comes_although_the_submitter_is_killed(cluster: Cluster) -> None:
+    cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=3))
+    cluster.until_state("first", "finished")
+    cluster.kill("submitter")
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("second")[-1] == "finished"
+
+
+def test_the_log_leads_to_the_same_records(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 20, 0.001, 0.01))
+    assert cluster.end() == 0
+    record = replay(cluster.folder / "events.jsonl")["job"]
+    assert (record.state, record.progress) == ("finished", 20)
+
+
+def test_a_run_that_was_ended_goes_on_in_the_same_folder(cluster: Cluster) -> None:
+    job = cluster.job("job", 200, 0.001, 0.02)
+    cluster.start(job)
+    cluster.until_iteration("job", 10)
+    cluster.interrupt()
+    assert cluster.end() != 0
+    cluster.start(job)
+    assert cluster.end() == 0, cluster.err
+    assert sorted(set(cluster.samples("job"))) == list(range(800))
+
+
+def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Cluster) -> None:
+    options = ("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1")
+    cluster.start(
+        cluster.job("stays", 100, 0.001, 0.02, devices={"node-0": [0]}),
+        cluster.job("moves", 150, 0.001, 0.02, devices={"node-1": [0]}),
+        cluster.job("wide", 1000, 0.001, 0.02, devices=[[1], [1]]),
+        options=options,
+    )
+    for name in ("stays", "moves", "wide"):
+        cluster.until_iteration(name, 10)
+    cluster.kill_agent(1)
+    assert cluster.end() == 1
+    assert cluster.states("stays") == ["queued", "starting", "running", "finished"]
+    assert cluster.states("moves")[2:] == ["running", "queued", "starting", "running", "finished"]
+    assert sorted(set(cluster.samples("moves"))) == list(range(600))
+    assert cluster.states("wide")[-1] == "failed"
+    assert "node node-1 is lost" in cluster.reason("wide")
+    assert "it needs 2 nodes, the run has 1 node (node-0)" in cluster.reason("wide")
+
+
+def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("elsewhere", 5, 0.001, 0.01, devices={"d3093": [0]}),
+        cluster.job("wide", 5, 0.001, 0.01, devices=[[0], [0]]),
+        cluster.job("here", 5, 0.001, 0.01),
+    )
+    assert cluster.end() == 1
+    assert "it needs the host d3093, the run has 1 node" in cluster.reason("elsewhere")
+    assert "it needs 2 nodes, the run has 1 node" in cluster.reason("wide")
+    assert "--rehearse" in cluster.reason("wide")
+    assert cluster.states("here")[-1] == "finished"
