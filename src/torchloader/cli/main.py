@@ -1,7 +1,9 @@
-"""`torchloader`: the command, which hands on to one module for each of its words."""
+"""`torchloader`: the commands by name, each in a module of its own that is imported only when it is used."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import importlib
 import signal
 import sys
@@ -9,53 +11,63 @@ from collections.abc import Sequence
 
 import dragon
 
-__all__ = ["main", "run_and_exit"]
+__all__ = ["main"]
 
-_COMMANDS = {
-    "run": "a whole workload on the nodes of this allocation, or rehearsed on this machine",
-    "status": "what runs, where, how fast (--watch: again every second)",
-    "submit": "more jobs for a workload that runs",
-    "pause": "save a checkpoint of an application and stop it",
-    "resume": "go on with one that was paused",
-    "cancel": "end an application",
-    "resize": "another number of loading workers for an application",
-    "stop": "end a workload that was held open, after its last job",
-    "simulate": "compare policies on a workload or a trace, without running it",
-    "profile": "measure how fast a job trains with how many workers",
-    "report": "a page and pictures of a run that has ended",
-}
-_USAGE = """\
-usage: torchloader COMMAND ...
+_COMMANDS = ("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop", "simulate", "report")
+_EPILOG = """\
+a workload:
+  torchloader run WORKLOAD.csv       run it on the nodes of this allocation, or on this machine
+  torchloader simulate WORKLOAD.csv  what it would come to, policy by policy; needs no GPU, and seconds instead of hours
 
-Run training jobs on a GPU cluster, and move data-loading workers between them to raise the total throughput.
+while it runs, from another terminal:
+  torchloader status --watch         applications, their workers, how fast they train
+  torchloader resize NAME WORKERS    more or fewer loading workers, without a stop
+  torchloader pause NAME             save a checkpoint and stop; resume NAME goes on
+  torchloader cancel NAME            end it
+  torchloader submit MORE.csv        more applications; run --hold keeps an empty workload waiting for them
+  torchloader stop                   end a workload that was started with --hold after its last application
 
-{commands}
+afterwards:
+  torchloader report FOLDER          a page and pictures; with several folders, a comparison of them
 
-Each explains itself with --help. A first try, on any machine:
-  torchloader run jobs.csv --device cpu --rehearse --iterations 5
+without a workload:
+  torchloader simulate               policies beside each other on made-up workloads, or on public traces
+
+Each command explains itself with --help. A training program uses the loader by itself, without any of this:
+from torchloader import ElasticDataLoader.
 """
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="torchloader",
+        description="Run training jobs, and move data-loading workers to those that wait for data.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    result.add_argument("--version", action="version", version=f"torchloader {dragon.__version__}")
+    result.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
+    result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["--version"]:
-        print(f"torchloader {dragon.__version__}")
-        return 0
-    if words[:1] and words[0] in _COMMANDS:
+    if words and words[0] in _COMMANDS:
         return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
-    listed = "\n".join(f"  {name:<10} {what}" for name, what in _COMMANDS.items())
-    usage = _USAGE.format(commands=listed)
-    if words[:1] in (["-h"], ["--help"]):
-        print(usage, end="")
-        return 0
-    wrong = f"there is no command {words[0]!r}" if words else "no command given"
-    print(f"{usage}\ntorchloader: {wrong}", file=sys.stderr)
-    return 2
+    arguments = parser().parse_args(words)
+    if arguments.command is None:
+        parser().error("no command given; `torchloader -h` shows them")
+    close = difflib.get_close_matches(arguments.command, _COMMANDS, 1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    parser().error(f"there is no command {arguments.command!r}{meant} `torchloader -h` shows them")
 
 
 def run_and_exit() -> None:
-    """The entry point of the `torchloader` command."""
+    """The entry point of the command."""
     try:
         code = main()
     except KeyboardInterrupt:
