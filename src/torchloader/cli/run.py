@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")
+    made.add_argument("--only", action="append", metavar="NAME", help="of its jobs only this one; may be given again")
     made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all that is in it is optional")
     made.add_argument("--policy", default="proportional", choices=sorted(POLICIES), help="who gets how many workers")
     made.add_argument(
@@ -82,9 +83,10 @@ def main(words: Sequence[str]) -> int:
     except (InputError, OSError) as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
+    jobs = [job for job in workload.jobs if arguments.only is None or job.name in arguments.only]
     for mistake in workload.errors:
         print(f"torchloader: {mistake}; this job is left out", file=sys.stderr)
-    if not workload.jobs and not arguments.hold:
+    if not jobs and not arguments.hold:
         print(f"torchloader: {arguments.workload} has no job that can be run", file=sys.stderr)
         return 2
     if arguments.device == "cpu" and arguments.rehearse and not arguments.cores:
@@ -95,17 +97,17 @@ def main(words: Sequence[str]) -> int:
         )
     folder = Path(arguments.folder or time.strftime("torchloader-%Y%m%d-%H%M%S")).absolute()
     try:
-        _prepare(folder, workload.jobs, arguments, options)
+        _prepare(folder, jobs, arguments, options)
     except OSError as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
-    if any(job.arch for job in workload.jobs) and importlib.util.find_spec("torch") is None:
+    if any(job.arch for job in jobs) and importlib.util.find_spec("torch") is None:
         print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
         return 2
-    if any(job.arch for job in workload.jobs):
+    if any(job.arch for job in jobs):
         os.environ[PRELOAD] = "1"
     print(f"the event log and what is measured are in {folder}", flush=True)
-    code = dragon([*_machine(arguments, workload.jobs), "-m", "torchloader.service.head", str(folder)])
+    code = dragon([*_machine(arguments, jobs), "-m", "torchloader.service.head", str(folder)])
     return max(code, 1 if workload.errors else 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 __all__ = [
@@ -30,7 +32,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 class Resize(_Message, frozen=True):
     """Have `workers` loading workers, for that reason."""
 
-    workers: int
+    workers: Annotated[int, msgspec.Meta(ge=0)]
     reason: str = ""
 
 

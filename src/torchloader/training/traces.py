@@ -57,7 +57,7 @@ class Traces:
     def workers(self, time: float, iteration: int, workers: int, reason: str, seconds: float) -> None:
         """Note that so many workers load from now on, and how long the change took."""
         csv.writer(self._workers, lineterminator="\n").writerow(
-            (f"{time:.3f}", iteration, workers, reason, f"{seconds:.6f}")
+            (f"{time:.3f}", iteration, workers, " ".join(reason.split()), f"{seconds:.6f}")
         )
         self._workers.flush()
 

@@ -1,0 +1,74 @@
+"""How all ranks of an application come to leave at the same iteration."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["Agreement", "Wish"]
+
+_OFTEN = 0.1  # seconds between two agreements
+_MOST = 100  # iterations between two agreements
+
+
+class Wish(enum.IntEnum):
+    """What a rank was told; the larger one counts."""
+
+    NOTHING = 0
+    SAVE = 1
+    PAUSE = 2
+    CANCEL = 3
+
+
+class Agreement:
+    """All ranks call after() after each iteration, and it tells all of them the same.
+
+    Every few iterations the ranks start to add up their wishes and look at the outcome a few iterations later, when it
+    has long come: training does not wait for it. How many iterations that are depends on how long the slowest rank's
+    take, which is added up with the wishes. Since an agreement begins and ends at iterations that are the same for all
+    ranks, none can wait for one that has left.
+
+    Args:
+        group: of all ranks, on CPUs, for nothing else; None for a single rank, which does what it wishes at once.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self._done = 0
+        self._due = 0
+        self._interval = 1
+        self._pending: tuple[Any, torch.Tensor] | None = None
+
+    def after(self, wish: Wish, seconds: float) -> Wish:
+        """What all do now. `seconds` is how long this rank's iteration took."""
+        if self._group is None:
+            return wish
+        self._done += 1
+        agreed = Wish.NOTHING
+        if self._pending is not None:
+            if self._done < self._due:
+                return agreed
+            agreed = self._outcome()
+        if agreed < Wish.PAUSE:
+            told = torch.tensor([float(wish), seconds], dtype=torch.float64)
+            work = dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+            self._pending = work, told
+            self._due = self._done + self._interval
+        return agreed
+
+    def close(self) -> None:
+        """The ranks leave, all after the same iteration."""
+        if self._pending is not None:
+            self._outcome()
+
+    def _outcome(self) -> Wish:
+        assert self._pending is not None
+        work, told = self._pending
+        self._pending = None
+        work.wait()
+        wish, seconds = told.tolist()
+        self._interval = max(1, min(_MOST, int(_OFTEN / max(seconds, 1e-9))))
+        return Wish(int(wish))

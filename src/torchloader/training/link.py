@@ -1,0 +1,126 @@
+"""A rank's line to its application master: orders come, reports go, and training waits for neither."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from torchloader.training.protocol import Order, Progress, Report, Resize, decode_order, encode
+from torchloader.training.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from dragon.native.queue import Queue
+
+__all__ = ["Link"]
+
+_LISTEN = 0.1  # seconds, after which the thread sees that it is to end
+_LOOK = 0.005  # seconds between two looks whether workers have come
+_GIVE_UP = 30.0  # seconds for workers to come, or for room for a report
+
+_log = logging.getLogger(__name__)
+
+
+class Link:
+    """The line of one rank. Without queues nothing comes, and reports go nowhere.
+
+    Args:
+        surroundings: of the rank.
+        obey: called with each order, in a thread of the link's.
+        workers: how many loading workers take batches now.
+        resized: called, in the same thread, when a resize has come about: the order, how many, after how many seconds.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        obey: Callable[[Order], None],
+        workers: Callable[[], int],
+        resized: Callable[[Resize, int, float], None],
+    ) -> None:
+        self._obey, self._workers, self._resized = obey, workers, resized
+        self._orders = _attached(surroundings.orders)
+        self._reports = _attached(surroundings.reports)
+        self._ended = threading.Event()
+        self._changing: tuple[Resize, float] | None = None
+        self._thread = threading.Thread(target=self._listen, name="orders", daemon=True)
+        if self._orders is not None:
+            self._thread.start()
+
+    def report(self, message: Report) -> None:
+        """Send a report. One of progress is dropped where there is no room for it; the next tells more."""
+        from queue import Full
+
+        queue = self._reports
+        if queue is None:
+            return
+        from dragon.infrastructure.errors import DestroyedError, DragonError
+
+        try:
+            if isinstance(message, Progress):
+                queue.put(encode(message), block=False)
+            else:
+                queue.put(encode(message), timeout=_GIVE_UP)
+        except Full:
+            if not isinstance(message, Progress):
+                _log.warning("the application master takes no reports: %s is lost", type(message).__name__)
+        except (DestroyedError, DragonError) as error:
+            self._reports = None
+            _log.warning("the application master is gone, training goes on without it: %s", error)
+
+    def close(self) -> None:
+        """Take no more orders."""
+        self._ended.set()
+        if self._orders is not None:
+            self._thread.join()
+
+    def _listen(self) -> None:
+        from queue import Empty
+
+        from dragon.infrastructure.errors import DestroyedError, DragonError
+
+        assert self._orders is not None
+        while not self._ended.is_set():
+            try:
+                data = self._orders.get(timeout=_LOOK if self._changing else _LISTEN)
+            except Empty:
+                self._look()
+            except (DestroyedError, DragonError) as error:
+                _log.warning("no more orders come, training goes on without them: %s", error)
+                return
+            else:
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            order = decode_order(data)
+        except (msgspec.DecodeError, TypeError) as error:
+            _log.warning("not an order of the application master: %s", error)
+            return
+        self._obey(order)
+        if isinstance(order, Resize):
+            self._changing = order, time.perf_counter()
+            self._look()
+
+    def _look(self) -> None:
+        if self._changing is None:
+            return
+        order, since = self._changing
+        seconds, workers = time.perf_counter() - since, self._workers()
+        if workers == order.workers or seconds > _GIVE_UP:
+            self._changing = None
+            self._resized(order, workers, seconds)
+
+
+def _attached(name: str) -> Queue | None:
+    if not name:
+        return None
+    # Only here: a program that runs alone needs no runtime.
+    from dragon.native.queue import Queue
+
+    return Queue.attach(base64.b64decode(name, validate=True))

@@ -1,0 +1,125 @@
+"""The state of a whole training program: gathered from its ranks, saved by one of them, given back to all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchloader.training.checkpoint import CheckpointError, Checkpoints, Saved
+from torchloader.training.randomness import pack, random_state, set_random_state, unpack
+
+__all__ = ["Keeper", "Stateful"]
+
+_NAME_LENGTH = 12 + 64
+
+
+class Stateful(Protocol):
+    """What has a state that can be saved: models, optimisers, schedules, scalers, loaders."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class Keeper:
+    """The checkpoints of an application, as one of its ranks sees them. All ranks call the same methods in turn.
+
+    Args:
+        folder: of the checkpoints, which every rank's node can read.
+        rank, group: the rank, and the group of all on CPUs; None for a single one.
+    """
+
+    def __init__(self, folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
+        self._checkpoints = Checkpoints(folder)
+        self._rank, self._group = rank, group
+        self._parts: dict[str, Stateful] = {}
+
+    def keep(self, parts: dict[str, Stateful]) -> None:
+        """These are saved from now on, each under its name."""
+        self._parts.update({name: _bare(part) for name, part in parts.items()})
+
+    def save(self, iteration: int, progress: dict[str, int]) -> None:
+        """Save everything after that many iterations. Raises CheckpointError, on every rank."""
+        ranks = self._gather(pack(random_state()))
+        failed: CheckpointError | None = None
+        if self._rank == 0:
+            parts = {name: part.state_dict() for name, part in self._parts.items()}
+            state = {"version": 1, "iteration": iteration, "progress": progress, "parts": parts, "random": ranks}
+            try:
+                self._checkpoints.save(iteration, state)
+            except CheckpointError as error:
+                failed = error
+        if self._told(failed is not None):
+            raise failed or CheckpointError(f"rank 0 could not save the checkpoint of iteration {iteration}")
+
+    def load(self) -> dict[str, Any] | None:
+        """The latest state that is whole, the same for all ranks, given back to the parts; None where there is none.
+
+        Raises CheckpointError where there are some and none is whole, or this rank cannot read it, ValueError for a
+        part that it does not have.
+        """
+        state: dict[str, Any] | None = None
+        saved: Saved | None = None
+        failed: CheckpointError | None = None
+        if self._rank == 0:
+            try:
+                found = self._checkpoints.load()
+            except CheckpointError as error:
+                failed = error
+            else:
+                saved, state = found or (None, None)
+        if self._told(failed is not None):
+            raise failed or CheckpointError("rank 0 could not read a checkpoint")
+        saved = self._same(saved)
+        if saved is None:
+            return None
+        state = self._checkpoints.read(saved) if state is None else state
+        missing = sorted(set(self._parts) - set(state["parts"]))
+        if missing:
+            raise ValueError(f"the checkpoint {saved.file} has no {', '.join(missing)}: it is of another program")
+        for name, part in self._parts.items():
+            part.load_state_dict(state["parts"][name])
+        return state
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Go on with the random state of a checkpoint; a rank that there was not then keeps its own."""
+        if self._rank < len(state["random"]):
+            set_random_state(unpack(state["random"][self._rank]))
+
+    def _gather(self, data: Tensor) -> list[Tensor]:
+        if self._group is None:
+            return [data]
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._group.size())]
+        dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group)
+        longest = max(int(size) for size in sizes)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(data)] = data
+        found = [torch.zeros_like(padded) for _ in sizes]
+        dist.all_gather(found, padded, group=self._group)
+        return [part[: int(size)].clone() for part, size in zip(found, sizes, strict=True)]
+
+    def _told(self, failed: bool) -> bool:
+        """What rank 0 says, on every rank."""
+        if self._group is None:
+            return failed
+        told = torch.tensor([int(failed)])
+        dist.broadcast(told, 0, group=self._group)
+        return bool(told)
+
+    def _same(self, saved: Saved | None) -> Saved | None:
+        """The checkpoint that rank 0 names, on every rank."""
+        if self._group is None:
+            return saved
+        name = f"{saved.iteration:012d}{saved.digest}" if saved else " " * _NAME_LENGTH
+        told = torch.frombuffer(bytearray(name.encode()), dtype=torch.uint8)
+        dist.broadcast(told, 0, group=self._group)
+        name = bytes(told.tolist()).decode()
+        return Saved(int(name[:12]), name[12:]) if name.strip() else None
+
+
+def _bare(part: Stateful) -> Stateful:
+    """A model without what makes it parallel, so that its state goes with any number of ranks."""
+    return part.module if isinstance(part, torch.nn.parallel.DistributedDataParallel) else part

@@ -1,0 +1,376 @@
+"""What a training program uses to be managed: it is paused, resumed and given workers, and tells how it gets on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sized
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchloader.loader import Counters, ElasticDataLoader
+from torchloader.training.agreement import Agreement, Wish
+from torchloader.training.checkpoint import CheckpointError
+from torchloader.training.link import Link
+from torchloader.training.phases import Phases
+from torchloader.training.protocol import (
+    Cancel,
+    Cancelled,
+    Failed,
+    Finished,
+    Order,
+    Pause,
+    Paused,
+    Progress,
+    Resize,
+    Resized,
+    Started,
+)
+from torchloader.training.saving import Keeper, Stateful
+from torchloader.training.surroundings import Surroundings
+from torchloader.training.traces import Traces
+
+__all__ = ["Left", "Session"]
+
+_BEAT = 1.0  # seconds between two reports
+_LONGEST = 8000  # characters of a traceback
+
+_log = logging.getLogger(__name__)
+_END = object()
+
+# Process groups stay until the process ends. Where a program drops the last reference to one, gloo waits for its
+# threads with the GIL held, and one that is about to free a tensor wants the GIL: both wait for ever (PyTorch 2.13).
+_GROUPS: list[dist.ProcessGroup | None] = []
+
+
+class Left(SystemExit):
+    """The program was told to leave and does, with exit code 0; `except Exception` does not hold it up."""
+
+    def __init__(self, report: Paused | Cancelled) -> None:
+        super().__init__(0)
+        self.report = report
+
+
+class Session:
+    """A rank's part in a managed application. Make it with join(), use it as a context manager.
+
+    Outside of torchloader, with plain Python or torchrun, the same program runs: nobody gives orders, and there are
+    traces and checkpoints only where join() was given a folder.
+
+    Attributes:
+        application: its name.
+        rank, world_size, local_rank: this process's place.
+        device: the GPU of that place, or the CPU.
+        folder: of traces and checkpoints, or None.
+        iteration: iterations done, those before a pause too.
+        epoch: the epoch under way, counted from 0 by steps().
+    """
+
+    def __init__(self, surroundings: Surroundings, device: torch.device, save_every: float) -> None:
+        self.application, self.folder = surroundings.application, surroundings.folder
+        self.rank, self.world_size = surroundings.rank, surroundings.world_size
+        self.local_rank, self.device = surroundings.local_rank, device
+        self.iteration = self.epoch = 0
+        self._in_epoch = 0
+        self._owns_group = False
+        self._group: dist.ProcessGroup | None = None
+        self._save_every, self._saved_at = save_every, time.monotonic()
+        self._wish = Wish.NOTHING
+        self._lock = threading.Lock()
+        self._workers = surroundings.workers
+        self._loader: ElasticDataLoader | None = None
+        self._keeper: Keeper | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._traces: Traces | None = None
+        self._phases = Phases(device)
+        self._since: _Since | None = None
+        self._agreement = Agreement(None)
+        self._link = Link(surroundings, self._obey, self._loading, self._note_resize)
+
+    @classmethod
+    def join(
+        cls,
+        folder: str | Path | None = None,
+        device: str | torch.device | None = None,
+        backend: str | None = None,
+        save_every: float = 600.0,
+    ) -> Self:
+        """Take part as the environment says; with several ranks this waits until all of them do.
+
+        Args:
+            folder: of traces and checkpoints, where the environment does not name one.
+            device: to train on; by default the GPU of this rank, or the CPU where there is none.
+            backend: of the process group, which is made where the program has made none; by default nccl on a GPU,
+                gloo on a CPU.
+            save_every: seconds between two checkpoints, for the case that a node fails.
+
+        Raises ValueError for an environment that makes no sense.
+        """
+        surroundings = Surroundings.read()
+        if surroundings.folder is None and folder is not None:
+            surroundings = replace(surroundings, folder=Path(folder))
+        chosen = _device(device, surroundings.local_rank)
+        owns = False
+        group = None
+        if surroundings.world_size > 1:
+            if not dist.is_initialized():
+                dist.init_process_group(backend or ("nccl" if chosen.type == "cuda" else "gloo"))
+                owns = True
+            # Apart from the program's own, so that what is sent does not get in each other's way.
+            group = dist.new_group(backend="gloo")
+            _GROUPS.extend((dist.group.WORLD, group))
+        session = cls(surroundings, chosen, save_every)
+        session._owns_group, session._group = owns, group
+        session._agreement = Agreement(group)
+        if session.folder is not None:
+            session._keeper = Keeper(session.folder / f"checkpoints-{session.application}", session.rank, group)
+        return session
+
+    def loader(self, dataset: Any, batch_size: int | None = 1, *, seed: int = 0, **options: Any) -> ElasticDataLoader:
+        """An ElasticDataLoader whose workers the application master sets; `options` are those of that class.
+
+        `batch_size` is that of each rank. `num_workers` holds only where nobody sets them. Samples are shared among
+        the ranks, unless a sampler does that.
+        """
+        with self._lock:
+            if self._workers is not None:
+                options["num_workers"] = self._workers
+                options.pop("workers", None)
+            if options.get("sampler") is None and options.get("batch_sampler") is None:
+                options = {"rank": self.rank, "world_size": self.world_size, **options}
+            self._loader = ElasticDataLoader(dataset, batch_size, seed=seed, **options)
+            return self._loader
+
+    def restore(
+        self,
+        model: Stateful,
+        optimizer: Stateful | None = None,
+        scheduler: Stateful | None = None,
+        loader: Stateful | None = None,
+        **others: Stateful,
+    ) -> int:
+        """Have these saved in checkpoints, and go on from the latest one where there is one.
+
+        `others` is all else that has state_dict() and load_state_dict(), such as a gradient scaler. The random state is
+        set when the first step begins. Returns the iterations done before. Raises CheckpointError where there are
+        checkpoints and none is whole, and what the parts raise at a state that is not theirs.
+        """
+        if self._keeper is None:
+            return 0
+        given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader, **others}
+        self._keeper.keep({name: part for name, part in given.items() if part is not None})
+        self._resumed = self._keeper.load()
+        if self._resumed is not None:
+            self.iteration = self._resumed["iteration"]
+            self.epoch = self._resumed["progress"]["epoch"]
+            # A loader whose place is not kept begins its epoch once more.
+            self._in_epoch = 0 if loader is None else self._resumed["progress"]["in_epoch"]
+        return self.iteration
+
+    def skip(self, loader: ElasticDataLoader, epoch: int, batches: int) -> None:
+        """Begin in that epoch, as if so many of its batches were done. A program that was restored does not."""
+        if self._resumed is None:
+            self.epoch, self._in_epoch = epoch, batches
+            position = batches * self.world_size * (loader.batch_size or 1)
+            loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position})
+
+    def steps(self, loader: ElasticDataLoader, until: int | None = None) -> Iterator[Any]:
+        """The batches of the epoch under way, or what is left of it; then the next epoch is under way.
+
+        The body of the loop is one iteration. After it the program may be told to leave, by Left. With `until` the
+        epoch is over after so many batches. All ranks must do equally many iterations.
+        """
+        self._begin(loader)
+        loader.set_epoch(self.epoch)
+        batches = iter(loader)
+        try:
+            while until is None or self._in_epoch < until:
+                before = time.perf_counter()
+                batch = next(batches, _END)
+                if batch is _END:
+                    break
+                got = time.perf_counter()
+                self._phases.begin(got - before)
+                yield batch
+                self._end_step(loader, batch, got - before, time.perf_counter() - got)
+        finally:
+            self.epoch, self._in_epoch = self.epoch + 1, 0
+
+    def timed(self, phase: str) -> AbstractContextManager[None]:
+        """A block that is the phase "datatransfer", "forward", "backward" or "update" of its iteration."""
+        return self._phases.timed(phase)
+
+    def record(self, loss: Tensor | float) -> None:
+        """Note the loss of this iteration. A GPU is not waited for."""
+        self._phases.record(loss)
+
+    def save(self) -> None:
+        """Save a checkpoint now; all ranks must. Raises CheckpointError; does nothing without a folder."""
+        if self._keeper is not None:
+            self._keeper.save(self.iteration, {"epoch": self.epoch, "in_epoch": self._in_epoch})
+            self._saved_at = time.monotonic()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Report how it ended and leave. `error` is what the program raised, if it did."""
+        self._link.close()
+        ended_well = error is None or (isinstance(error, SystemExit) and error.code in (0, None))
+        if self._traces is not None:
+            self._beat(last=True)
+            self._traces.close()
+        if isinstance(error, Left):
+            self._link.report(error.report)
+        elif ended_well:
+            self._agreement.close()
+            self._link.report(Finished(self.rank, self.iteration))
+        elif error is not None:
+            text = "".join(traceback.format_exception(error))
+            self._link.report(Failed(self.rank, text[-_LONGEST:]))
+        # After an error the others may wait for this rank: they see that it is gone when the process is.
+        if self._owns_group and ended_well:
+            dist.destroy_process_group()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    # Orders come in the link's thread.
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Resize):
+            with self._lock:
+                self._workers = order.workers
+                if self._loader is not None:
+                    self._loader.resize(order.workers)
+        elif isinstance(order, Pause):
+            self._wish = max(self._wish, Wish.PAUSE)
+        elif isinstance(order, Cancel):
+            self._wish = Wish.CANCEL
+
+    def _loading(self) -> int:
+        loader = self._loader
+        return (self._workers or 0) if loader is None else loader.counters.workers
+
+    def _note_resize(self, order: Resize, workers: int, seconds: float) -> None:
+        self._link.report(Resized(self.rank, workers, seconds))
+        if self._traces is not None:
+            self._traces.workers(time.time(), self.iteration, workers, order.reason, seconds)
+
+    # Iterations.
+
+    def _begin(self, loader: ElasticDataLoader) -> None:
+        if self._since is None:
+            if self._resumed is not None and self._keeper is not None:
+                self._keeper.set_random_state(self._resumed)
+            if self.folder is not None:
+                self._traces = Traces(self.folder, self.application, self.rank, self.iteration)
+            self._saved_at = time.monotonic()
+            self._link.report(Started(self.rank, self.iteration, loader.workers))
+        elif self._since.loader is not loader:
+            self._beat()
+        else:
+            return
+        self._loader = loader
+        self._since = _Since(loader)
+
+    def _end_step(self, loader: ElasticDataLoader, batch: Any, waited: float, computed: float) -> None:
+        self.iteration += 1
+        self._in_epoch += 1
+        self._phases.end(self.iteration)
+        assert self._since is not None
+        self._since.add(_samples(batch, loader), waited, computed)
+        if self._since.waited + self._since.computed >= _BEAT:
+            self._beat()
+        wish = self._wish
+        if wish is Wish.NOTHING and self.rank == 0 and time.monotonic() - self._saved_at > self._save_every:
+            wish = Wish.SAVE if self._keeper is not None else wish
+        self._follow(self._agreement.after(wish, waited + computed))
+
+    def _follow(self, agreed: Wish) -> None:
+        if agreed is Wish.CANCEL:
+            raise Left(Cancelled(self.rank, self.iteration))
+        if agreed is Wish.PAUSE:
+            self.save()
+            raise Left(Paused(self.rank, self.iteration))
+        if agreed is Wish.SAVE:
+            try:
+                self.save()
+            except CheckpointError as error:
+                self._saved_at = time.monotonic()
+                _log.warning("training goes on without this checkpoint: %s", error)
+
+    def _beat(self, last: bool = False) -> None:
+        """Report what was done since the beat before, and write it down."""
+        since, loss = self._since, None
+        if since is None:
+            return
+        for done in self._phases.done(wait=last):
+            loss = None if done.loss is None else float(done.loss)
+            if self._traces is not None:
+                self._traces.iteration(done.number, done.seconds(), loss)
+        if not since.samples:
+            return
+        counters = since.loader.counters
+        now, workers = time.time(), counters.workers
+        done_since = since.samples, since.waited, since.computed, workers
+        service = _service(since.counters, counters)
+        self._link.report(Progress(self.rank, self.iteration, *done_since, service, None, loss))
+        if self._traces is not None:
+            self._traces.heartbeat(now, self.iteration, *done_since)
+        self._since = _Since(since.loader)
+
+
+class _Since:
+    """What was done since the last report."""
+
+    def __init__(self, loader: ElasticDataLoader) -> None:
+        self.loader, self.counters = loader, loader.counters
+        self.samples = 0
+        self.waited = self.computed = 0.0
+
+    def add(self, samples: int, waited: float, computed: float) -> None:
+        self.samples += samples
+        self.waited += waited
+        self.computed += computed
+
+
+def _service(before: Counters, now: Counters) -> float | None:
+    """Seconds of a worker's time that a sample took meanwhile."""
+    made = now.made - before.made
+    return (now.made * now.service - before.made * before.service) / made if made > 0 else None
+
+
+def _samples(batch: Any, loader: ElasticDataLoader) -> int:
+    """How many samples a batch has: the length of the first tensor in it."""
+    found = batch
+    while not isinstance(found, Tensor):
+        if isinstance(found, dict) and found:
+            found = next(iter(found.values()))
+        elif isinstance(found, (list, tuple)) and found:
+            found = found[0]
+        else:
+            return len(found) if isinstance(found, Sized) else loader.batch_size or 1
+    return len(found) if found.dim() else 1
+
+
+def _device(device: str | torch.device | None, local_rank: int) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return chosen

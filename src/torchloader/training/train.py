@@ -1,0 +1,165 @@
+"""The program that trains the networks of a workload: `python -m torchloader.training.train --arch resnet …`.
+
+Alone, under torchrun, or as an application of torchloader; with several ranks by DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchloader.prediction.architectures import DEPTHS
+from torchloader.training.datasets import JpegFolder, LatencyDataset, SyntheticImages
+from torchloader.training.models import build
+from torchloader.training.session import Session
+
+__all__ = ["main"]
+
+_EPOCH = 50_000  # images, where nothing says how many
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, and give 0. Raises what torch, the data and the session raise."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.start_epoch > options.end_epoch or 0 < options.end_iter <= options.start_iter:
+        parser.error("the start must come before the end: see --start-iter, --end-iter, --start-epoch, --end-epoch")
+    with Session.join(options.folder, options.device, save_every=options.save_every) as session:
+        if options.batch % session.world_size:
+            parser.error(f"--batch {options.batch} must be a multiple of the {session.world_size} ranks")
+        _share_cores(session)
+        _train(session, options)
+    return 0
+
+
+def _train(session: Session, options: argparse.Namespace) -> None:
+    dataset, classes = _dataset(options)
+    torch.manual_seed(options.seed)
+    network = build(options.arch, options.depth, classes, options.image_size).to(session.device)
+    loader = session.loader(
+        dataset,
+        options.batch // session.world_size,
+        seed=options.seed,
+        shuffle=True,
+        drop_last=True,
+        num_workers=options.workers,
+        pin_memory=session.device.type == "cuda",
+    )
+    if not len(loader):
+        raise SystemExit(f"{len(dataset)} images are less than a batch of {options.batch}: give a smaller --batch")
+    each = min(options.end_iter or len(loader), len(loader))
+    optimizer = torch.optim.SGD(network.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, each * options.end_epoch)
+    session.restore(network, optimizer, scheduler, loader)
+    session.skip(loader, options.start_epoch, options.start_iter)
+    model = _parallel(network, session)
+    # Every rank has dropout of its own.
+    torch.manual_seed(options.seed + 1 + session.rank)
+    with loader:
+        while session.epoch <= options.end_epoch:
+            for images, labels in session.steps(loader, until=each):
+                _step(session, model, optimizer, images, labels, options.step_time)
+                scheduler.step()
+
+
+def _step(
+    session: Session, model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, least: float
+) -> None:
+    start = time.perf_counter()
+    with session.timed("datatransfer"):
+        images = images.to(session.device, non_blocking=True)
+        labels = labels.to(session.device, non_blocking=True)
+    with session.timed("forward"):
+        loss = nn.functional.cross_entropy(model(images), labels)
+    with session.timed("backward"):
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+    with session.timed("update"):
+        optimizer.step()
+    session.record(loss)
+    if least:
+        time.sleep(max(0.0, start + least - time.perf_counter()))
+
+
+def _parallel(network: nn.Module, session: Session) -> nn.Module:
+    if session.world_size == 1:
+        return network
+    devices = [session.device] if session.device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(network, device_ids=devices)
+
+
+def _share_cores(session: Session) -> None:
+    """Ranks on CPUs of one node leave each other theirs, as torchrun has it."""
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", session.world_size))
+    if session.device.type == "cpu" and beside > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
+
+
+def _dataset(options: argparse.Namespace) -> tuple[Any, int]:
+    kind, _, argument = options.dataset.partition(":")
+    length = options.samples or options.batch * options.end_iter or _EPOCH
+    if kind == "jpeg":
+        folder = JpegFolder(argument, options.image_size)
+        return folder, folder.classes
+    if kind == "latency":
+        return LatencyDataset(
+            length, float(argument), options.classes, options.image_size, augment=True
+        ), options.classes
+    return SyntheticImages(length, options.classes, options.image_size, augment=True), options.classes
+
+
+def _dataset_name(text: str) -> str:
+    kind, _, argument = text.partition(":")
+    if kind == "latency":
+        float(argument)
+    elif not (text == "images" or (kind == "jpeg" and argument)):
+        raise ValueError(text)
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m torchloader.training.train", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--arch", choices=sorted(DEPTHS), required=True)
+    add("--depth", type=int, required=True)
+    add("--batch", type=_positive, required=True, help="samples per iteration, over all ranks")
+    add("--start-iter", type=int, default=0, help="iterations of the first epoch that are left out")
+    add("--start-epoch", type=int, default=1)
+    add("--end-iter", type=int, default=0, help="iterations of an epoch; by default as many as there is data for")
+    add("--end-epoch", type=int, default=1)
+    add(
+        "--dataset",
+        type=_dataset_name,
+        default="images",
+        metavar="KIND",
+        help="images (synthetic), latency:SECONDS (the same from a slow storage), or jpeg:FOLDER",
+    )
+    add("--samples", type=int, default=0, help="images of a synthetic data set; by default one epoch's")
+    add("--classes", type=_positive, default=10, help="of a synthetic data set")
+    add("--image-size", type=int, default=32, help="pixels a side")
+    add("--device", help="cpu, cuda or cuda:N; by default this rank's GPU, or the CPU where there is none")
+    add("--workers", type=int, default=2, help="loading workers of each rank where nobody else decides")
+    add("--folder", help="where traces and checkpoints go where nobody else decides; by default there are none")
+    add("--save-every", type=float, default=600.0, metavar="SECONDS", help="between two checkpoints")
+    add("--step-time", type=float, default=0.0, metavar="SECONDS", help="that an iteration takes at least")
+    add("--lr", type=float, default=0.05, help="learning rate at first")
+    add("--seed", type=int, default=0)
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

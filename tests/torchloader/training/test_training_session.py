@@ -1,0 +1,326 @@
+"""A program with a Session is paused, resumed and resized, and comes to the same weights as one that is not."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from test_training_checkpoints import at_most  # noqa: E402
+from tiny_training import BATCH, EPOCHS, STEPS, Master, equal, rank, train  # noqa: E402
+
+from conftest import Site  # noqa: E402
+from dragon.native.process import Process  # noqa: E402
+from dragon.native.queue import Queue  # noqa: E402
+from torchloader.training.protocol import (  # noqa: E402
+    Cancel,
+    Cancelled,
+    Failed,
+    Finished,
+    Pause,
+    Paused,
+    Progress,
+    Resize,
+    Resized,
+    Started,
+    decode_report,
+)
+from torchloader.training.session import Left, Session  # noqa: E402
+
+ALL = EPOCHS * STEPS
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are far too small for more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Master]:
+    """An application master, whose application is what this process trains."""
+    master = Master()
+    for name, value in master.environment(tmp_path, TORCHLOADER_WORKERS=0).items():
+        monkeypatch.setenv(name, value)
+    yield master
+    master.destroy()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, Any]:
+    torch.set_num_threads(1)
+    weights, session = train()
+    assert session.iteration == ALL
+    return weights
+
+
+def obeyed(master: Master) -> None:
+    """Wait until the session has taken all orders."""
+    deadline = time.monotonic() + 10
+    while master.orders.size():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    time.sleep(0.005)
+
+
+def train_with_pauses(master: Master, pauses: list[int], workers: list[int]) -> dict[str, Any]:
+    """Each part with another number of loading workers, which also changes on the way."""
+    for part, at in enumerate([*pauses, ALL + 1]):
+        os.environ["TORCHLOADER_WORKERS"] = str(workers[part % len(workers)])
+
+        def step(session: Session, loader: Any, part: int = part, at: int = at) -> None:
+            if session.iteration % 5 == 4:
+                master.order(Resize(workers[(part + session.iteration) % len(workers)]))
+            if session.iteration == at:
+                master.order(Pause())
+                obeyed(master)
+
+        if part == len(pauses):
+            return train(step)[0]
+        with pytest.raises(Left) as left:
+            train(step)
+        assert isinstance(left.value.report, Paused)
+    raise AssertionError("there was no last part")
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pauses=st.lists(st.integers(0, ALL - 1), max_size=3, unique=True).map(sorted),
+    workers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
+)
+def test_a_run_that_was_paused_anywhere_has_the_weights_of_one_that_was_not(
+    undisturbed: dict[str, Any],
+    master: Master,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    pauses: list[int],
+    workers: list[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("paused")
+    monkeypatch.setenv("TORCHLOADER_FOLDER", str(folder))
+    assert equal(undisturbed, train_with_pauses(master, pauses, workers))
+    with (folder / "trace-tiny-iterations-0.csv").open() as file:
+        assert [int(row["iteration"]) for row in csv.DictReader(file)] == list(range(1, ALL + 1))
+
+
+def test_a_rank_reports_its_start_its_progress_and_its_end(master: Master) -> None:
+    train(latency=0.0)
+    started, *progress, finished = master.told()
+    assert started == Started(rank=0, iteration=0, workers=0)
+    assert finished == Finished(rank=0, iteration=ALL)
+    reports = [report for report in progress if isinstance(report, Progress)]
+    assert len(reports) == len(progress) > 0
+    assert sum(report.samples for report in reports) == ALL * BATCH
+    assert reports[-1].iteration == ALL
+    assert reports[-1].loss is not None
+    assert all(report.waiting >= 0 and report.computing > 0 for report in reports)
+    assert all(report.service is not None and report.service > 0 for report in reports)
+
+
+def test_a_pause_is_reported_when_the_checkpoint_is_there(master: Master, tmp_path: Path) -> None:
+    master.order(Pause())
+    with pytest.raises(Left) as left:
+        train()
+    assert left.value.code == 0
+    paused = list(master.told())[-1]
+    assert isinstance(paused, Paused)
+    (checkpoint,) = (tmp_path / "checkpoints-tiny").iterdir()
+    assert checkpoint.name.startswith(f"checkpoint-{paused.iteration:012d}-")
+
+
+def test_a_resumed_rank_starts_where_it_was(master: Master) -> None:
+    master.order(Pause())
+    with pytest.raises(Left) as left:
+        train()
+    train()
+    starts = [report for report in master.told() if isinstance(report, Started)]
+    assert [start.iteration for start in starts] == [0, left.value.report.iteration]
+
+
+def test_cancelled_a_rank_leaves_without_a_checkpoint(master: Master, tmp_path: Path) -> None:
+    master.order(Cancel())
+    with pytest.raises(Left):
+        train()
+    assert isinstance(list(master.told())[-1], Cancelled)
+    assert not (tmp_path / "checkpoints-tiny").exists()
+
+
+def test_a_resize_is_reported_and_traced_when_the_workers_are_there(master: Master, tmp_path: Path) -> None:
+    resized: list[Resized] = []
+
+    def step(session: Session, loader: Any) -> None:
+        if session.iteration == 3:
+            master.order(Resize(2, "gain"))
+        if session.iteration == 5:
+            deadline = time.monotonic() + 20
+            while not resized and time.monotonic() < deadline:
+                time.sleep(0.01)
+                next(iter(loader))  # workers begin when somebody wants batches
+                resized.extend(report for report in master.told() if isinstance(report, Resized))
+
+    train(step)
+    assert [report.workers for report in resized] == [2]
+    with (tmp_path / "trace-tiny-workers-0.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["workers"], row["reason"]) for row in rows] == [("2", "gain")]
+
+
+def test_a_program_that_raises_reports_why(master: Master) -> None:
+    def step(session: Session, loader: Any) -> None:
+        raise RuntimeError("the loss is not a number")
+
+    with pytest.raises(RuntimeError):
+        train(step)
+    failed = list(master.told())[-1]
+    assert isinstance(failed, Failed)
+    assert "RuntimeError: the loss is not a number" in failed.text
+
+
+def test_without_its_master_an_application_trains_on(
+    undisturbed: dict[str, Any], master: Master, caplog: pytest.LogCaptureFixture
+) -> None:
+    def step(session: Session, loader: Any) -> None:
+        if session.iteration == 3:
+            master.destroy()
+
+    with caplog.at_level(logging.WARNING):
+        assert equal(undisturbed, train(step)[0])
+    assert "training goes on without" in caplog.text
+
+
+def test_what_is_no_order_is_named_and_changes_nothing(
+    undisturbed: dict[str, Any], master: Master, caplog: pytest.LogCaptureFixture
+) -> None:
+    for message in (b"{", b'{"type": "Explode"}', b'{"type": "Resize", "workers": -1}', 5):
+        master.orders.put(message)
+
+    def step(session: Session, loader: Any) -> None:
+        obeyed(master)
+
+    with caplog.at_level(logging.WARNING):
+        assert equal(undisturbed, train(step)[0])
+    assert caplog.text.count("not an order of the application master") == 4
+
+
+def test_after_a_crash_training_goes_on_from_the_last_checkpoint(
+    undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def step(session: Session, loader: Any) -> None:
+        if session.iteration == 20:
+            raise RuntimeError("a power cut")
+
+    with pytest.raises(RuntimeError):
+        train(step, folder=tmp_path, save_every=0)
+    weights, _ = train(folder=tmp_path)
+    assert equal(undisturbed, weights)
+
+
+def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
+    undisturbed: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), at_most(5000):
+        weights, _ = train(folder=tmp_path, save_every=0)
+    assert equal(undisturbed, weights)
+    assert "training goes on without this checkpoint" in caplog.text
+
+
+def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
+    with Session.join(folder=tmp_path, device="cpu") as session:
+        session.restore(torch.nn.Linear(2, 2))
+        session.save()
+    with pytest.raises(ValueError, match="has no loader, optimizer, scheduler"):
+        train(folder=tmp_path)
+
+
+def test_an_environment_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ValueError, match="WORLD_SIZE must be a whole number, not 'two'"):
+        Session.join()
+
+
+def free_port() -> str:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return str(listening.getsockname()[1])
+
+
+def test_two_ranks_pause_together_and_go_on_as_if_they_had_not(tmp_path: Path) -> None:
+    masters, results = (Master(), Master()), Queue(0)
+    processes = []
+    ports = free_port(), free_port(), free_port()
+    for place, master in enumerate(masters):
+        environment = master.environment(
+            tmp_path, RANK=place, WORLD_SIZE=2, LOCAL_RANK=place, MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS=1
+        )
+        folders = str(tmp_path / "undisturbed"), str(tmp_path / "paused")
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        process = Process(rank, (folders, ports, results), env=environment)
+        process.start()
+        processes.append(process)
+    try:
+        # The order comes to the ranks at different times.
+        for master in masters:
+            while not isinstance(decode_report(master.reports.get(timeout=60)), Finished):
+                pass
+            assert isinstance(decode_report(master.reports.get(timeout=60)), Started)
+        for master in masters:
+            master.order(Pause())
+            time.sleep(0.02)
+        told = [results.get(timeout=20) for _ in masters]
+        for process in processes:
+            process.join(timeout=30)
+        assert [process.returncode for process in processes] == [0, 0]
+        paused = [decode_report(each["report"]) for each in told]
+        assert sorted(report.rank for report in paused if isinstance(report, Paused)) == [0, 1]
+        assert len({report.iteration for report in paused if isinstance(report, Paused)}) == 1
+        assert [each["equal"] for each in told] == [True, True]
+        assert told[0]["weights"] == told[1]["weights"]
+    finally:
+        for process in processes:
+            if process.is_alive:
+                process.kill()
+                process.join()
+        for master in masters:
+            master.destroy()
+        results.destroy()
+
+
+PLAIN = """
+import torch
+from torchloader.training.session import Session
+
+dataset = torch.utils.data.TensorDataset(torch.randn(32, 4))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Session.join() as session:
+    loader = session.loader(dataset, batch_size=8)
+    print(session.restore(model, optimizer, loader=loader))
+    while session.epoch < 2:
+        for (points,) in session.steps(loader):
+            loss = model(points).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+print(session.iteration)
+"""
+
+
+def test_the_same_program_runs_without_any_scheduler(site: Site) -> None:
+    done = site.python(PLAIN)
+    assert (done.stdout, done.stderr) == ("0\n8\n", "")
+    assert [path.name for path in site.folder.iterdir() if path.name != "r"] == ["program.py"]
