@@ -16,7 +16,7 @@ COLUMNS = (
     "batch * ordinary",
     "batch * pointwise",
     "batch * depthwise",
-    "batch * rest",
+    "batch * other",
 )
 
 
