@@ -45,7 +45,7 @@ _VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 # What all nodes answer, each with a list.
-_TELEMETRY = ("start", "stop", "names", "query", "lifetimes", "families")
+_TELEMETRY = ("start", "stop", "names", "kinds", "query", "lifetimes", "families")
 _EVERYWHERE = {f"telemetry.{name}" for name in _TELEMETRY} | {"registry.processes"}
 
 

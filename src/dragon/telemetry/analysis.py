@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ import msgspec
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.runtime.agent_client import ask
-from dragon.telemetry.recording import Recording
+from dragon.telemetry.recording import NoRecordingError, Recording
 
 __all__ = ["AnalysisClient"]
 
@@ -98,6 +99,22 @@ class AnalysisClient:
         if self._recording is not None:
             return [one for one in self._recording.lifetimes() if one.ended is None or one.ended >= since]
         return msgspec.convert(ask("telemetry.lifetimes", since=since), list[Lifetime])
+
+    def db_dump(self, directory: str | Path = ".") -> Path:
+        """Write all that the nodes have in memory to a new folder within `directory` on this node, and return it. It is
+        read as a recording is: AnalysisClient(path), `dragon report`, or whatever reads Parquet.
+
+        Raises RuntimeError where the run measures nothing, NoRecordingError where pyarrow is missing, OSError where
+        nothing can be written, and ValueError for a client of a recording, which is files already.
+        """
+        if self._recording is not None:
+            raise ValueError(f"what this client reads is in files already: {self._recording.folder}")
+        if importlib.util.find_spec("pyarrow") is None:
+            raise NoRecordingError("db_dump() needs pyarrow: pip install 'dragon-runtime[telemetry]'")
+        from dragon.telemetry.dump import dump
+
+        self.connect()
+        return dump(Path(directory))
 
     def reboot(self, *, exclude_huids: object = None, exclude_hostnames: object = None) -> None:
         """Not offered: raises NotSupportedError."""

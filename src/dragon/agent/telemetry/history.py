@@ -93,6 +93,10 @@ class History:
         """The metrics that have values."""
         return {series.name for series in self}
 
+    def kinds(self) -> dict[str, Kind]:
+        """The metrics that have values, and the kind of each."""
+        return {series.name: series.kind for series in self}
+
     def query(
         self,
         metrics: Collection[str],

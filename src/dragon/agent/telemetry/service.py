@@ -39,6 +39,7 @@ class Telemetry:
         "stop",
         "add",
         "names",
+        "kinds",
         "query",
         "families",
         "lifetimes",
@@ -137,6 +138,10 @@ class Telemetry:
     def names(self) -> list[str]:
         """The metrics of which this node has values."""
         return sorted(self._history.names()) if self._history is not None else []
+
+    def kinds(self) -> list[tuple[str, Kind]]:
+        """The metrics of which this node has values, and the kind of each."""
+        return sorted(self._history.kinds().items()) if self._history is not None else []
 
     def query(
         self,

@@ -1,0 +1,42 @@
+"""Collectors on every node or GPU, and a detector of which of them stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dragon.telemetry.collectors import CollectorGroup
+from dragon.telemetry.detector import Detector
+
+__all__ = ["CollectorDetectorGroup"]
+
+
+class CollectorDetectorGroup(CollectorGroup, Detector):
+    """A CollectorGroup together with a Detector of its metric: `collector_test` measures, `analyze_data` decides, and
+    slow_hosts() says which nodes are slow. Its arguments are theirs."""
+
+    def __init__(
+        self,
+        metric_name: str = "user-cdg",
+        per_gpu: bool = False,
+        collection_rate: float = 3,
+        sacred_nodes: Iterable[str] | None = None,
+        restartable_ddicts: Iterable[Any] | None = None,
+        tags: Mapping[str, str | Iterable[str]] | None = None,
+        analysis_args: Any = None,
+        collector_args: Any = None,
+    ) -> None:
+        CollectorGroup.__init__(self, metric_name, per_gpu, collection_rate, collector_args)
+        Detector.__init__(self, metric_name, collection_rate, sacred_nodes, restartable_ddicts, tags, analysis_args)
+
+    def start(self) -> None:
+        """Start the collectors and begin to look. Raises what either raises."""
+        CollectorGroup.start(self)
+        Detector.start(self)
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Look no more and stop the collectors. Raises what either raises."""
+        try:
+            Detector.stop(self)
+        finally:
+            CollectorGroup.stop(self, patience)

@@ -1,0 +1,156 @@
+"""Processes that measure something on every node, or with every GPU, again and again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from dragon.infrastructure import parameters
+from dragon.infrastructure.metrics import METRICS
+from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.telemetry.analysis import AnalysisClient
+from dragon.telemetry.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dragon.native.event import Event
+    from dragon.native.process_group import ProcessGroup
+
+__all__ = ["CollectorGroup", "checked_rate"]
+
+_BLOCK = bytes(2**20)
+_BLOCKS = 16
+
+
+def checked_rate(seconds: float) -> float:
+    """The seconds between measurements. Raises ValueError where they are too few."""
+    if not seconds >= parameters.SHORTEST_PERIOD:
+        raise ValueError(f"collection_rate={seconds}: the shortest is {parameters.SHORTEST_PERIOD} s")
+    return seconds
+
+
+class CollectorGroup:
+    """One process on each node that calls `collector_test` every `collection_rate` seconds, and adds what it returns
+    to a metric of the run; with `per_gpu` one for each GPU, which it sees alone and has as tag `gpu`.
+
+    A subclass measures something else by its own `collector_test`, and elsewhere by its own `generate_policies`.
+    `collector_args` are handed to the former. As a context manager it starts and stops. Raises ValueError for a name
+    that is a metric of the runtime's own, and a rate that is too short.
+    """
+
+    def __init__(
+        self,
+        metric_name: str = "user-cg",
+        per_gpu: bool = False,
+        collection_rate: float = 3,
+        collector_args: Any = None,
+    ) -> None:
+        if metric_name in METRICS:
+            raise ValueError(f"metric {metric_name!r} is one that the runtime measures; give yours another name")
+        self._metric_name = metric_name
+        self._per_gpu = per_gpu
+        self._collection_rate = checked_rate(collection_rate)
+        self._collector_args = collector_args
+        self._group: ProcessGroup | None = None
+        self._stopping: Event | None = None
+
+    @staticmethod
+    def collector_test(args: Any) -> float:
+        """What is measured: here the seconds that a CPU takes for the SHA-256 of 16 MiB."""
+        begin = time.perf_counter()
+        digest = hashlib.sha256()
+        for _ in range(_BLOCKS):
+            digest.update(_BLOCK)
+        return time.perf_counter() - begin
+
+    def generate_policies(self) -> list[Policy]:
+        """Where the collectors run, one for each policy. Raises PolicyError for collectors of GPUs where there are
+        none."""
+        from dragon.native.machine import System
+
+        if not self._per_gpu:
+            return System().hostname_policies()
+        policies = System().gpu_policies()
+        if not policies:
+            raise PolicyError(
+                f"{type(self).__name__} measures GPUs, and no node of the run has one that it may use; "
+                "CollectorGroup(per_gpu=False) measures nodes"
+            )
+        return policies
+
+    def start(self) -> None:
+        """Start them. Raises RuntimeError where they run already or the run measures nothing, PolicyError where they
+        cannot be placed."""
+        from dragon.native.event import Event
+        from dragon.native.process_group import ProcessGroup
+        from dragon.native.template import ProcessTemplate
+
+        if self._group is not None:
+            raise RuntimeError(f"the collectors of {self._metric_name!r} run already; stop() ends them")
+        AnalysisClient().connect()
+        policies = self.generate_policies()
+        stopping = Event()
+        # One that fails is often what is looked for, and no reason to end those on the other nodes.
+        group = ProcessGroup(ignore_error_on_exit=True, name=self._metric_name)
+        for policy in policies:
+            told = self._metric_name, _tags(policy), self._collection_rate
+            arguments = (self.collector_test, self._collector_args, *told, stopping)
+            group.add_process(1, ProcessTemplate(_collect, arguments, policy=policy))
+        group.init()
+        group.start()
+        self._group, self._stopping = group, stopping
+
+    def stop(self, patience: float = 5.0) -> None:
+        """Have them end after the measurement that they are at, and end those that take longer than `patience` seconds.
+
+        Raises DragonUserCodeError where a collector had failed, with its node. Again is fine.
+        """
+        from dragon.native.process_group import DragonUserCodeError
+
+        if self._group is None or self._stopping is None:
+            return
+        group, stopping, self._group, self._stopping = self._group, self._stopping, None, None
+        stopping.set()
+        try:
+            with suppress(TimeoutError):  # close() ends those that are at a long measurement
+                group.join(patience)
+            failed = {puid: code for puid, code in group.exit_status if code}
+        finally:
+            group.close()
+            stopping.destroy()
+        if failed:
+            hosts = sorted({one.host for one in AnalysisClient().get_lifetimes() if one.puid in failed})
+            raise DragonUserCodeError(
+                f"collectors of {self._metric_name!r} failed on {', '.join(hosts)}, with exit codes "
+                f"{sorted(set(failed.values()))}; what they raised is on stderr"
+            )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _tags(policy: Policy) -> dict[str, str]:
+    gpus = ",".join(map(str, policy.gpu_affinity))
+    return {"gpu": gpus} if gpus else {}
+
+
+def _collect(
+    test: Callable[[Any], float], args: Any, metric: str, tags: dict[str, str], rate: float, stopping: Event
+) -> None:
+    """Measure until that is to stop; the body of a collector."""
+    telemetry = Telemetry()
+    while True:
+        begin = time.monotonic()
+        telemetry.add_data(metric, test(args), tags=tags)
+        if stopping.wait(max(0.0, begin + rate - time.monotonic())):
+            return

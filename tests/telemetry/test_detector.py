@@ -1,0 +1,133 @@
+"""Detectors of what stands out in the recent values of a metric."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from measured import logged
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.telemetry import Detector, Telemetry
+
+WaitUntil = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    """Telemetry of this process's run, of nothing but the tests' own metrics."""
+    begun = Telemetry()
+    begun.start(1)
+    yield begun
+    begun.shutdown()
+
+
+@pytest.fixture
+def slow_rank(telemetry: Telemetry) -> Telemetry:
+    """Of three ranks, which have told their times, rank 2 is slow."""
+    for rank, seconds in enumerate((0.5, 0.5, 2.0)):
+        for _ in range(3):
+            telemetry.add_data("step", seconds, tags={"rank": rank})
+    return telemetry
+
+
+def ranks(found: list[dict[str, Any]]) -> list[str]:
+    return [record["tags"]["rank"] for record in found]
+
+
+def test_it_finds_what_stands_out_now(slow_rank: Telemetry) -> None:
+    (found,) = Detector("step").detect()
+    assert found["tags"]["rank"] == "2"
+    assert set(found["dps"].values()) == {2.0}
+    assert Detector("step").slow_hosts() == [found["tags"]["host"]]
+
+
+def test_it_looks_at_the_series_that_it_is_told(slow_rank: Telemetry) -> None:
+    assert ranks(Detector("step", tags={"rank": ["0", "1"]}).detect()) == []
+    assert ranks(Detector("step", tags={"rank": ["0", "2"]}).detect()) == ["2"]
+
+
+def test_what_is_long_ago_does_not_count(telemetry: Telemetry) -> None:
+    for rank, seconds in enumerate((0.5, 0.5, 2.0)):
+        for ago in range(40, 50):
+            telemetry.add_data("step", seconds, timestamp=time.time() - ago, tags={"rank": rank})
+    assert Detector("step", collection_rate=3).detect() == []
+    assert ranks(Detector("step", collection_rate=6).detect()) == ["2"]
+
+
+def test_sacred_nodes_are_never_named(slow_rank: Telemetry) -> None:
+    (host,) = Detector("step").slow_hosts()
+    assert Detector("step", sacred_nodes=[host]).detect() == []
+    with pytest.raises(TypeError, match="a list of host names"):
+        Detector("step", sacred_nodes=host)
+
+
+def test_a_subclass_decides_by_a_rule_of_its_own(slow_rank: Telemetry) -> None:
+    class Fast(Detector):
+        @staticmethod
+        def analyze_data(data: list[dict[str, Any]], args: Any) -> list[dict[str, Any]]:
+            return [record for record in data if max(record["dps"].values()) < args]
+
+    assert ranks(Fast("step", analysis_args=1.0).detect()) == ["0", "1"]
+
+
+def test_while_it_runs_the_log_says_once_what_stands_out(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
+    with logged() as lines, Detector("step", collection_rate=0.05, analysis_args={"least_values": 1}):
+        for _ in range(10):
+            for rank, seconds in enumerate((0.5, 0.5, 2.0)):
+                slow_rank.add_data("step", seconds, tags={"rank": rank})
+            time.sleep(0.02)
+        wait_until(lambda: lines)
+    (line,) = lines
+    assert line.startswith("metric step stands out on host ")
+    assert "rank 2: it is 2" in line
+
+
+def test_a_subclass_may_act_and_stop(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
+    acted: list[str] = []
+
+    class Acts(Detector):
+        def report(self, found: list[dict[str, Any]]) -> None:
+            acted.extend(ranks(found))
+            self.stop()
+
+    detector = Acts("step", collection_rate=0.1)
+    detector.start()
+    wait_until(lambda: acted)
+    detector.stop()
+    assert acted == ["2"]
+
+
+def test_what_its_rule_raises_ends_it_and_is_raised_by_stop(slow_rank: Telemetry, wait_until: WaitUntil) -> None:
+    detector = Detector("step", collection_rate=0.05, analysis_args={"ratio": 0})
+    with logged() as lines:
+        detector.start()
+        with pytest.raises(RuntimeError, match="runs already"):
+            detector.start()
+        wait_until(lambda: lines)
+    assert lines == [
+        "the detector of step ends: ValueError: ratio=0: it is a number above 1; 1.25 means a quarter more"
+        " than is usual"
+    ]
+    with pytest.raises(ValueError, match="ratio=0"):
+        detector.stop()
+    detector.stop()
+
+
+def test_where_nothing_is_measured_there_is_nothing_to_detect() -> None:
+    with pytest.raises(RuntimeError, match="the run measures nothing"):
+        Detector("step").start()
+
+
+def test_a_run_is_not_restarted(telemetry: Telemetry) -> None:
+    with pytest.raises(NotSupportedError, match="place processes on the others"):
+        Detector("step").trigger_restart()
+    with pytest.raises(NotSupportedError, match="PosixCheckpointPersister"):
+        Detector("step", restartable_ddicts=[{}])
+
+
+def test_a_rate_is_long_enough() -> None:
+    with pytest.raises(ValueError, match="the shortest is"):
+        Detector("step", collection_rate=0)
