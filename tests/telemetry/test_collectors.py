@@ -46,11 +46,11 @@ class Computes(CollectorDetectorGroup):
 
 if __name__ == "__main__":
     Telemetry().start(1)
-    with Computes("compute", collection_rate=0.2, collector_args=400_000) as group:
+    with Computes("compute", collection_rate=0.2, analysis_args={"ratio": 2}, collector_args=400_000) as group:
         while not (slow := group.slow_hosts()):
             time.sleep(0.05)
         print(slow)
-        sacred = Computes("compute", collection_rate=0.2, sacred_nodes=["node-1"])
+        sacred = Computes("compute", collection_rate=0.2, analysis_args={"ratio": 2}, sacred_nodes=["node-1"])
         print(sacred.slow_hosts())
     print(sorted({record["tags"]["host"] for record in AnalysisClient().get_data("compute")}))
 """
@@ -101,6 +101,37 @@ def test_a_collector_that_fails_is_told_and_the_others_go_on(site: Site) -> None
     done = site.dragon("--nodes", "2", site.write(ONE_NODE_FAILS))
     assert done.stdout == "collectors of 'disk' failed on node-1, with exit codes [1]; what they raised is on stderr\n"
     assert done.stderr.count("OSError: the disk is broken") == 1
+
+
+# What the second GPU of node-1 computes takes it four times as long.
+ONE_GPU_IS_SLOW = """
+import os, time
+from dragon.native.machine import current
+from dragon.telemetry import AnalysisClient, SlowGPUDetector, Telemetry
+
+class Computes(SlowGPUDetector):
+    @staticmethod
+    def collector_test(args):
+        place = current().hostname, os.environ["CUDA_VISIBLE_DEVICES"]
+        begin = time.process_time()
+        for _ in range(4 if place == ("node-1", "1") else 1):
+            sum(range(400_000))
+        return time.process_time() - begin
+
+if __name__ == "__main__":
+    Telemetry().start(1)
+    with Computes(collection_rate=0.3, analysis_args={"ratio": 2}) as group:
+        while not (slow := group.detect()):
+            time.sleep(0.05)
+        for record in slow:
+            print(record["tags"]["host"], record["tags"]["gpu"])
+        print(len(AnalysisClient().get_data("gpu_test_seconds")))
+"""
+
+
+def test_the_slow_one_of_four_gpus_is_found(site: Site) -> None:
+    done = site.dragon("--nodes", "2", "--gpus", "2", site.write(ONE_GPU_IS_SLOW))
+    assert (done.returncode, done.stdout) == (0, "node-1 1\n4\n"), done.stderr
 
 
 def test_by_default_they_measure_what_a_cpu_takes(telemetry: Telemetry, wait_until: WaitUntil) -> None:

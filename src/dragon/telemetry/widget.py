@@ -1,0 +1,74 @@
+"""The charts of a run in a notebook."""
+
+from __future__ import annotations
+
+import html
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.metrics import RunState
+from dragon.runtime.agent_client import ask
+from dragon.telemetry.analysis import AnalysisClient
+from dragon.telemetry.recording import Recording
+from dragon.telemetry.report import report
+
+__all__ = ["DragonTelemetryWidget"]
+
+
+class DragonTelemetryWidget:
+    """Shows what the notebook's run, or with a `path` a recording, has measured. Raises NoRecordingError where there is
+    no recording."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self._client = AnalysisClient(path)
+        self._recording = None if path is None else Recording(path)
+
+    def connect(self, timeout: float | None = None) -> None:
+        """The same as AnalysisClient.connect()."""
+        self._client.connect(timeout)
+
+    def get_start_time(self) -> float:
+        """When the run started, in seconds since 1970."""
+        if self._recording is not None:
+            return self._recording.start
+        return msgspec.convert(ask("telemetry.run"), RunState).started
+
+    def get_metrics(self) -> list[str]:
+        """The metrics of which some node has values, in order."""
+        return sorted(self._client.get_metrics())
+
+    def get_data(self, *arguments: Any, **options: Any) -> list[dict[str, Any]]:
+        """The same as AnalysisClient.get_data()."""
+        return self._client.get_data(*arguments, **options)
+
+    def render(self, hosts: Sequence[str] = (), height: int = 800) -> Page:
+        """The page that `dragon report` makes, of this moment and with charts of these hosts or else of the first 32;
+        as the last line of a cell it is shown, `height` pixels high.
+
+        Raises RuntimeError where the run measures nothing, NoRecordingError without pyarrow or such a host.
+        """
+        if self._recording is not None:
+            return Page(report(self._recording, hosts), height)
+        with tempfile.TemporaryDirectory(prefix="dragon-") as folder:
+            return Page(report(Recording(self._client.db_dump(folder)), hosts), height)
+
+    def custom_slider(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not offered: raises NotSupportedError."""
+        raise NotSupportedError("the charts of render() are enlarged by dragging over a time; there are no sliders")
+
+
+class Page:
+    """A page as notebooks show it: in a frame of its own, so that neither disturbs the other."""
+
+    def __init__(self, text: str, height: int) -> None:
+        self.text = text
+        self._height = height
+
+    def _repr_html_(self) -> str:
+        size = f'width="100%" height="{self._height}"'
+        return f'<iframe {size} style="border: 0" sandbox="allow-scripts" srcdoc="{html.escape(self.text)}"></iframe>'

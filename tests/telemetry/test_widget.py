@@ -1,0 +1,59 @@
+"""The charts of a run in a notebook."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.telemetry import AnalysisClient, NoRecordingError, Telemetry
+from dragon.telemetry.widget import DragonTelemetryWidget
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    """Telemetry of this process's run, of nothing but the tests' own metrics."""
+    begun = Telemetry()
+    begun.start(1)
+    begun.add_data("loss", 0.25)
+    yield begun
+    begun.shutdown()
+
+
+def test_it_answers_as_the_client_does(telemetry: Telemetry) -> None:
+    widget = DragonTelemetryWidget()
+    widget.connect()
+    assert widget.get_metrics() == ["loss"]
+    assert widget.get_data("loss") == AnalysisClient().get_data("loss")
+    assert 0 < widget.get_start_time() < time.time()
+
+
+def test_the_charts_are_a_page_in_a_frame(telemetry: Telemetry, tmp_path: Path, browser: Any) -> None:
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(DragonTelemetryWidget().render()._repr_html_())
+    browser.goto(f"file://{notebook}")
+    frame = browser.frame_locator("iframe")
+    frame.get_by_text("loss", exact=True).first.wait_for()
+
+
+def test_a_recording_is_shown_as_a_run_is(telemetry: Telemetry, tmp_path: Path) -> None:
+    widget = DragonTelemetryWidget(AnalysisClient().db_dump(tmp_path))
+    assert widget.get_metrics() == ["loss"]
+    assert widget.get_start_time() == DragonTelemetryWidget().get_start_time()
+    assert '"loss"' in widget.render().text
+
+
+def test_what_cannot_be_shown_is_refused(telemetry: Telemetry) -> None:
+    with pytest.raises(NoRecordingError, match="no node 'elsewhere'"):
+        DragonTelemetryWidget().render(["elsewhere"])
+    with pytest.raises(NotSupportedError, match="dragging over a time"):
+        DragonTelemetryWidget().custom_slider()
+    telemetry.shutdown()
+    with pytest.raises(RuntimeError, match="the run measures nothing"):
+        DragonTelemetryWidget().render()
