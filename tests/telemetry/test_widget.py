@@ -49,6 +49,12 @@ def test_a_recording_is_shown_as_a_run_is(telemetry: Telemetry, tmp_path: Path) 
     assert '"loss"' in widget.render().text
 
 
+def test_the_charts_may_begin_later_than_the_run(telemetry: Telemetry) -> None:
+    start = DragonTelemetryWidget().get_start_time()
+    assert f'"started":{start}' in DragonTelemetryWidget().render().text
+    assert f'"started":{start + 0.001}' in DragonTelemetryWidget().render(start_time=start + 0.001).text
+
+
 def test_what_cannot_be_shown_is_refused(telemetry: Telemetry) -> None:
     with pytest.raises(NoRecordingError, match="no node 'elsewhere'"):
         DragonTelemetryWidget().render(["elsewhere"])

@@ -25,8 +25,9 @@ _OF_PROCESSES: dict[str, Aggregate] = {"process_cpu_percent": "avg", "process_me
 _NOT_DRAWN = {"cpu_core_percent", "db_size"}
 
 
-def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
-    """HTML that needs no other file and no network. There are charts of these hosts, or else of the first 32.
+def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) -> str:
+    """HTML that needs no other file and no network. There are charts of these hosts, or else of the first 32, from the
+    start of the run or from `since` on, in seconds since 1970.
 
     Raises NoRecordingError where nothing was recorded, and where the run had no such host.
     """
@@ -35,7 +36,7 @@ def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
     if not names and not processes:
         raise NoRecordingError(f"nothing of what the run measured had been written to {recording.folder}")
     run, end = recording.run(processes), recording.end
-    start, every = run.started, run.hosts
+    start, every = max(run.started, min(since, end)), run.hosts
     if unknown := sorted(set(hosts) - set(every)):
         raise NoRecordingError(f"the run had no node {unknown[0]!r}; there were {', '.join(every)}")
     shown = list(hosts) or every[:_MOST_NODES]
@@ -51,7 +52,14 @@ def report(recording: Recording, hosts: Sequence[str] = ()) -> str:
         records += _of_processes(recording, shown, start, end)
     else:
         notes.append("CPU and memory of its processes are in the recording only")
-    told = {**msgspec.to_builtins(run), "now": end, "names": drawn, "metrics": METRICS, "notes": notes}
+    told = {
+        **msgspec.to_builtins(run),
+        "started": start,
+        "now": end,
+        "names": drawn,
+        "metrics": METRICS,
+        "notes": notes,
+    }
     return html(run.command, {"run": told, "records": records, "lifetimes": listed})
 
 

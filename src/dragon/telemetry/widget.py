@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +19,8 @@ from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
 
 __all__ = ["DragonTelemetryWidget"]
+
+_WINDOW = 600.0  # seconds; so much a node keeps of what is measured every second
 
 
 class DragonTelemetryWidget:
@@ -46,16 +49,18 @@ class DragonTelemetryWidget:
         """The same as AnalysisClient.get_data()."""
         return self._client.get_data(*arguments, **options)
 
-    def render(self, hosts: Sequence[str] = (), height: int = 800) -> Page:
-        """The page that `dragon report` makes, of this moment and with charts of these hosts or else of the first 32;
-        as the last line of a cell it is shown, `height` pixels high.
+    def render(self, hosts: Sequence[str] = (), start_time: float | None = None, height: int = 800) -> Page:
+        """The page that `dragon report` makes, with charts of these hosts or else of the first 32; as the last line of
+        a cell it is shown, `height` pixels high. It begins at `start_time`, in seconds since 1970: by default ten
+        minutes ago in a run, at the start of a recording.
 
         Raises RuntimeError where the run measures nothing, NoRecordingError without pyarrow or such a host.
         """
         if self._recording is not None:
-            return Page(report(self._recording, hosts), height)
+            return Page(report(self._recording, hosts, start_time or 0.0), height)
+        since = time.time() - _WINDOW if start_time is None else start_time
         with tempfile.TemporaryDirectory(prefix="dragon-") as folder:
-            return Page(report(Recording(self._client.db_dump(folder)), hosts), height)
+            return Page(report(Recording(self._client.db_dump(folder)), hosts, since), height)
 
     def custom_slider(self, *arguments: Any, **options: Any) -> NoReturn:
         """Not offered: raises NotSupportedError."""
