@@ -27,7 +27,7 @@ _NOT_DRAWN = {"cpu_core_percent", "db_size"}
 
 def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) -> str:
     """HTML that needs no other file and no network. There are charts of these hosts, or else of the first 32, from the
-    start of the run or from `since` on, in seconds since 1970.
+    start of the run or from `since` on, in seconds since 1970, with the processes that lived then.
 
     Raises NoRecordingError where nothing was recorded, and where the run had no such host.
     """
@@ -40,6 +40,7 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
     if unknown := sorted(set(hosts) - set(every)):
         raise NoRecordingError(f"the run had no node {unknown[0]!r}; there were {', '.join(every)}")
     shown = list(hosts) or every[:_MOST_NODES]
+    processes = [one for one in processes if one.ended is None or one.ended >= start]
     own = sorted(names - METRICS.keys())
     measured = sorted((names & METRICS.keys()) - _NOT_DRAWN)
     drawn = [*(name for name in measured if not name.startswith("process_")), *own[:_MOST_OWN_METRICS]]

@@ -35,7 +35,7 @@ function drawTimeline(svg, rows, from, to) {
         continue;
       }
       lanes[lane] = end;
-      const place = { x: across(row.started), y: y + lane * (BAR + 1), height: BAR };
+      const place = { x: across(Math.max(row.started, from)), y: y + lane * (BAR + 1), height: BAR };
       const bar = element("rect", { ...place, width: Math.max(across(end) - place.x, 1.5), class: row.look });
       bar.append(element("title", {}, `${row.name} (puid ${row.puid}): ${row.state}, ${duration(row.lasted)}`));
       parts.push(bar);
