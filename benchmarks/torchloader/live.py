@@ -43,12 +43,12 @@ class Mix:
 MIXES = {
     "mix": Mix(
         jobs=(
-            ("light-1", "latency:0.002"),
-            ("light-2", "latency:0.002"),
-            ("heavy-1", "latency:0.058"),
-            ("heavy-2", "latency:0.058"),
+            ("light-1", "latency:0.01"),
+            ("light-2", "latency:0.01"),
+            ("heavy-1", "latency:0.29"),
+            ("heavy-2", "latency:0.29"),
         ),
-        step=0.08,
+        step=0.4,
         batch=8,
         workers=14,
         options=("--image-size", "32"),
@@ -132,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mix", choices=[*MIXES, "jpeg"])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--seconds", type=float, default=50.0)
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--out", metavar="FILE", help="write all figures as JSON")
     arguments = parser.parse_args()
@@ -162,7 +162,7 @@ def jpeg_mix(folder: Path) -> Mix:
     for name, size in (("large", 640), ("small", 48)):
         make_jpegs(folder / name, 64, size)
     jobs = tuple((f"{name}-{number}", f"jpeg:{folder / name}") for name in ("small", "large") for number in (1, 2))
-    return Mix(jobs=jobs, step=0.08, batch=8, workers=12, options=("--image-size", "32"))
+    return Mix(jobs=jobs, step=0.4, batch=8, workers=12, options=("--image-size", "32"))
 
 
 if __name__ == "__main__":
