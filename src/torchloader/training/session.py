@@ -133,6 +133,7 @@ class Session:
         session._agreement = Agreement(group)
         if session.folder is not None:
             session._keeper = Keeper(session.folder / f"checkpoints-{session.application}", session.rank, group)
+        session._link.start()
         return session
 
     def loader(self, dataset: Any, batch_size: int | None = 1, *, seed: int = 0, **options: Any) -> ElasticDataLoader:
