@@ -193,7 +193,7 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Clu
     assert sorted(set(cluster.samples("moves"))) == list(range(600))
     assert cluster.states("wide")[-1] == "failed"
     assert "node node-1 is lost" in cluster.reason("wide")
-    assert "it needs 2 nodes, the run has 1 node (node-0)" in cluster.reason("wide")
+    assert "it needs 2 nodes; the run has 1 node (node-0 with 4 devices)" in cluster.reason("wide")
 
 
 def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
@@ -203,7 +203,7 @@ def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
         cluster.job("here", 5, 0.001, 0.01),
     )
     assert cluster.end() == 1
-    assert "it needs the host d3093, the run has 1 node" in cluster.reason("elsewhere")
-    assert "it needs 2 nodes, the run has 1 node" in cluster.reason("wide")
+    assert "it needs the host d3093; the run has 1 node" in cluster.reason("elsewhere")
+    assert "it needs 2 nodes; the run has 1 node" in cluster.reason("wide")
     assert "--rehearse" in cluster.reason("wide")
     assert cluster.states("here")[-1] == "finished"

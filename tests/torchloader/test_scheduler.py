@@ -36,7 +36,7 @@ def running(name: str, workers: int, placement: dict[str, tuple[int, ...]], curv
 
 def decide(*applications: Application, cause: Cause = Cause.ARRIVAL, now: float = 100, **how: Any) -> list[Action]:
     nodes = how.pop("nodes", ONE)
-    scheduler = Scheduler(how.pop("policy", policy("proportional")), **how)
+    scheduler = Scheduler(how.pop("policy", policy("proportional")), **{"headroom": 0.0, **how})
     return scheduler.decide(now, {each.spec.name: each for each in applications}, nodes, cause)
 
 
@@ -131,6 +131,18 @@ def test_a_change_that_gains_nothing_is_not_made_even_if_it_costs_nothing() -> N
     assert decide(running("rich", 9, {"a": (0,)}, MODEST), cause=Cause.DEPARTURE) == []
 
 
+def test_cores_that_are_left_over_are_headroom_as_beliefs_are_never_quite_right() -> None:
+    modest, hungry = queued("modest", curve=MODEST), queued("hungry", curve=Curve(1000, 0.010))
+    assert [action.workers for action in decide(hungry, modest, headroom=0.5) if isinstance(action, Launch)] == [13, 3]
+    assert [action.workers for action in decide(hungry, modest, headroom=0.0) if isinstance(action, Launch)] == [10, 2]
+
+
+def test_headroom_is_not_worth_a_stop_and_nobody_gives_workers_for_it() -> None:
+    enough, rich = running("enough", 2, {"a": (0,)}, MODEST), running("rich", 9, {"a": (1,)}, MODEST)
+    assert decide(enough, rich, headroom=1.0, cost=5.0, cause=Cause.DEPARTURE) == []
+    assert decide(enough, rich, headroom=1.0, cause=Cause.DEPARTURE) == [Resize("enough", 2, 4, "departure")]
+
+
 def test_whoever_ends_soon_is_not_worth_a_stop() -> None:
     soon = running("soon", 2, {"a": (0,)}, progress=9_990.0)
     assert decide(soon, cost=4.9, cause=Cause.DEPARTURE) == []
@@ -139,7 +151,7 @@ def test_whoever_ends_soon_is_not_worth_a_stop() -> None:
 
 def test_nobody_is_moved_twice_within_the_interval() -> None:
     lately = running("old", 2, {"a": (0,)}, moved=95.0)
-    scheduler = Scheduler(policy("proportional"), interval=10.0)
+    scheduler = Scheduler(policy("proportional"), interval=10.0, headroom=0.0)
     assert scheduler.decide(100, {"old": lately}, ONE, Cause.DEPARTURE) == []
     assert scheduler.next_time(100, {"old": lately}) == 105
     assert scheduler.decide(105, {"old": lately}, ONE, Cause.DUE) == [Resize("old", 2, 16, "due")]

@@ -40,6 +40,19 @@ def test_equal_commands_print_equal_tables(capsys: pytest.CaptureFixture[str]) -
     assert [row["policy"] for row in printed[0]] == ["proportional", "even", "waa-fill"]
 
 
+@pytest.mark.parametrize(
+    "option", [["--start", "30"], ["--error", "1.5"], ["--mode", "1"], ["--cores", "6"]], ids=" ".join
+)
+def test_what_makes_a_cluster_worse_makes_jobs_take_longer(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    took = []
+    for words in ([], option):
+        assert main(["simulate", *SMALL, "--policy", "proportional", "--json", *words]) == 0
+        took.append(json.loads(capsys.readouterr().out)[0]["completion"]["mean"])
+    assert took[1] > took[0]
+
+
 def test_a_workload_file_is_simulated_on_the_devices_that_it_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

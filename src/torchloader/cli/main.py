@@ -13,7 +13,7 @@ import dragon
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop", "simulate", "report")
+_COMMANDS = ("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop", "profile", "simulate", "report")
 _EPILOG = """\
 a workload:
   torchloader run WORKLOAD.csv       run it on the nodes of this allocation, or on this machine
@@ -31,6 +31,7 @@ afterwards:
   torchloader report FOLDER          a page and pictures; with several folders, a comparison of them
 
 without a workload:
+  torchloader profile JOB.toml       how fast a job trains with how many loading workers
   torchloader simulate               policies beside each other on made-up workloads, or on public traces
 
 Each command explains itself with --help. A training program uses the loader by itself, without any of this:

@@ -15,7 +15,7 @@ import msgspec
 
 from dragon.cli.main import main as dragon
 from torchloader.allocation.catalogue import POLICIES
-from torchloader.inputs.cluster import read_cluster
+from torchloader.inputs.cluster import Cluster, read_cluster
 from torchloader.inputs.job import Job
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")
+    made.add_argument("--only", action="append", metavar="NAME", help="of its jobs only this one; may be given again")
     made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all that is in it is optional")
     made.add_argument("--policy", default="proportional", choices=sorted(POLICIES), help="who gets how many workers")
     made.add_argument(
@@ -77,14 +78,14 @@ def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(mine)
     try:
         workload = read(arguments.workload)
-        if arguments.cluster:
-            read_cluster(arguments.cluster)
+        cluster = read_cluster(arguments.cluster) if arguments.cluster else Cluster()
     except (InputError, OSError) as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
+    jobs = [job for job in workload.jobs if arguments.only is None or job.name in arguments.only]
     for mistake in workload.errors:
         print(f"torchloader: {mistake}; this job is left out", file=sys.stderr)
-    if not workload.jobs and not arguments.hold:
+    if not jobs and not arguments.hold:
         print(f"torchloader: {arguments.workload} has no job that can be run", file=sys.stderr)
         return 2
     if arguments.device == "cpu" and arguments.rehearse and not arguments.cores:
@@ -95,17 +96,17 @@ def main(words: Sequence[str]) -> int:
         )
     folder = Path(arguments.folder or time.strftime("torchloader-%Y%m%d-%H%M%S")).absolute()
     try:
-        _prepare(folder, workload.jobs, arguments, options)
+        _prepare(folder, jobs, arguments, options)
     except OSError as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
-    if any(job.arch for job in workload.jobs) and importlib.util.find_spec("torch") is None:
+    if any(job.arch for job in jobs) and importlib.util.find_spec("torch") is None:
         print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
         return 2
-    if any(job.arch for job in workload.jobs):
+    if any(job.arch for job in jobs):
         os.environ[PRELOAD] = "1"
     print(f"the event log and what is measured are in {folder}", flush=True)
-    code = dragon([*_machine(arguments, workload.jobs), "-m", "torchloader.service.head", str(folder)])
+    code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.head", str(folder)])
     return max(code, 1 if workload.errors else 0)
 
 
@@ -139,10 +140,14 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
     (folder / JOBS).write_bytes(msgspec.json.format(msgspec.json.encode(jobs)))
 
 
-def _machine(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[str]:
-    """What the `dragon` command is told of nodes."""
+def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:
+    """What the `dragon` command is told of nodes. Hosts of a cluster file are for where there is no allocation."""
     options = shlex.split(arguments.machine)
     nodes = arguments.nodes
+    hosts = list(dict.fromkeys(worker.ip for worker in cluster.workers if worker.ip))
+    allocated = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE"))
+    if hosts and not allocated and not arguments.rehearse and "--hostlist" not in options:
+        options += ["--hostlist", ",".join(hosts)]
     if arguments.rehearse:
         nodes = nodes or max([1, *(len(job.devices.by_node) for job in jobs)])
         if arguments.cores:

@@ -113,6 +113,9 @@ def parser() -> argparse.ArgumentParser:
         help="seconds for which waa-fill and waa-trim stop a job (default 20)",
     )
     result.add_argument(
+        "--start", type=float, default=0.0, metavar="S", help="seconds that the start of a job takes (default 0)"
+    )
+    result.add_argument(
         "--elastic", action="store_true", help="let them change workers as all others do, without a stop"
     )
     result.add_argument(
@@ -222,7 +225,7 @@ def _simulated(workloads: list[_Workload], names: list[str], arguments: argparse
         scheduler = Scheduler(policy(name), Mode(arguments.mode), cost=stop, weigh=not published)
         results.append([])
         for jobs, nodes in workloads:
-            results[-1].append(simulate(jobs, nodes, scheduler, stop=stop, progress=tell))
+            results[-1].append(simulate(jobs, nodes, scheduler, stop=stop, start=arguments.start, progress=tell))
             before += len(jobs)
     if shown:
         print("\r\033[K", end="", file=sys.stderr, flush=True)

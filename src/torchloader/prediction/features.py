@@ -16,7 +16,7 @@ COLUMNS = (
     "batch * ordinary",
     "batch * pointwise",
     "batch * depthwise",
-    "batch * rest",
+    "batch * other",
 )
 
 
@@ -44,6 +44,6 @@ class Features:
     def row(self) -> tuple[float, ...]:
         """The terms of the model of an iteration's time, in the order of `COLUMNS`."""
         counts = self.counts
-        kinds = (counts.parameters, counts.ordinary, counts.pointwise, counts.depthwise, counts.rest)
+        kinds = (counts.parameters, counts.ordinary, counts.pointwise, counts.depthwise, counts.other)
         per_sample = (self.batch * count for count in kinds)
         return ((self.devices - 1) * counts.parameters, counts.parameters, *per_sample)

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 
 from torchloader.allocation.objectives import PROPORTIONAL, Objective
 from torchloader.allocation.plain import Fifo
-from torchloader.allocation.policies import Best
+from torchloader.allocation.policies import Best, MaxMin
 from torchloader.allocation.problem import Allocation, Demand, Policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application, Placement
+from torchloader.scheduling.headroom import with_headroom
 from torchloader.scheduling.placement import Devices, shared
 from torchloader.scheduling.states import State
 from torchloader.scheduling.worth import Worth
 
 __all__ = ["Scheduler"]
 
+_CHEAP = 0.001  # of the time until the next event: what a change may cost that is only made for headroom
 _REALLOCATES = {
     Mode.NEVER: frozenset[Cause](),
     Mode.ARRIVALS: frozenset({Cause.ARRIVAL, Cause.LOST}),
@@ -41,6 +43,8 @@ class Scheduler:
         interval: seconds for which an application is left alone after a change.
         horizon: seconds until something happens that changes the allocation anyway, at most.
         weigh: whether a change has to be worth its cost. The published scheduler made every change.
+        headroom: workers beyond what is believed to be enough, as a part of that, from cores that are left over.
+            Beliefs are never quite right.
         patience: seconds for which an application that has to wait lets those behind it start before it. Without an
             end to it those of many devices could wait for ever; 0 keeps the order of arrival.
     """
@@ -51,6 +55,7 @@ class Scheduler:
     interval: float = 0.0
     horizon: float = 600.0
     weigh: bool = True
+    headroom: float = 1.0
     patience: float = 1800.0
 
     def decide(
@@ -73,7 +78,7 @@ class Scheduler:
         started = self._start(now, waiting, devices)
         actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
         actions += [Pause(name, cause.value) for name in paused]
-        return actions + self._allocate(now, running, started, nodes, cause)
+        return actions + self._allocate(running, started, nodes, cause)
 
     def next_time(self, now: float, applications: Mapping[str, Application]) -> float | None:
         """When to ask again with `Cause.DUE`: when one that was moved lately can be moved again; None for never."""
@@ -119,7 +124,6 @@ class Scheduler:
 
     def _allocate(
         self,
-        now: float,
         running: dict[str, _Running],
         started: dict[str, _Running],
         nodes: Mapping[str, Node],
@@ -132,7 +136,9 @@ class Scheduler:
         demands = [each.demand(place, curves[name]) for place, (name, each) in enumerate(everybody.items())]
         cores = {name: node.cores for name, node in nodes.items()}
         before = {name: each.application.workers for name, each in running.items()}
-        target = self._target(demands, cores, everybody, before, now)
+        target = self._target(demands, cores, everybody, before)
+        if self.weigh and isinstance(self.policy, Best | MaxMin):
+            target = with_headroom(demands, target, cores, self._able(demands, everybody, before), self.headroom)
         resized = [
             Resize(name, before[name], target[name], cause.value)
             for name in running
@@ -149,7 +155,6 @@ class Scheduler:
         cores: Mapping[str, int],
         everybody: Mapping[str, _Running],
         before: Allocation,
-        now: float,
     ) -> Allocation:
         pinned = [replace(demand, minimum=before[demand.name], maximum=before[demand.name])
                   if demand.name in before else demand for demand in demands]  # fmt: skip
@@ -157,10 +162,7 @@ class Scheduler:
         wanted = self.policy(free, cores)
         if not self.weigh or not before or not any(everybody[name].movable for name in before):
             return wanted
-        costs = {
-            name: self.cost if each.application.cost is None else each.application.cost
-            for name, each in everybody.items()
-        }
+        costs = {name: self._cost(each.application) for name, each in everybody.items()}
         worth = Worth(self._objective, demands, before, costs, self._until(demands, before))
         wanted = worth.without_idle_moves(wanted, cores)
         kept = self.policy(pinned, cores)
@@ -168,6 +170,18 @@ class Scheduler:
             return wanted  # somebody can only begin if others move
         kept |= before
         return wanted if worth.of(wanted) > worth.of(kept) + 1e-9 else kept
+
+    def _cost(self, application: Application) -> float:
+        return self.cost if application.cost is None else application.cost
+
+    def _able(self, demands: list[Demand], everybody: Mapping[str, _Running], before: Allocation) -> set[str]:
+        """Those to whom more workers can be given for next to nothing."""
+        cheap = _CHEAP * self._until(demands, before)
+        return {
+            name
+            for name, each in everybody.items()
+            if each.movable and (name not in before or self._cost(each.application) <= cheap)
+        }
 
     @property
     def _objective(self) -> Objective:

@@ -27,7 +27,7 @@ def nodes_of(joined: Mapping[str, Joined], settings: Settings, highest: int) -> 
     `highest` index that a job names."""
     found = {}
     for name, node in sorted(joined.items()):
-        slots = max(node.cores, highest + 1) if settings.device == "cpu" else 0
+        slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
         found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus)
     return found
 
@@ -63,43 +63,44 @@ def job_of(spec: Spec) -> Job:
 
 
 def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[str, tuple[int, ...]] | int:
-    """The devices that it is to train on, by node, or how many. Raises LackingError."""
+    """The devices that it is to train on, by node, or how many. Raises LackingError, with all that is lacking."""
     wanted = job.devices
-    advice = "" if settings.rehearse else "; to try it on this machine: --device cpu --rehearse"
     if wanted.anywhere:
         there = sum(len(node.devices) for node in nodes.values())
         if wanted.anywhere > there:
-            raise LackingError(f"it needs {wanted.anywhere} devices, the run has {there}{advice}")
+            raise _lacking([_count(wanted.anywhere, "device")], nodes, settings)
         return wanted.anywhere
+    needs = []
     if len(wanted.by_node) > len(nodes):
-        raise LackingError(f"it needs {_count(len(wanted.by_node), 'node')}, the run has {_listed(nodes)}{advice}")
-    names = _names(job, nodes, settings, advice)
-    for name, indices in zip(names, wanted.by_node, strict=True):
-        missing = sorted(set(indices) - set(nodes[name].devices))
-        if missing:
-            gpus = _count(len(nodes[name].devices), "GPU")
-            raise LackingError(f"it needs GPU {', '.join(map(str, missing))} of {name}, which has {gpus}{advice}")
-    return dict(zip(names, wanted.by_node, strict=True))
+        needs.append(_count(len(wanted.by_node), "node"))
+    hosts = _hosts(job, nodes, settings)
+    needs += [f"the host {host}" for host in hosts if host not in nodes]
+    names = [*hosts, *(name for name in nodes if name not in hosts)]
+    placement = dict(zip(names, wanted.by_node, strict=False))
+    for name, indices in placement.items():
+        devices = nodes[name].devices if name in nodes else _common(nodes)
+        if missing := sorted(set(indices) - set(devices)):
+            needs.append(f"GPU {', '.join(map(str, missing))} of {name}")
+    if needs:
+        raise _lacking(needs, nodes, settings)
+    return placement
 
 
-def _names(job: Job, nodes: Mapping[str, Node], settings: Settings, advice: str) -> list[str]:
-    """The nodes that it is to run on: those that it names, else from the one where its ranks meet on."""
-    there = list(nodes)
-    named = job.devices.nodes
-    if settings.rehearse and not (named and set(named) <= set(there)):
-        return there[: len(job.devices.by_node)]
-    local = {"", "localhost", "127.0.0.1"}
-    for host in job.devices.nodes or (() if job.master in local else (job.master,)):
-        if host not in nodes:
-            raise LackingError(f"it needs the host {host}, the run has {_listed(nodes)}{advice}")
-    if job.devices.nodes:
-        return list(job.devices.nodes)
-    first = [job.master] if job.master in nodes else []
-    return [*first, *(name for name in there if name not in first)][: len(job.devices.by_node)]
+def _hosts(job: Job, nodes: Mapping[str, Node], settings: Settings) -> list[str]:
+    """The nodes that it names; in a rehearsal their names stand for any."""
+    named = job.devices.nodes or ((job.master,) if job.master not in ("", "localhost", "127.0.0.1") else ())
+    return [] if settings.rehearse and not set(named) <= nodes.keys() else list(named)
 
 
-def _listed(nodes: Mapping[str, Node]) -> str:
-    return f"{_count(len(nodes), 'node')} ({', '.join(nodes)})"
+def _common(nodes: Mapping[str, Node]) -> tuple[int, ...]:
+    """Devices that every node has, as one that is not there may have."""
+    return tuple(sorted(set.intersection(*(set(node.devices) for node in nodes.values())))) if nodes else ()
+
+
+def _lacking(needs: list[str], nodes: Mapping[str, Node], settings: Settings) -> LackingError:
+    there = ", ".join(f"{name} with {_count(len(node.devices), 'device')}" for name, node in nodes.items())
+    advice = "" if settings.rehearse else "; to try it on this machine: --device cpu --rehearse"
+    return LackingError(f"it needs {', '.join(needs)}; the run has {_count(len(nodes), 'node')} ({there}){advice}")
 
 
 def _count(number: int, what: str) -> str:

@@ -1,0 +1,169 @@
+"""Policies beside each other on jobs that really train: throughput of all jobs, each against what it does alone.
+
+    python benchmarks/torchloader/live.py mix       four jobs that wait for a slow storage, two much, two hardly
+    python benchmarks/torchloader/live.py jpeg      the same with real decoding of JPEGs, which needs the cores
+
+Each policy runs in turn, then each again (--repeats). A run is looked at for --seconds from the moment when all its
+jobs train, so that what a policy needs to find out counts. A job's normalised throughput is its samples per second
+against those of its step time, so four jobs that never wait come to 4. Given are medians, and the 95 % interval of the
+mean by Student's t; gains are paired by repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchloader.report.history import history
+from torchloader.scheduling.states import State
+
+POLICIES = ("proportional", "even", "waa-trim", "waa-fill")
+T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # by number of repeats
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Jobs, as name and dataset; seconds of a step of `batch` samples; the budget of loading workers."""
+
+    jobs: tuple[tuple[str, str], ...]
+    step: float
+    batch: int
+    workers: int
+    options: tuple[str, ...] = ()
+
+
+MIXES = {
+    "mix": Mix(
+        jobs=(
+            ("light-1", "latency:0.01"),
+            ("light-2", "latency:0.01"),
+            ("heavy-1", "latency:0.29"),
+            ("heavy-2", "latency:0.29"),
+        ),
+        step=0.4,
+        batch=8,
+        workers=14,
+        options=("--image-size", "32"),
+    ),
+}
+
+
+def workload(mix: Mix, folder: Path) -> Path:
+    """The mix as a job file: more iterations than anybody waits for."""
+    text = "".join(
+        f'[[jobs]]\nname = "{name}"\narch = "resnet"\ndepth = 10\ndataset = "{dataset}"\nbatch = {mix.batch}\n'
+        f"workers = {mix.workers // len(mix.jobs)}\niterations = 1000000\n"
+        f'output_folder = "{folder}/out"\n\n'
+        for name, dataset in mix.jobs
+    )
+    path = folder / "jobs.toml"
+    path.write_text(text)
+    return path
+
+
+def measured(mix: Mix, policy: str, seconds: float) -> dict[str, float]:
+    """Normalised throughput of each job."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        told = ["run", str(workload(mix, folder)), "--device", "cpu", "--cores", str(mix.workers), "--policy", policy]
+        options = [
+            "--folder",
+            str(folder / "run"),
+            "--",
+            *mix.options,
+            "--step-time",
+            str(mix.step),
+            "--samples",
+            "100000",
+        ]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "torchloader", *told, *options],
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            start = await_all(folder / "run", len(mix.jobs), run)
+            time.sleep(seconds + 2)
+        finally:
+            run.terminate()
+            run.wait()
+        found = {}
+        for name, life in history(folder / "run").lives.items():
+            window = [each for each in life.pace if start <= each.time <= start + seconds]
+            first, last = window[0], window[-1]
+            rate = (last.iteration - first.iteration) / (last.time - first.time)
+            found[name] = rate * mix.step
+        return found
+
+
+def await_all(folder: Path, jobs: int, run: subprocess.Popen[bytes]) -> float:
+    """When all jobs trained, on the clock of the run."""
+    while True:
+        time.sleep(0.5)
+        if run.poll() is not None:
+            sys.exit("the run ended")
+        if not (folder / "events.jsonl").exists():
+            continue
+        lives = history(folder).lives
+        begun = [span.start for life in lives.values() for span in life.spans if span.state is State.RUNNING]
+        running = {name for name, life in lives.items() if any(span.state is State.RUNNING for span in life.spans)}
+        if len(running) == jobs:
+            return max(begun)
+
+
+def interval(values: list[float]) -> str:
+    """Median, and the 95 % interval of the mean."""
+    mean, half = statistics.mean(values), 0.0
+    if len(values) > 1:
+        half = T95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.median(values):6.3f}  ({mean - half:.3f} to {mean + half:.3f})"
+
+
+def main() -> None:
+    """Run, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mix", choices=[*MIXES, "jpeg"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=50.0)
+    parser.add_argument("--policies", nargs="+", default=POLICIES)
+    parser.add_argument("--out", metavar="FILE", help="write all figures as JSON")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        mix = MIXES[arguments.mix] if arguments.mix in MIXES else jpeg_mix(Path(scratch))
+        runs: dict[str, list[dict[str, float]]] = {policy: [] for policy in arguments.policies}
+        for repeat in range(arguments.repeats):
+            for policy in arguments.policies:
+                found = measured(mix, policy, arguments.seconds)
+                runs[policy].append(found)
+                told = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
+                print(f"{repeat + 1}: {policy:<14} {sum(found.values()):.3f}  ({told})", file=sys.stderr, flush=True)
+    totals = {policy: [sum(each.values()) for each in found] for policy, found in runs.items()}
+    print(f"{mix.workers} workers, {arguments.repeats} repeats of {arguments.seconds:.0f} s")
+    print(f"{'policy':<14} {'total normalised throughput':<28} gain over even")
+    for policy, values in totals.items():
+        gains = [mine / even - 1 for mine, even in zip(values, totals.get("even", values), strict=True)]
+        print(f"{policy:<14} {interval(values):<28} {interval(gains)}")
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(runs, indent=1))
+
+
+def jpeg_mix(folder: Path) -> Mix:
+    """Two jobs with large JPEGs, two with small ones: decoding takes the cores that there are."""
+    from torchloader.training.datasets import make_jpegs
+
+    for name, size in (("large", 640), ("small", 48)):
+        make_jpegs(folder / name, 64, size)
+    jobs = tuple((f"{name}-{number}", f"jpeg:{folder / name}") for name in ("small", "large") for number in (1, 2))
+    return Mix(jobs=jobs, step=0.4, batch=8, workers=12, options=("--image-size", "32"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`torchloader profile`: how fast a job trains with how many loading workers, measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dragon.infrastructure.errors import DragonError
+from torchloader.cli.masters import asked
+from torchloader.inputs.mistakes import InputError
+from torchloader.inputs.reading import read
+from torchloader.prediction.curve import Curve
+from torchloader.prediction.measured import Interval, Measured
+from torchloader.service.contact import NoMasterError
+
+__all__ = ["main"]
+
+_EPILOG = """\
+The job runs as long as the sweep takes, with --mode 1, and is cancelled then. Give it more iterations than that needs.
+
+examples:
+  torchloader profile job.toml --device cpu --workers 1 2 4 8
+  torchloader profile jobs.csv --name resnet-10-1 --seconds 30 --out resnet.json
+"""
+_PATIENCE = 120.0  # seconds for a job to train, and for workers to be there
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """With so many workers per device: samples per second and device, the fraction of time that it waited for data,
+    and the seconds that were looked at."""
+
+    workers: int
+    samples: float
+    waiting: float
+    seconds: float
+
+
+class SweepError(RuntimeError):
+    """The job cannot be measured; says why."""
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where the job could not be measured."""
+    parser = argparse.ArgumentParser(
+        prog="torchloader profile",
+        description="Run one job with one number of loading workers after the other, and tell how fast it trains.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
+    parser.add_argument("--name", help="of the job in the file (default: its first)")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="per device (default 1 2 4 8)"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="for each of them (default 10)")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
+    parser.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
+    parser.add_argument("--out", metavar="FILE", help="write what was measured as JSON")
+    arguments = parser.parse_args(list(words))
+    with tempfile.TemporaryDirectory(prefix="torchloader-") as scratch:
+        try:
+            points = _sweep(arguments, Path(scratch))
+        except (SweepError, NoMasterError, DragonError) as error:
+            print(f"torchloader: {error}", file=sys.stderr)
+            return 1
+    curve = _fit(points)
+    print(_table(points, curve))
+    if arguments.out:
+        Path(arguments.out).write_text(
+            json.dumps({"version": 1, "curve": asdict(curve), "measured": [asdict(each) for each in points]}, indent=2)
+        )
+    return 0
+
+
+def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
+    try:
+        jobs = read(arguments.jobs).jobs
+    except (InputError, OSError) as error:
+        raise SweepError(str(error)) from None
+    job = next((each for each in jobs if arguments.name in (None, each.name)), None)
+    if job is None:
+        there = ", ".join(each.name for each in jobs) or "none that can be run"
+        raise SweepError(f"{arguments.jobs} has no job {arguments.name or ''}; there are: {there}")
+    cores = max(arguments.workers) * max(map(len, job.devices.by_node), default=job.devices.count)
+    options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
+    command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
+    with (scratch / "output").open("w") as output:
+        run = subprocess.Popen(
+            [*command, *options, *(["--rehearse"] if arguments.rehearse else [])],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        return _measured(job.name, arguments, run, scratch)
+    finally:
+        run.terminate()
+        run.wait()
+
+
+def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[bytes], scratch: Path) -> list[Point]:
+    _await_state(run, scratch)
+    points = []
+    for count in sorted(set(arguments.workers)):
+        state = _await_state(run, scratch)
+        if state["workers"] != count:
+            answer = asked(str(run.pid), "resize", name, count)
+            if "error" in answer:
+                raise SweepError(answer["error"])
+            _await_state(run, scratch)
+        time.sleep(min(2.0, arguments.seconds))  # batches that were made before are used up
+        looks = []
+        end = time.monotonic() + arguments.seconds
+        while time.monotonic() < end:
+            time.sleep(1.0)
+            looks.append(_await_state(run, scratch))
+        samples = statistics.mean(each["samples_per_second"] for each in looks) / looks[0]["devices"]
+        point = Point(count, samples, statistics.mean(each["waiting"] for each in looks), arguments.seconds)
+        print(f"{count} workers: {samples:.1f} samples/s", file=sys.stderr, flush=True)
+        points.append(point)
+    return points
+
+
+def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
+    """The job, once it trains with the workers that it was given."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        if run.poll() is not None:
+            raise SweepError(f"the run ended: {(scratch / 'output').read_text().strip()}")
+        try:
+            found = asked(str(run.pid), "status")["applications"]
+        except NoMasterError:
+            found = []
+        if found and found[0]["state"] == "running" and found[0]["samples_per_second"] > 0:
+            state: dict[str, Any] = found[0]
+            return state
+        if found and found[0]["state"] in ("failed", "finished", "cancelled"):
+            raise SweepError(f"the job {found[0]['name']} is {found[0]['state']}: {found[0]['reason']}")
+        time.sleep(0.2)
+    raise SweepError(f"the job did not train in {_PATIENCE:.0f} s: {(scratch / 'output').read_text().strip()}")
+
+
+def _fit(points: Sequence[Point]) -> Curve:
+    measured = Measured(forgetting=1.0)
+    for point in points:
+        measured.observe(
+            Interval(point.workers, point.samples * point.seconds, point.seconds, point.waiting * point.seconds)
+        )
+    return measured.curve()
+
+
+def _table(points: Sequence[Point], curve: Curve) -> str:
+    rows = [("workers", "samples/s", "waiting", "fitted")]
+    rows += [
+        (str(each.workers), f"{each.samples:.1f}", f"{each.waiting:.0%}", f"{curve.throughput(each.workers):.1f}")
+        for each in points
+    ]
+    lines = ["  ".join(cell.rjust(9) for cell in row) for row in rows]
+    most = max(each.workers for each in points)
+    enough = curve.enough(10 * most)
+    lines.append(
+        f"a device computes {curve.ceiling:.1f} samples/s; a sample takes {curve.service * 1e3:.2f} ms of a worker and "
+        f"{curve.shared * 1e3:.2f} ms of what they share; {enough} workers are enough"
+    )
+    return "\n".join(lines)
