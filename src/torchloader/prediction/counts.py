@@ -12,7 +12,7 @@ class Counts:
     """A model's parameters, and the operations of one sample's forward pass by their kind.
 
     A multiplication and an addition are two operations. `pointwise` convolutions have a kernel of one element,
-    `depthwise` ones a filter per channel, `ordinary` ones are the others; `rest` are matrix products outside of
+    `depthwise` ones a filter per channel, `ordinary` ones are the others; `other` are matrix products outside of
     convolutions, and attention.
     """
 
@@ -20,9 +20,9 @@ class Counts:
     ordinary: int = 0
     pointwise: int = 0
     depthwise: int = 0
-    rest: int = 0
+    other: int = 0
 
     @property
     def operations(self) -> int:
         """Of all kinds."""
-        return self.ordinary + self.pointwise + self.depthwise + self.rest
+        return self.ordinary + self.pointwise + self.depthwise + self.other

@@ -51,7 +51,7 @@ def count(model: nn.Module, sample: Sequence[int] = (3, 224, 224), dtype: torch.
         ordinary=kinds["ordinary"],
         pointwise=kinds["pointwise"],
         depthwise=kinds["depthwise"],
-        rest=counter.get_total_flops() - kinds.total(),
+        other=counter.get_total_flops() - kinds.total(),
     )
 
 

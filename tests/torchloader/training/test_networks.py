@@ -71,7 +71,7 @@ def test_operations_are_told_apart_by_their_kind() -> None:
     assert counts.ordinary == 2 * 3 * 8 * 9 * 16
     assert counts.depthwise == 2 * 8 * 9 * 16
     assert counts.pointwise == 2 * 8 * 16 * 16
-    assert counts.rest == 2 * 256 * 10
+    assert counts.other == 2 * 256 * 10
     assert counts.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -81,7 +81,7 @@ def test_a_transposed_convolution_counts_its_inputs() -> None:
 
 def test_counting_leaves_the_model_as_it_is() -> None:
     model = nn.Linear(4, 2)
-    assert count(model, (4,)).rest == 16
+    assert count(model, (4,)).other == 16
     assert model.training
     assert model.weight.device.type == "cpu"
 
