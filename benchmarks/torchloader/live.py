@@ -1,12 +1,12 @@
 """Policies beside each other on jobs that really train: throughput of all jobs, each against what it does alone.
 
-    python benchmarks/torchloader/live.py mix       four jobs that wait for a slow storage, two much, two hardly
+    python benchmarks/torchloader/live.py mix       four jobs on five devices; the storage of one of them is slow
     python benchmarks/torchloader/live.py jpeg      the same with real decoding of JPEGs, which needs the cores
 
 Each policy runs in turn, then each again (--repeats). A run is looked at for --seconds from the moment when all its
-jobs train, so that what a policy needs to find out counts. A job's normalised throughput is its samples per second
-against those of its step time, so four jobs that never wait come to 4. Given are medians, and the 95 % interval of the
-mean by Student's t; gains are paired by repeat.
+jobs train, so that what a policy needs to find out counts, and once more without the first ten seconds. A job's
+normalised throughput is its samples per second against those of its step time on one device: jobs on five devices that
+never wait come to 5. Given are medians, and the 95 % interval of the mean by Student's t; gains are paired by repeat.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchloader.report.history import history
+from torchloader.report.history import Life, history
 from torchloader.scheduling.states import State
 
+SETTLING = 10.0  # seconds
 POLICIES = ("proportional", "even", "waa-trim", "waa-fill")
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # by number of repeats
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Jobs, as name and dataset; seconds of a step of `batch` samples; the budget of loading workers."""
+    """Jobs, as name, devices and dataset; seconds of a step of `batch` samples of a device; workers to share."""
 
-    jobs: tuple[tuple[str, str], ...]
+    jobs: tuple[tuple[str, int, str], ...]
     step: float
     batch: int
     workers: int
-    options: tuple[str, ...] = ()
 
 
 MIXES = {
     "mix": Mix(
         jobs=(
-            ("light-1", "latency:0.002"),
-            ("light-2", "latency:0.002"),
-            ("heavy-1", "latency:0.058"),
-            ("heavy-2", "latency:0.058"),
+            ("light-1", 1, "latency:0.012"),
+            ("light-2", 1, "latency:0.012"),
+            ("light-3", 1, "latency:0.012"),
+            ("heavy", 2, "latency:0.36"),
         ),
-        step=0.08,
+        step=0.5,
         batch=8,
-        workers=14,
-        options=("--image-size", "32"),
+        workers=16,
     ),
 }
 
@@ -59,31 +58,23 @@ MIXES = {
 def workload(mix: Mix, folder: Path) -> Path:
     """The mix as a job file: more iterations than anybody waits for."""
     text = "".join(
-        f'[[jobs]]\nname = "{name}"\narch = "resnet"\ndepth = 10\ndataset = "{dataset}"\nbatch = {mix.batch}\n'
+        f'[[jobs]]\nname = "{name}"\narch = "resnet"\ndepth = 10\ndataset = "{dataset}"\n'
+        f"devices = {devices}\nbatch = {mix.batch * devices}\nport = {29600 + place}\n"
         f"workers = {mix.workers // len(mix.jobs)}\niterations = 1000000\n"
         f'output_folder = "{folder}/out"\n\n'
-        for name, dataset in mix.jobs
+        for place, (name, devices, dataset) in enumerate(mix.jobs)
     )
     path = folder / "jobs.toml"
     path.write_text(text)
     return path
 
 
-def measured(mix: Mix, policy: str, seconds: float) -> dict[str, float]:
-    """Normalised throughput of each job."""
+def measured(mix: Mix, policy: str, seconds: float) -> dict[str, dict[str, float]]:
+    """Normalised throughput of each job, which is how many devices it kept busy: over the whole, and when settled."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         told = ["run", str(workload(mix, folder)), "--device", "cpu", "--cores", str(mix.workers), "--policy", policy]
-        options = [
-            "--folder",
-            str(folder / "run"),
-            "--",
-            *mix.options,
-            "--step-time",
-            str(mix.step),
-            "--samples",
-            "100000",
-        ]
+        options = ["--folder", str(folder / "run"), "--", "--step-time", str(mix.step), "--samples", "100000"]
         run = subprocess.Popen(
             [sys.executable, "-m", "torchloader", *told, *options],
             stdout=subprocess.DEVNULL,
@@ -95,13 +86,18 @@ def measured(mix: Mix, policy: str, seconds: float) -> dict[str, float]:
         finally:
             run.terminate()
             run.wait()
-        found = {}
-        for name, life in history(folder / "run").lives.items():
-            window = [each for each in life.pace if start <= each.time <= start + seconds]
-            first, last = window[0], window[-1]
-            rate = (last.iteration - first.iteration) / (last.time - first.time)
-            found[name] = rate * mix.step
-        return found
+        lives = history(folder / "run").lives
+        return {
+            what: {name: devices_busy(life, mix.step, start + skip, start + seconds) for name, life in lives.items()}
+            for what, skip in (("whole", 0.0), ("settled", SETTLING))
+        }
+
+
+def devices_busy(life: Life, step: float, start: float, end: float) -> float:
+    """Of a job, between two times."""
+    window = [each for each in life.pace if start <= each.time <= end]
+    first, last = window[0], window[-1]
+    return (last.iteration - first.iteration) / (last.time - first.time) * step * life.devices
 
 
 def await_all(folder: Path, jobs: int, run: subprocess.Popen[bytes]) -> float:
@@ -138,19 +134,21 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         mix = MIXES[arguments.mix] if arguments.mix in MIXES else jpeg_mix(Path(scratch))
-        runs: dict[str, list[dict[str, float]]] = {policy: [] for policy in arguments.policies}
+        runs: dict[str, list[dict[str, dict[str, float]]]] = {policy: [] for policy in arguments.policies}
         for repeat in range(arguments.repeats):
             for policy in arguments.policies:
                 found = measured(mix, policy, arguments.seconds)
                 runs[policy].append(found)
-                told = ", ".join(f"{name} {value:.2f}" for name, value in found.items())
-                print(f"{repeat + 1}: {policy:<14} {sum(found.values()):.3f}  ({told})", file=sys.stderr, flush=True)
-    totals = {policy: [sum(each.values()) for each in found] for policy, found in runs.items()}
+                told = ", ".join(f"{name} {value:.2f}" for name, value in found["settled"].items())
+                whole = sum(found["whole"].values())
+                print(f"{repeat + 1}: {policy:<14} {whole:.3f}, settled {told}", file=sys.stderr, flush=True)
     print(f"{mix.workers} workers, {arguments.repeats} repeats of {arguments.seconds:.0f} s")
-    print(f"{'policy':<14} {'total normalised throughput':<28} gain over even")
-    for policy, values in totals.items():
-        gains = [mine / even - 1 for mine, even in zip(values, totals.get("even", values), strict=True)]
-        print(f"{policy:<14} {interval(values):<28} {interval(gains)}")
+    for what, title in (("whole", "from the first second"), ("settled", f"after {SETTLING:.0f} s")):
+        print(f"{title:<22} {'devices busy':<28} gain over even")
+        totals = {policy: [sum(each[what].values()) for each in found] for policy, found in runs.items()}
+        for policy, values in totals.items():
+            gains = [mine / even - 1 for mine, even in zip(values, totals.get("even", values), strict=True)]
+            print(f"{policy:<22} {interval(values):<28} {interval(gains)}")
     if arguments.out:
         Path(arguments.out).write_text(json.dumps(runs, indent=1))
 
@@ -161,8 +159,8 @@ def jpeg_mix(folder: Path) -> Mix:
 
     for name, size in (("large", 640), ("small", 48)):
         make_jpegs(folder / name, 64, size)
-    jobs = tuple((f"{name}-{number}", f"jpeg:{folder / name}") for name in ("small", "large") for number in (1, 2))
-    return Mix(jobs=jobs, step=0.08, batch=8, workers=12, options=("--image-size", "32"))
+    jobs = tuple((f"{name}-{number}", 1, f"jpeg:{folder / name}") for name in ("small", "large") for number in (1, 2))
+    return Mix(jobs=jobs, step=0.4, batch=8, workers=12)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ class Cluster:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command for this cluster."""
-        return self.site.run(*TORCHLOADER, *words)
+        which = ("--run", str(self.process.pid)) if self.process is not None else ()
+        return self.site.run(*TORCHLOADER, *words, *which)
 
     def _run(self) -> dict[str, Any]:
         runs = json.loads(self.site.dragon("ps", "--json").stdout)

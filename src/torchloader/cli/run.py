@@ -15,7 +15,7 @@ import msgspec
 
 from dragon.cli.main import main as dragon
 from torchloader.allocation.catalogue import POLICIES
-from torchloader.inputs.cluster import read_cluster
+from torchloader.inputs.cluster import Cluster, read_cluster
 from torchloader.inputs.job import Job
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
@@ -78,8 +78,7 @@ def main(words: Sequence[str]) -> int:
     arguments = parser().parse_args(mine)
     try:
         workload = read(arguments.workload)
-        if arguments.cluster:
-            read_cluster(arguments.cluster)
+        cluster = read_cluster(arguments.cluster) if arguments.cluster else Cluster()
     except (InputError, OSError) as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
@@ -107,7 +106,7 @@ def main(words: Sequence[str]) -> int:
     if any(job.arch for job in jobs):
         os.environ[PRELOAD] = "1"
     print(f"the event log and what is measured are in {folder}", flush=True)
-    code = dragon([*_machine(arguments, jobs), "-m", "torchloader.service.head", str(folder)])
+    code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.head", str(folder)])
     return max(code, 1 if workload.errors else 0)
 
 
@@ -141,10 +140,14 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
     (folder / JOBS).write_bytes(msgspec.json.format(msgspec.json.encode(jobs)))
 
 
-def _machine(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[str]:
-    """What the `dragon` command is told of nodes."""
+def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:
+    """What the `dragon` command is told of nodes. Hosts of a cluster file are for where there is no allocation."""
     options = shlex.split(arguments.machine)
     nodes = arguments.nodes
+    hosts = list(dict.fromkeys(worker.ip for worker in cluster.workers if worker.ip))
+    allocated = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE"))
+    if hosts and not allocated and not arguments.rehearse and "--hostlist" not in options:
+        options += ["--hostlist", ",".join(hosts)]
     if arguments.rehearse:
         nodes = nodes or max([1, *(len(job.devices.by_node) for job in jobs)])
         if arguments.cores:

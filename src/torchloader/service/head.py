@@ -22,7 +22,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
-from torchloader.service.master import LOG, lead
+from torchloader.service.master import FAILED, LOG, lead
 from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
@@ -35,6 +35,7 @@ if os.environ.get(PRELOAD):
     import torch  # noqa: F401
 
 _LOOK = 0.2  # seconds
+_PAUSE = 0.5  # seconds
 _MASTERS = 5  # that may end before their time, until nobody tries again
 
 
@@ -67,9 +68,11 @@ class Head:
                     self._start_submitter()
                 time.sleep(_LOOK)
             self._teller.tell()
-            if master.returncode in (0, 1):
-                return master.returncode
-            print(f"the master ended with {master.returncode}", "and is started anew" if left else "", file=sys.stderr)
+            if master.returncode in (0, FAILED):
+                return 1 if master.returncode else 0
+            again = "it is started anew" if left else "nobody tries again"
+            print(f"torchloader: the master ended with {master.returncode}; {again}", file=sys.stderr, flush=True)
+            time.sleep(_PAUSE)
         return 1
 
     def _start_workers(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -45,16 +46,19 @@ from torchloader.service.presence import absent
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-__all__ = ["LOG", "Master", "lead"]
+__all__ = ["FAILED", "LOG", "Master", "lead"]
+
+FAILED = 10  # an exit code that no exception leads to
 
 LOG = "events.jsonl"
 _TICK = 1.0  # seconds
 _INTERVAL = 2.0  # seconds for which an application is left alone after its workers were changed
+_PORTS = range(20000, 32768)  # for ranks to meet, where a job names none; below those that the kernel gives out
 _GATHERING = 5.0  # seconds that a master waits for the nodes which it was told of
 
 
 def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
-    """Be the master until all applications of the workload have ended. Exit code 1 where one has failed."""
+    """Be the master until all applications of the workload have ended. Exit code FAILED where one of them failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(Master(inbox, managers, settings).run())
 
@@ -104,7 +108,7 @@ class Master:
                 self._tick()
         self._pace.close()
         self._log.close()
-        return int(any(each.state is State.FAILED for each in self.records.values()))
+        return FAILED if any(each.state is State.FAILED for each in self.records.values()) else 0
 
     def _is_done(self) -> bool:
         over = all(each.state in ENDED for each in self.records.values())
@@ -196,7 +200,9 @@ class Master:
             return
         waiting, self._waiting = self._waiting, []
         for submitted in waiting:
-            self._submit(shortened(submitted.job, self.settings))
+            error = self._submit(shortened(submitted.job, self.settings))
+            if error and submitted.job.name not in self.reasons:
+                print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
         if waiting:
             self._schedule(Cause.ARRIVAL)
 
@@ -344,7 +350,7 @@ class Master:
                     ranks,
                     size,
                     address,
-                    job.port,
+                    job.port or secrets.choice(_PORTS),
                     action.workers,
                     os.path.abspath(job.output_folder),
                     dict(job.environment),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 from torchloader.service.attempt import Pace
@@ -20,15 +21,22 @@ class PaceFile:
         new = not (folder / PACE).exists()
         self._file = (folder / PACE).open("a", newline="", buffering=1)
         self._writer = csv.writer(self._file)
+        self._broken = False
         if new:
             self._writer.writerow(COLUMNS)
 
     def write(self, now: float, name: str, pace: Pace, workers: int) -> None:
         """What an application does at `now`, in seconds since the workload began, with so many workers per device."""
+        if self._broken:
+            return
         loss = "" if pace.loss is None else f"{pace.loss:.5f}"
-        self._writer.writerow(
-            [f"{now:.2f}", name, pace.iteration, f"{pace.samples:.2f}", f"{pace.waiting:.4f}", workers, loss]
-        )
+        row = [f"{now:.2f}", name, pace.iteration, f"{pace.samples:.2f}", f"{pace.waiting:.4f}", workers, loss]
+        try:
+            self._writer.writerow(row)
+        except OSError as error:
+            # Jobs go on without it.
+            self._broken = True
+            print(f"torchloader: how fast jobs train is not written any more: {error}", file=sys.stderr)
 
     def close(self) -> None:
         """Write no more."""

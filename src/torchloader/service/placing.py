@@ -27,7 +27,7 @@ def nodes_of(joined: Mapping[str, Joined], settings: Settings, highest: int) -> 
     `highest` index that a job names."""
     found = {}
     for name, node in sorted(joined.items()):
-        slots = max(node.cores, highest + 1) if settings.device == "cpu" else 0
+        slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
         found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus)
     return found
 

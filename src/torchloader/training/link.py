@@ -49,6 +49,9 @@ class Link:
         self._ended = threading.Event()
         self._changing: tuple[Resize, float] | None = None
         self._thread = threading.Thread(target=self._listen, name="orders", daemon=True)
+
+    def start(self) -> None:
+        """Take orders from now on; there may be some already."""
         if self._orders is not None:
             self._thread.start()
 

@@ -133,6 +133,7 @@ class Session:
         session._agreement = Agreement(group)
         if session.folder is not None:
             session._keeper = Keeper(session.folder / f"checkpoints-{session.application}", session.rank, group)
+        session._link.start()
         return session
 
     def loader(self, dataset: Any, batch_size: int | None = 1, *, seed: int = 0, **options: Any) -> ElasticDataLoader:
@@ -171,6 +172,9 @@ class Session:
         self._resumed = self._keeper.load()
         if self._resumed is not None:
             self.iteration = self._resumed["iteration"]
+            if optimizer is not None and self.iteration:
+                # It has stepped, before the pause: a schedule that steps first now has no reason to warn.
+                optimizer._opt_called = True  # type: ignore[attr-defined]
             self.epoch = self._resumed["progress"]["epoch"]
             # A loader whose place is not kept begins its epoch once more.
             self._in_epoch = 0 if loader is None else self._resumed["progress"]["in_epoch"]

@@ -180,6 +180,16 @@ def test_a_resize_is_reported_and_traced_when_the_workers_are_there(master: Mast
     assert [(row["workers"], row["reason"]) for row in rows] == [("2", "gain")]
 
 
+def test_orders_that_came_before_the_rank_are_obeyed(master: Master) -> None:
+    master.order(Resize(0, "at once"))
+    master.order(Pause())
+    with pytest.raises(Left):
+        train()
+    told = list(master.told())
+    assert [report.workers for report in told if isinstance(report, Resized)] == [0]
+    assert isinstance(told[-1], Paused)
+
+
 def test_a_program_that_raises_reports_why(master: Master) -> None:
     def step(session: Session, loader: Any) -> None:
         raise RuntimeError("the loss is not a number")
