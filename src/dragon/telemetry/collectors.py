@@ -8,9 +8,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 from dragon.infrastructure import parameters
-from dragon.infrastructure.metrics import METRICS
+from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.metrics import METRICS, RunState
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.runtime.agent_client import ask
 from dragon.telemetry.analysis import AnalysisClient
 from dragon.telemetry.telemetry import Telemetry
 
@@ -123,10 +127,11 @@ class CollectorGroup:
             group.close()
             stopping.destroy()
         if failed:
-            hosts = sorted({one.host for one in AnalysisClient().get_lifetimes() if one.puid in failed})
+            names = msgspec.convert(ask("telemetry.run"), RunState).hosts  # those that were lost, too
+            hosts = sorted({names[node_of_puid(puid)] for puid in failed})
             raise DragonUserCodeError(
                 f"collectors of {self._metric_name!r} failed on {', '.join(hosts)}, with exit codes "
-                f"{sorted(set(failed.values()))}; what they raised is on stderr"
+                f"{sorted(set(failed.values()))}; what they raised, if anything, is on stderr"
             )
 
     def __enter__(self) -> Self:
