@@ -13,7 +13,20 @@ import dragon
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "submit", "status", "pause", "resume", "resize", "cancel", "stop", "profile", "simulate", "report")
+_COMMANDS = (
+    "run",
+    "submit",
+    "status",
+    "pause",
+    "resume",
+    "resize",
+    "cancel",
+    "stop",
+    "profile",
+    "fit",
+    "simulate",
+    "report",
+)
 _EPILOG = """\
 a workload:
   torchloader run WORKLOAD.csv       run it on the nodes of this allocation, or on this machine
@@ -29,6 +42,8 @@ while it runs, from another terminal:
 
 afterwards:
   torchloader report FOLDER          a page and pictures; with several folders, a comparison of them
+
+  torchloader fit FOLDER             what the run teaches of networks that have not run yet, for run --prior
 
 without a workload:
   torchloader profile JOB.toml       how fast a job trains with how many loading workers

@@ -19,6 +19,8 @@ from torchloader.inputs.cluster import Cluster, read_cluster
 from torchloader.inputs.job import Job
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
+from torchloader.prediction.curve import Curve
+from torchloader.prediction.prior import Prior
 from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
 
 __all__ = ["main"]
@@ -62,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--nodes", type=_positive, metavar="N", help="take N nodes of the allocation, or rehearse on N")
     made.add_argument("--cores", type=_positive, default=0, metavar="N", help="cores of each node for loading workers")
     made.add_argument("--iterations", type=_positive, default=0, metavar="N", help="at most N iterations of each job")
+    made.add_argument("--prior", metavar="FILE", help="of `torchloader fit`: what to expect of networks at first")
     made.add_argument("--folder", metavar="DIR", help="for the event log and the report (default torchloader-TIME)")
     made.add_argument("--retries", type=int, default=3, metavar="N", help="starts after a job was killed (default 3)")
     made.add_argument(
@@ -94,14 +97,14 @@ def main(words: Sequence[str]) -> int:
             "--cores N claims more",
             file=sys.stderr,
         )
+    if any(job.arch for job in jobs) and importlib.util.find_spec("torch") is None:
+        print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
+        return 2
     folder = Path(arguments.folder or time.strftime("torchloader-%Y%m%d-%H%M%S")).absolute()
     try:
         _prepare(folder, jobs, arguments, options)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"torchloader: {error}", file=sys.stderr)
-        return 2
-    if any(job.arch for job in jobs) and importlib.util.find_spec("torch") is None:
-        print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
         return 2
     if any(job.arch for job in jobs):
         os.environ[PRELOAD] = "1"
@@ -132,12 +135,21 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
         cores=arguments.cores,
         iterations=arguments.iterations,
         options=options,
+        guesses=_guesses(jobs, arguments.prior, Settings(str(folder), began, options=options).image_size),
         retries=arguments.retries,
         silence=arguments.silence,
         hold=arguments.hold,
     )
     (folder / SETTINGS).write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
     (folder / JOBS).write_bytes(msgspec.json.format(msgspec.json.encode(jobs)))
+
+
+def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[str, Curve]:
+    if prior is None or not any(job.arch for job in jobs):
+        return {}
+    from torchloader.training.priors import curves_for
+
+    return curves_for(jobs, Prior.load(prior), image_size)
 
 
 def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:

@@ -217,7 +217,7 @@ class Master:
             devices, error = devices_of(job, self.nodes, self.settings), ""
         except LackingError as lacking:
             devices, error = job.devices.count, str(lacking)
-        self.records.submit(spec_of(job, devices), self.now())
+        self.records.submit(spec_of(job, devices), self.now(), curve=self.settings.guesses.get(job.name))
         if error:
             self.change(job.name, State.FAILED, error)
         return error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from torchloader.prediction.curve import Curve
+
 __all__ = ["JOBS", "PRELOAD", "SETTINGS", "Settings"]
 
 SETTINGS, JOBS = "settings.json", "jobs.json"
@@ -24,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         options: for every job that trains one of the known architectures, as on the command line.
         retries: how often a job is started again after something that was not its own mistake.
         silence: seconds without a sign of life after which a job is ended.
+        guesses: curves to begin with, by the names of jobs.
         hold: whether the master goes on after the last job, for more to be submitted.
     """
 
@@ -38,4 +41,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: tuple[str, ...] = ()
     retries: int = 3
     silence: float = 300.0
+    guesses: dict[str, Curve] = {}
     hold: bool = False
+
+    @property
+    def image_size(self) -> int:
+        """Pixels a side, of what our program trains on."""
+        words = list(self.options)
+        return int(words[words.index("--image-size") + 1]) if "--image-size" in words else 32

@@ -1,0 +1,48 @@
+"""`torchloader fit`: what finished runs teach of networks that have not run yet."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from torchloader.scheduling.log import LogError
+from torchloader.service.master import LOG
+from torchloader.service.settings import SETTINGS, Settings
+
+__all__ = ["main"]
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where the runs do not suffice."""
+    parser = argparse.ArgumentParser(
+        prog="torchloader fit",
+        description="Fit a prior to the networks that were measured in finished runs: seconds of an iteration by "
+        "parameters and operations, and what loading takes.",
+        epilog="torchloader run MORE.csv --prior prior.json begins with what it expects. It holds for the same kind of "
+        "device and data.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`")
+    parser.add_argument("--out", default="prior.json", metavar="FILE", help="where to write it (default prior.json)")
+    arguments = parser.parse_args(list(words))
+    try:
+        from torchloader.training.priors import fitted
+
+        logs = []
+        for folder in map(Path, arguments.folders):
+            settings = msgspec.json.decode((folder / SETTINGS).read_bytes(), type=Settings)
+            logs.append((folder / LOG, settings.image_size))
+        prior = fitted(logs)
+        prior.save(arguments.out)
+    except (ModuleNotFoundError, ValueError, LogError, OSError) as error:
+        print(f"torchloader: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{arguments.out}: fitted to {prior.rows} measurements; on networks left out of the fit it is off by "
+        f"{prior.error:.0%} on average"
+    )
+    return 0

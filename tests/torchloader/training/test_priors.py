@@ -1,0 +1,60 @@
+"""What finished runs teach of networks that have never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+
+from torchloader.inputs.job import Devices, Job
+from torchloader.prediction.curve import Curve
+from torchloader.prediction.prior import Prior
+from torchloader.scheduling.application import Spec
+from torchloader.scheduling.log import EventLog
+from torchloader.scheduling.states import State
+from torchloader.training.priors import _features, curves_for, fitted
+
+
+def job_of(arch: str, depth: int) -> Job:
+    return Job(
+        f"{arch}{depth}", batch=16, workers=4, output_folder="out", devices=Devices(anywhere=1), arch=arch, depth=depth
+    )
+
+
+def seconds_of(job: Job) -> float:
+    """Of an iteration, on a device that does so many operations a second."""
+    features = _features(job, 32)
+    return features.batch * features.counts.operations / 1e11 + features.counts.parameters / 1e9
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A run of some networks."""
+    path = tmp_path / "events.jsonl"
+    with EventLog(path) as log:
+        for arch, depth in (("resnet", 10), ("resnet", 18), ("resnet", 34), ("vgg", 11), ("vgg", 13), ("googlenet", 1)):
+            job = job_of(arch, depth)
+            told = {"job": msgspec.json.encode(job).decode()}
+            log.records.submit(Spec(job.name, arch, 1, batch=16, iterations=10, settings=told), 0.0)
+            log.records.change(job.name, State.STARTING, 1.0, "arrival", workers=4, placement={"vm": (0,)})
+            curve = Curve(16 / seconds_of(job), 0.004)
+            log.records.change(job.name, State.RUNNING, 2.0, "it was measured", curve=curve)
+    return path
+
+
+def test_a_network_that_never_ran_is_guessed_from_those_that_did(log: Path, tmp_path: Path) -> None:
+    fitted([(log, 32)]).save(tmp_path / "prior.json")
+    prior = Prior.load(tmp_path / "prior.json")
+    assert prior.rows == 6
+    job = job_of("vgg", 19)
+    curve = curves_for([job], prior, 32)[job.name]
+    assert curve.ceiling == pytest.approx(16 / seconds_of(job), rel=0.1)
+    assert curve.service == pytest.approx(0.004)
+
+
+def test_one_network_alone_teaches_nothing_of_others(tmp_path: Path) -> None:
+    with EventLog(tmp_path / "events.jsonl"), pytest.raises(ValueError, match="there must be two at least"):
+        fitted([(tmp_path / "events.jsonl", 32)])
