@@ -1,0 +1,66 @@
+"""The documented workload: three networks on two GPUs of each of two nodes, here on simulated nodes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchloader"
+WORKLOAD = EXAMPLE / "dl_scheduler-test.conf.csv"
+
+
+def test_what_this_machine_lacks_is_said_for_each_job(site: Site) -> None:
+    pytest.importorskip("torch")
+    done = site.run(sys.executable, EXAMPLE / "dl_scheduler_test.py", "--folder", str(site.folder / "run"))
+    assert done.returncode == 1
+    for name in ("resnet10-1", "vgg11-2", "googlenet1-3"):
+        (line,) = (line for line in done.stdout.splitlines() if name in line and "failed" in line)
+        assert "it needs 2 nodes, the host d3093, GPU" in line
+        assert "--device cpu --rehearse" in line
+
+
+def test_it_runs_to_its_end_on_simulated_nodes(site: Site) -> None:
+    pytest.importorskip("torch")
+    # As it stands but for the batch, which two cores would take minutes for.
+    workload = site.write(WORKLOAD.read_text().replace(" 512,", " 16,"), "jobs.csv")
+    options = [
+        "--device",
+        "cpu",
+        "--rehearse",
+        "--cores",
+        "12",
+        "--iterations",
+        "2",
+        "--folder",
+        str(site.folder / "run"),
+    ]
+    done = site.run(sys.executable, "-m", "torchloader", "run", workload, *options, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("running → finished") == 3
+    folder = site.folder / "test-48worker-2node-mod3"
+    for name in ("resnet10-1", "vgg11-2", "googlenet1-3"):
+        for rank in range(4):
+            with (folder / f"trace-{name}-iterations-{rank}.csv").open() as file:
+                rows = list(csv.DictReader(file))
+            assert [row["iteration"] for row in rows] == ["1", "2"]
+            assert all(float(row["forward"]) > 0 for row in rows)
+        assert "loss" in json.loads((folder / f"trace-{name}-summary-0.json").read_text())
+
+
+def test_the_scheduler_needs_no_pytorch(site: Site) -> None:
+    done = site.python(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import torchloader.cli.run, torchloader.cli.simulate, torchloader.cli.status, torchloader.service.head
+        import torchloader.cli.report, torchloader.cli.profile, torchloader.loader
+        print("loaded")
+        """
+    )
+    assert done.stdout == "loaded\n", done.stderr
