@@ -151,8 +151,8 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
 
 
 def test_what_was_not_submitted_yet_comes_although_the_submitter_is_killed(cluster: Cluster) -> None:
-    cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=3))
-    cluster.until_state("first", "finished")
+    cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=8))
+    cluster.until(lambda: cluster.states("first") != [])
     cluster.kill("submitter")
     assert cluster.end() == 0, cluster.err
     assert cluster.states("second")[-1] == "finished"

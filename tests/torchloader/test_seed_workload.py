@@ -42,7 +42,7 @@ def test_it_runs_to_its_end_on_simulated_nodes(site: Site) -> None:
     ]
     done = site.run(sys.executable, "-m", "torchloader", "run", workload, *options, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("running → finished") == 3
+    assert done.stdout.count("→ finished") == 3
     folder = site.folder / "test-48worker-2node-mod3"
     for name in ("resnet10-1", "vgg11-2", "googlenet1-3"):
         for rank in range(4):
