@@ -137,14 +137,14 @@ def test_a_full_disk_fails_the_job_that_writes_there(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("victim", ["job-rank0-1", "application master on", "master"])
 def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
-    cluster.start(cluster.job("job", 200, 0.001, 0.02))
+    cluster.start(cluster.job("job", 350, 0.001, 0.02))
     cluster.until_iteration("job", 20)
     cluster.kill(next(name for name in cluster.processes() if name.startswith(victim)))
     assert cluster.end() == 0, cluster.err
     assert cluster.states("job")[-1] == "finished"
     # What was done since the last look at its place may be done again, in the same order; nothing is left out.
     samples = cluster.samples("job")
-    assert sorted(set(samples)) == list(range(800))
+    assert sorted(set(samples)) == list(range(1400))
     if victim == "master":
         assert in_order(samples)
         assert "queued" not in cluster.states("job")[1:]
@@ -180,7 +180,7 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Clu
     options = ("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1")
     cluster.start(
         cluster.job("stays", 100, 0.001, 0.02, devices={"node-0": [0]}),
-        cluster.job("moves", 150, 0.001, 0.02, devices={"node-1": [0]}),
+        cluster.job("moves", 400, 0.001, 0.02, devices={"node-1": [0]}),
         cluster.job("wide", 1000, 0.001, 0.02, devices=[[1], [1]]),
         options=options,
     )
@@ -190,7 +190,7 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Clu
     assert cluster.end() == 1
     assert cluster.states("stays") == ["queued", "starting", "running", "finished"]
     assert cluster.states("moves")[2:] == ["running", "queued", "starting", "running", "finished"]
-    assert sorted(set(cluster.samples("moves"))) == list(range(600))
+    assert sorted(set(cluster.samples("moves"))) == list(range(1600))
     assert cluster.states("wide")[-1] == "failed"
     assert "node node-1 is lost" in cluster.reason("wide")
     assert "it needs 2 nodes; the run has 1 node (node-0 with 4 devices)" in cluster.reason("wide")
