@@ -60,7 +60,7 @@ def workload(mix: Mix, folder: Path) -> Path:
     text = "".join(
         f'[[jobs]]\nname = "{name}"\narch = "resnet"\ndepth = 10\ndataset = "{dataset}"\n'
         f"devices = {devices}\nbatch = {mix.batch * devices}\nport = {29600 + place}\n"
-        f"workers = {mix.workers // len(mix.jobs)}\niterations = 1000000\n"
+        f"workers = {mix.workers // len(mix.jobs)}\nepochs = 1000000\n"
         f'output_folder = "{folder}/out"\n\n'
         for place, (name, devices, dataset) in enumerate(mix.jobs)
     )
