@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from dragon.cli.runs import choose, find
 from dragon.infrastructure.errors import DragonError
 from torchloader.service.contact import NoMasterError, ask, contacts
 
-__all__ = ["add_run", "asked", "say"]
+__all__ = ["add_run", "asked", "order", "say"]
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -46,3 +47,12 @@ def say(word: str | None, question: str, application: str = "", value: Any = Non
         return 1
     print(answer["told"])
     return 0
+
+
+def order(name: str, description: str, words: Sequence[str]) -> int:
+    """A command that needs to know an application and nothing else; the exit code."""
+    parser = argparse.ArgumentParser(prog=f"torchloader {name}", description=description)
+    parser.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
+    add_run(parser)
+    arguments = parser.parse_args(list(words))
+    return say(arguments.run, name, arguments.application)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from torchloader.cli.masters import add_run, say
+from torchloader.cli.masters import order
 
 __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="torchloader pause", description="Save a checkpoint of an application and stop it, until it is resumed."
-    )
-    parser.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
-    add_run(parser)
-    arguments = parser.parse_args(list(words))
-    return say(arguments.run, "pause", arguments.application)
+    return order("pause", "Save a checkpoint of an application and stop it, until it is resumed.", words)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from torchloader.cli.masters import add_run, say
+from torchloader.cli.masters import order
 
 __all__ = ["main"]
 
 
 def main(words: Sequence[str]) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="torchloader resume", description="Go on with an application that was paused."
-    )
-    parser.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
-    add_run(parser)
-    arguments = parser.parse_args(list(words))
-    return say(arguments.run, "resume", arguments.application)
+    return order("resume", "Go on with an application that was paused.", words)

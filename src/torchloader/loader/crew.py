@@ -52,7 +52,6 @@ class Tally:
     batches: int = 0
     samples: int = 0
     seconds: float = 0.0
-    latest: float = 0.0
     died: int = 0
 
 
@@ -223,7 +222,6 @@ class Crew:
         self.tally.batches += 1
         self.tally.samples += samples
         self.tally.seconds += made.seconds
-        self.tally.latest = made.seconds / max(1, samples)
 
     def _hand_out(self) -> None:
         for number, _, task in self._assignments.hand_out():

@@ -49,6 +49,7 @@ class Attempt:
             case Started():
                 self.started.add(report.rank)
             case Progress():
+                self.started.add(report.rank)  # its first word may have gone to a master that is no more
                 self.latest[report.rank] = report
                 self.done[report.rank] = report.iteration
             case Resized():

@@ -156,7 +156,7 @@ class Master:
             numbers = set(running.values())
             self._starts[name] = max([*numbers, 0])
             if running.keys() == record.placement.keys() and len(numbers) == 1 and 0 not in numbers:
-                self.attempts[name] = self._adopted(record, numbers.pop())
+                self._adopt(record, numbers.pop())
             else:
                 for node in running:
                     self.order(node, Kill(name, "its master was started anew"))
@@ -164,12 +164,16 @@ class Master:
         self._submit_those_that_wait()
         self._schedule(Cause.ARRIVAL)
 
-    def _adopted(self, record: Application, number: int) -> Attempt:
-        size = sum(map(len, record.placement.values()))
-        attempt = Attempt(number, frozenset(record.placement), size, self.now())
-        if record.state is not State.STARTING:
+    def _adopt(self, record: Application, number: int) -> None:
+        """Go on with an application. What it was told last is told again: that may have got lost with the answer."""
+        name, size = record.spec.name, sum(map(len, record.placement.values()))
+        attempt = self.attempts[name] = Attempt(number, frozenset(record.placement), size, self.now())
+        if record.state not in (State.STARTING, State.RESUMING):
             attempt.started = set(range(size))
-        return attempt
+        if record.state is State.RESIZING:
+            self.tell(name, Resize(record.workers, "its master was started anew"))
+        elif record.state is State.PAUSING:
+            self.tell(name, Pause())
 
     def order(self, node: str, order: Kill | Launch | Tell | Introduce) -> None:
         """Tell an application master."""
