@@ -20,6 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from dragon.data.ddict import DDict
     from dragon.infrastructure.node_desc import NodeDescriptor
+    from dragon.telemetry import Telemetry
 
 MARK = "DRAGON_TEST_MARK"
 pytest_plugins = [
@@ -221,3 +222,14 @@ def make() -> Iterator[Callable[..., DDict]]:
 def ddict(make: Callable[..., DDict]) -> DDict:
     """One with two managers on each node."""
     return make()
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    """Telemetry of this process's run, of nothing but the tests' own metrics."""
+    from dragon.telemetry import Telemetry
+
+    begun = Telemetry()
+    begun.start(1)
+    yield begun
+    begun.shutdown()

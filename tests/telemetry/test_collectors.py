@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -12,15 +12,6 @@ from dragon.native.machine import System
 from dragon.telemetry import AnalysisClient, CollectorGroup, SlowGPUDetector, Telemetry
 
 WaitUntil = Callable[[Callable[[], object]], None]
-
-
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    """Telemetry of this process's run, of nothing but the tests' own metrics."""
-    begun = Telemetry()
-    begun.start(1)
-    yield begun
-    begun.shutdown()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +13,6 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.telemetry import Detector, Telemetry
 
 WaitUntil = Callable[[Callable[[], object]], None]
-
-
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    """Telemetry of this process's run, of nothing but the tests' own metrics."""
-    begun = Telemetry()
-    begun.start(1)
-    yield begun
-    begun.shutdown()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,6 @@ from dragon.infrastructure.metrics import Kind
 from dragon.telemetry import AnalysisClient, NoRecordingError, Recording, Telemetry
 
 LONG_AGO = 1_000_000_000  # seconds since 1970
-
-
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    """Telemetry of this process's run, of nothing but the tests' own metrics."""
-    begun = Telemetry()
-    begun.start(1)
-    yield begun
-    begun.shutdown()
 
 
 def kinds(folder: Path) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,15 +12,6 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.telemetry import AnalysisClient, Telemetry
 
 LONG_AGO = 1_000_000_000  # seconds since 1970
-
-
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    """Telemetry of this process's run, of nothing but the tests' own metrics."""
-    begun = Telemetry()
-    begun.start(1)
-    yield begun
-    begun.shutdown()
 
 
 @pytest.fixture

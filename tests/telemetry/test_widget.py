@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,9 @@ from dragon.telemetry import AnalysisClient, NoRecordingError, Telemetry
 from dragon.telemetry.widget import DragonTelemetryWidget
 
 
-@pytest.fixture
-def telemetry() -> Iterator[Telemetry]:
-    """Telemetry of this process's run, of nothing but the tests' own metrics."""
-    begun = Telemetry()
-    begun.start(1)
-    begun.add_data("loss", 0.25)
-    yield begun
-    begun.shutdown()
+@pytest.fixture(autouse=True)
+def _loss(telemetry: Telemetry) -> None:
+    telemetry.add_data("loss", 0.25)
 
 
 def test_it_answers_as_the_client_does(telemetry: Telemetry) -> None:
