@@ -27,7 +27,7 @@ class Post:
         self.lanes: list[PostLane] = []
 
     def greet(self) -> Greeting:
-        return b"post", 1000 * len(self.lanes), "here"
+        return b"post", 1000 * len(self.lanes)
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> PostLane:
         self.lanes.append(PostLane(self, told[1], heard[1], lost))
@@ -140,7 +140,7 @@ def test_a_payload_that_is_said_to_come_beside_where_nothing_is_closes_the_link(
         await ends.links[0].call(1, "echo", {})
         # It believes that the other side has greeted.
         link = ends.links[0]._links[1]
-        link._on_greeting([b"post", 1, "here"])
+        link._on_greeting([b"post", 1])
         with pytest.raises(NodeLostError):
             await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
 

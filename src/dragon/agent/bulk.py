@@ -14,9 +14,9 @@ __all__ = ["Fabric", "Greeting", "InLink", "Lane"]
 
 _PIECE = 4 * 2**20  # bytes that are written at a time; TLS takes none of 2 GiB, and keeps a copy of what waits
 
-# What one agent tells another, in private, of its end of a new link: where it can be reached over the fabric, the tag
-# of the first payload that it expects, and which machine it is on.
-Greeting = tuple[bytes, int, str]
+# What one agent tells another, in private, of its end of a new link: where it can be reached over the fabric, and the
+# tag of the first payload that it expects.
+Greeting = tuple[bytes, int]
 
 
 class Lane(Protocol):

@@ -17,7 +17,6 @@ import msgspec
 
 from dragon.agent.bulk import Greeting
 from dragon.agent.control import watch_silence
-from dragon.runtime.folder import this_machine
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Plain"]
@@ -45,7 +44,7 @@ class Plain:
         self.sent = self.received = 0
 
     def greet(self) -> Greeting:
-        return self._place, secrets.randbits(8 * _TOKEN - 1), this_machine()
+        return self._place, secrets.randbits(8 * _TOKEN - 1)
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
         lane = self._lanes[told[1]] = _Beside(self, heard, peer, lost, lambda: self._lanes.pop(told[1], None))
@@ -92,7 +91,7 @@ class _Beside:
         self, fabric: Plain, heard: Greeting, peer: str, lost: Callable[[str], None], closed: Callable[[], object]
     ) -> None:
         self._fabric = fabric
-        self._place, self._token, _ = heard
+        self._place, self._token = heard
         self._peer = peer
         self._lost = lost
         self._closed = closed

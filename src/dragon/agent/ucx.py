@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any
 
 from dragon.agent.bulk import Greeting
-from dragon.runtime.folder import this_machine
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Ucx"]
@@ -66,7 +65,6 @@ class Ucx:
         self._context = libucxx.UCXContext(options or {}, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
         self.worker = libucxx.UCXWorker(self._context, False, False)
         self.worker.init_blocking_progress_mode()
-        self.machine = this_machine()
         self._address = self.worker.address.tobytes()
         self.sent = self.received = 0
         self._buffers: list[bytearray] = []
@@ -81,7 +79,7 @@ class Ucx:
         return any(f"/{device}:" in self._context.info for device in devices)
 
     def greet(self) -> Greeting:
-        return self._address, secrets.randbelow(_TAGS), self.machine
+        return self._address, secrets.randbelow(_TAGS)
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
         return _Beside(self, told, heard, peer, lost)
@@ -150,7 +148,7 @@ class _Beside:
     def __init__(self, fabric: Ucx, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> None:
         self._fabric = fabric
         self._next_in = told[1]
-        self._address, self._next_out, self._machine = heard
+        self._address, self._next_out = heard
         self._peer = peer
         self._lost = lost
         self._outward: deque[memoryview] = deque()
@@ -171,15 +169,9 @@ class _Beside:
     def _connect(self) -> Any:
         library, worker = self._fabric.library, self._fabric.worker
         address = library.UCXAddress.create_from_buffer(self._address)
-        connect = library.UCXEndpoint.create_from_worker_address
-        try:
-            return connect(worker, address, True)
-        except library.UCXUnreachableError:
-            # Shared memory cannot tell that the other side is gone; the link can. Between machines UCX has to tell,
-            # or it ends this process when a device gives up.
-            if self._machine != self._fabric.machine:
-                raise
-            return connect(worker, address, False)
+        # UCX is to tell when the other side is gone, or it ends this process when it notices. UCX's shared memory
+        # cannot; so two agents of one machine use something else.
+        return library.UCXEndpoint.create_from_worker_address(worker, address, True)
 
     def send(self, payload: memoryview) -> None:
         self._outward.extend(_pieces(payload))
