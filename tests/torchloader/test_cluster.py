@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from clusters import Cluster
+from clusters import TORCHLOADER, Cluster
 
 from conftest import Site
 from torchloader.scheduling.log import replay
@@ -150,6 +153,33 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
         assert "queued" not in cluster.states("job")[1:]
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_job_outlives_masters_that_are_killed_in_the_midst_of_orders(cluster: Cluster, seed: int) -> None:
+    chance = random.Random(seed)
+    cluster.start(cluster.job("job", 400, 0.001, 0.02), options=("--device", "cpu", "--cores", "8", "--mode", "1"))
+    cluster.until_iteration("job", 5)
+    for _ in range(3):
+        words = chance.choice([("resize", "job", str(chance.randint(1, 8))), ("pause", "job")])
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(cluster.command, *words)
+            cluster.until(lambda: "master" in cluster.processes())
+            time.sleep(chance.uniform(0, 1))
+            cluster.kill("master")
+            # It is answered by this master or the next, or says that there was none.
+            assert "Traceback" not in answer.result().stderr
+    cluster.until(lambda: cluster.command("status").returncode == 0)
+
+    def goes_on() -> bool:
+        cluster.command("resume", "job")
+        return cluster.states("job")[-1] not in ("pausing", "paused")
+
+    cluster.until(goes_on)
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[-1] == "finished"
+    assert in_order(cluster.samples("job"))
+    assert len(cluster.samples("job")) == 1600
+
+
 def test_what_was_not_submitted_yet_comes_although_the_submitter_is_killed(cluster: Cluster) -> None:
     cluster.start(cluster.job("first", 5, 0.001, 0.01), cluster.job("second", 5, 0.001, 0.01, arrival=8))
     cluster.until(lambda: cluster.states("first") != [])
@@ -207,3 +237,26 @@ def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
     assert "it needs 2 nodes; the run has 1 node" in cluster.reason("wide")
     assert "--rehearse" in cluster.reason("wide")
     assert cluster.states("here")[-1] == "finished"
+
+
+def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluster) -> None:
+    path = cluster.site.write(cluster.job("job", 100_000, 0.02, 0.01), "jobs.toml")
+    told = ("--device", "cpu", "--workers", "1", "4", "--seconds", "2", "--out", "profile.json")
+    done = cluster.site.run(*TORCHLOADER, "profile", str(path), *told)
+    assert done.returncode == 0, done.stderr
+    profile = json.loads((cluster.site.folder / "profile.json").read_text())
+    slow, fast = profile["measured"]
+    assert (slow["workers"], fast["workers"]) == (1, 4)
+    # A sample takes 20 ms of a worker, so one of them loads 50 in a second.
+    assert slow["samples"] < 55
+    assert fast["samples"] > 2 * slow["samples"]
+    assert profile["curve"]["service"] == pytest.approx(0.02, rel=0.5)
+    assert "workers are enough" in done.stdout
+
+
+def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:
+    path = cluster.site.write(cluster.job("job", 50, 0.001, 0.01, "crash"), "jobs.toml")
+    done = cluster.site.run(*TORCHLOADER, "profile", str(path), "--device", "cpu", "--workers", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the job job is failed" in done.stderr
+    assert "no such data set" in done.stderr

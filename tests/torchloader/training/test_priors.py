@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -9,12 +10,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from conftest import Site
 from torchloader.inputs.job import Devices, Job
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
 from torchloader.scheduling.application import Spec
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.states import State
+from torchloader.service.settings import SETTINGS, Settings
 from torchloader.training.priors import _features, curves_for, fitted
 
 
@@ -58,3 +61,18 @@ def test_a_network_that_never_ran_is_guessed_from_those_that_did(log: Path, tmp_
 def test_one_network_alone_teaches_nothing_of_others(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events.jsonl"), pytest.raises(ValueError, match="there must be two at least"):
         fitted([(tmp_path / "events.jsonl", 32)])
+
+
+def test_the_command_writes_a_prior_that_a_run_begins_with(log: Path, tmp_path: Path, site: Site) -> None:
+    (tmp_path / SETTINGS).write_bytes(msgspec.json.encode(Settings(str(tmp_path), 0.0)))
+    done = site.run(sys.executable, "-m", "torchloader", "fit", str(tmp_path), "--out", "prior.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("prior.json: fitted to 6 measurements; on networks left out of the fit it is off by ")
+    assert Prior.load(site.folder / "prior.json").rows == 6
+
+
+def test_the_command_says_what_a_folder_lacks(tmp_path: Path, site: Site) -> None:
+    done = site.run(sys.executable, "-m", "torchloader", "fit", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr
