@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 __all__ = ["Fabric", "Greeting", "InLink", "Lane"]
 
 _PIECE = 4 * 2**20  # bytes that are written at a time; TLS takes none of 2 GiB, and keeps a copy of what waits
 
-
-class Greeting(NamedTuple):
-    """What one agent tells another, in private, of its end of a new link."""
-
-    kind: str
-    """Of its fabric; both must have the same."""
-    place: bytes
-    """Where it can be reached over it."""
-    tag: int
-    """Of the first payload that it expects."""
+# What one agent tells another, in private, of its end of a new link: where it can be reached over the fabric, and the
+# tag of the first payload that it expects.
+Greeting = tuple[bytes, int]
 
 
 class Lane(Protocol):
@@ -47,17 +40,14 @@ class Lane(Protocol):
 
 
 class Fabric(Protocol):
-    """What an agent has beside its links."""
+    """What an agent has beside TCP."""
 
     def greet(self) -> Greeting:
         """What to tell the other side of a new link."""
         ...
 
-    def lane(self, told: Greeting, heard: Greeting, node: int, peer: str, lost: Callable[[str], None]) -> Lane:
-        """The lane beside a link to `node`, on which both sides have greeted; messages name it `peer`.
-
-        `lost` is told why it failed, if it does.
-        """
+    def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> Lane:
+        """The lane beside a link on which both sides have greeted. `lost` is told why it failed, if it does."""
         ...
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ import msgspec
 
 from dragon.agent.bulk import Fabric
 from dragon.agent.control import Control
-from dragon.agent.direct import Direct
 from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
@@ -28,7 +27,7 @@ from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn, as_name
-from dragon.runtime.credentials import Contexts
+from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
@@ -54,13 +53,7 @@ class Cluster:
     """The other nodes and the front end."""
 
     def __init__(
-        self,
-        membership: Membership,
-        control: Control,
-        listener: socket.socket,
-        contexts: Contexts,
-        direct: Direct,
-        fabric: Fabric,
+        self, membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None = None
     ) -> None:
         self.index = membership.index
         self.members = membership.members
@@ -70,8 +63,6 @@ class Cluster:
         self._membership = membership
         self._control = control
         self._socket = listener
-        self._contexts = contexts
-        self._direct = direct
         self._fabric = fabric
         self._early: list[tuple[str, dict[str, Any]]] = []  # what the front end said before the members were known
         # Records of processes that another node had started, until the one there that follows them is attached.
@@ -82,10 +73,12 @@ class Cluster:
     async def meet(self) -> None:
         """Learn who belongs to the run. Raises RunEndedError where it has ended meanwhile."""
         membership = self._membership
+        keys = (membership.authority, membership.certificate, membership.key)
         near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
+        client = client_context(*keys)
         callbacks = (self._serve, self._notice, self._on_messages, self._on_link_broken)
-        self.links = Links(self.index, near, self._contexts.client, *callbacks, fabric=self._fabric)
-        self._listener = Listener(self._socket, self._contexts.server, self.links.accept, self._direct)
+        self.links = Links(self.index, near, client, *callbacks, fabric=self._fabric)
+        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
         if near:
             try:
                 told, _ = await self.links.call(parent_of(self.index), "members", {})
@@ -131,7 +124,8 @@ class Cluster:
         """Say goodbye to the front end once everything here has ended."""
         self._listener.close()
         self.links.close()
-        self._fabric.close()
+        if self._fabric is not None:
+            self._fabric.close()
         self._control.send("bye")
         try:
             async with asyncio.timeout(_GOODBYE):

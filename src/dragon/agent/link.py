@@ -292,12 +292,9 @@ class Link(asyncio.BufferedProtocol):
                     future.set_exception(RemoteError(part[2], part[3]))
 
     def _on_greeting(self, heard: Any) -> None:
-        heard = msgspec.convert(heard, Greeting)
-        if self.links.fabric is None or self._greeted is None or self._beside is not None:
-            return
-        if heard.kind == self._greeted.kind:
-            node, host = self._peer, self.links.host(self._peer)
-            self._beside = self.links.fabric.lane(self._greeted, heard, node, host, self._on_lane_lost)
+        if self.links.fabric is not None and self._greeted is not None and self._beside is None:
+            heard = msgspec.convert(heard, Greeting)
+            self._beside = self.links.fabric.lane(self._greeted, heard, self.links.host(self._peer), self._on_lane_lost)
 
     def _on_lane_lost(self, reason: str) -> None:
         # What was sent that way is lost, so the link is worth nothing either.

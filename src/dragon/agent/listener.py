@@ -6,9 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from functools import partial
 
-from dragon.agent.direct import LANE, Direct
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Listener"]
@@ -21,19 +19,14 @@ _PAUSE = 0.1
 
 
 class Listener:
-    """Accepts connections on `listener`: links, which `protocol` makes something to serve, and lanes of `direct`."""
+    """Accepts connections on `listener`; `protocol` makes what serves one."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        context: ssl.SSLContext,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        direct: Direct | None = None,
+        self, listener: socket.socket, context: ssl.SSLContext, protocol: Callable[[], asyncio.BaseProtocol]
     ) -> None:
         self._listener = listener
         self._context = context
         self._protocol = protocol
-        self._direct = direct
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._told = False
@@ -66,38 +59,22 @@ class Listener:
         connection.setblocking(False)
         handshake = asyncio.ensure_future(self._greet(connection, address[0]))
         self._handshakes.add(handshake)
-        handshake.add_done_callback(partial(self._greeted, connection))
+        handshake.add_done_callback(self._greeted)
         if len(self._handshakes) >= _MOST_HANDSHAKES:
             self._loop.remove_reader(self._listener)
 
-    def _greeted(self, connection: socket.socket, handshake: asyncio.Task[None]) -> None:
+    def _greeted(self, handshake: asyncio.Task[None]) -> None:
         self._handshakes.discard(handshake)
-        if handshake.cancelled():
-            connection.close()
         self._listen()
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         try:
-            async with asyncio.timeout(_HANDSHAKE_WITHIN):
-                if self._direct is not None and await self._first_byte(connection) == LANE:
-                    await self._direct.admit(connection)
-                    return
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
-        except (OSError, ValueError) as error:
+        except (OSError, TimeoutError) as error:
             connection.close()
             self._tell(f"a caller from {address} was refused: it has no certificate of this run ({error})")
-
-    async def _first_byte(self, connection: socket.socket) -> bytes:
-        """What the caller begins with, which is still there to be read."""
-        there, descriptor = asyncio.Event(), connection.fileno()
-        self._loop.add_reader(descriptor, there.set)
-        try:
-            await there.wait()
-        finally:
-            self._loop.remove_reader(descriptor)
-        return connection.recv(1, socket.MSG_PEEK)
 
     def _tell(self, text: str) -> None:
         if not self._told:

@@ -12,7 +12,6 @@ import msgspec
 from dragon import _core
 from dragon.agent.cluster import Cluster
 from dragon.agent.control import join
-from dragon.agent.direct import Direct
 from dragon.agent.fabric import open_fabric
 from dragon.agent.main import become_reaper, fork_zygote
 from dragon.agent.server import Agent
@@ -22,7 +21,6 @@ from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
-from dragon.runtime.credentials import Contexts
 from dragon.runtime.folder import FrontEnd
 from dragon.runtime.host_name import own_host_name, write_hosts
 
@@ -58,13 +56,10 @@ def serve(token: Token) -> int:
 
     async def find_others(agent: Agent) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
-        transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
-        fabric = open_fabric(transport, node.host_name)
-        membership, control = await join(token, node, addresses, port, timeout)
+        fabric = open_fabric(token.claims.get("transport", ""), node.host_name, addresses[0])
+        membership, control = await join(token, node, addresses, listener.getsockname()[1], timeout)
         _take_over(agent, membership)
-        contexts = Contexts.of(membership.authority, membership.certificate, membership.key)
-        direct = Direct(addresses, port, None if transport == "plain" else contexts)
-        cluster = Cluster(membership, control, listener, contexts, direct, fabric or direct)
+        cluster = Cluster(membership, control, listener, fabric)
         await cluster.meet()
         return cluster
 

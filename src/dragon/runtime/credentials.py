@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Authority",
-    "Contexts",
     "client_context",
     "fingerprint",
     "greeting_context",
@@ -131,7 +129,6 @@ def server_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLC
     context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key)
     context.load_verify_locations(cadata=authority.decode("ascii"))
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0  # no connection is resumed
     return context
 
 
@@ -140,19 +137,6 @@ def client_context(authority: bytes, certificate: bytes, key: bytes) -> ssl.SSLC
     context = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key)
     context.load_verify_locations(cadata=authority.decode("ascii"))
     return context
-
-
-@dataclass(frozen=True)
-class Contexts:
-    """How a node shows who it is, as the calling and as the listening side."""
-
-    client: ssl.SSLContext
-    server: ssl.SSLContext
-
-    @classmethod
-    def of(cls, authority: bytes, certificate: bytes, key: bytes) -> Contexts:
-        """All arguments PEM."""
-        return cls(client_context(authority, certificate, key), server_context(authority, certificate, key))
 
 
 def greeting_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
