@@ -193,15 +193,15 @@ void bind_channel(nb::module_& m) {
     c.def(
          "__init__",
          [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role, uint64_t maker, Name results,
-            Name doing) {
+            Name doing, uint16_t mebibytes) {
              auto r = static_cast<Role>(role);
              Arena& a = arena();
              Origin origin{maker ? a.next_queue() : 0, maker, handle_of(results), handle_of(doing)};
              new (self) ChannelHandle(
-                 a.create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe, origin), r);
+                 a.create<Channel>(Kind::Channel, r, sizeof(Channel), capacity, pipe, origin, mebibytes), r);
          },
          nb::arg("capacity") = 0, nb::arg("pipe") = false, nb::arg("role") = 0, nb::arg("maker") = 0,
-         nb::arg("results") = Name(), nb::arg("doing") = Name())
+         nb::arg("results") = Name(), nb::arg("doing") = Name(), nb::arg("mebibytes") = 0)
         .def("_put_bytes", &put_bytes)
         .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
         .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none())

@@ -256,7 +256,7 @@ bool Channel::try_get(Arena& a, Message& out) {
         taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         count_.fetch_sub(1);
     }
-    if (capacity_) writers_.notify_one();
+    if (capacity_ || mebibytes_) writers_.notify_one();
     if (surplus) a.free(surplus);
     return true;
 }

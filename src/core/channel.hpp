@@ -44,13 +44,15 @@ struct Origin {
 
 class Channel : public Object {
   public:
-    // `capacity` messages at most (0: as many as there is memory). A pipe knows its ends, a queue does not.
-    Channel(uint64_t capacity, bool pipe, const Origin& origin = {})
+    // `capacity` messages at most (0: as many as there is memory), and no more once they take so many
+    // mebibytes (0: any). A pipe knows its ends, a queue does not.
+    Channel(uint64_t capacity, bool pipe, const Origin& origin = {}, uint16_t mebibytes = 0)
         : results_(origin.results),
           doing_(origin.doing),
           capacity_(capacity),
           maker_(origin.maker),
           number_(origin.number),
+          mebibytes_(mebibytes),
           pipe_(pipe) {}
 
     Status put_small(Arena& a, Label label, const void* data, Nanoseconds deadline);
@@ -76,7 +78,9 @@ class Channel : public Object {
                 {load(results_.offset), load(results_.generation)},
                 {load(doing_.offset), load(doing_.generation)}};
     }
-    bool full() const { return capacity_ && count_.load() >= capacity_; }
+    bool full() const {
+        return (capacity_ && count_.load() >= capacity_) || (mebibytes_ && bytes() >> 20 >= mebibytes_);
+    }
     bool readable() const { return count_.load() > 0 || is_over(); }
     Word& arrivals() { return readers_.word; }
     Sleepers& readers() { return readers_; }
@@ -137,6 +141,7 @@ class Channel : public Object {
     Ordered<uint64_t> excess_;      // bytes that large messages take beyond small ones
     uint64_t maker_;
     uint32_t number_;
+    uint16_t mebibytes_;
     bool pipe_;
 };
 // Four cache lines, of which only the second changes with every message that is put or taken.

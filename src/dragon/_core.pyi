@@ -21,9 +21,9 @@ class _Usage(TypedDict):
 class Channel:
     """A first-in first-out queue of objects in shared memory.
 
-    `capacity` messages at most, 0: as many as there is memory. `role` is 1 for the reader of a pipe, 2 for its writer.
-    `maker`, a puid, makes it a user's queue, which is measured; or a pool's tasks, with the channel of its `results`
-    and the words in which its workers say what they are `doing`.
+    `capacity` messages at most, 0: as many as there is memory, and no more once they take so many `mebibytes`. `role`
+    is 1 for the reader of a pipe, 2 for its writer. `maker`, a puid, makes it a user's queue, which is measured; or a
+    pool's tasks, with the channel of its `results` and the words in which its workers say what they are `doing`.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Channel:
         maker: int = 0,
         results: _Name = ...,
         doing: _Name = ...,
+        mebibytes: int = 0,
     ) -> None: ...
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put a copy of an object. Raises queue.Full after `timeout` seconds."""

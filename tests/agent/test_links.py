@@ -109,3 +109,15 @@ def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> Non
         assert value == {"still": "here"}
 
     run(test)
+
+
+def test_who_calls_while_an_agent_ends_is_hung_up_on() -> None:
+    callers = []
+
+    async def test(ends: Ends) -> None:
+        callers.append(socket.create_connection(("127.0.0.1", ends.port), timeout=10))
+        ends.listeners[1]._on_caller()
+
+    run(test)
+    with callers[0] as caller:
+        assert caller.recv(1) == b""

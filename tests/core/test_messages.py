@@ -7,6 +7,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, Full
 from typing import Any
 
@@ -144,6 +145,28 @@ ChannelAndDeque.TestCase.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestChannelAndDeque = ChannelAndDeque.TestCase
+
+
+def test_a_channel_with_a_limit_of_bytes_takes_one_message_of_any_size_and_then_waits() -> None:
+    channel = _core.Channel(mebibytes=3)
+    for size in (10 * 2**20, 1000):
+        for _ in range(2):
+            channel.put(bytes(size))
+            while not channel._full():
+                channel.put_nowait(bytes(size))
+            with pytest.raises(Full):
+                channel.put(b"", timeout=0.001)
+            while channel._size():
+                channel.get()
+
+
+def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
+    channel = _core.Channel(mebibytes=1)
+    channel.put(bytes(2**20))
+    with ThreadPoolExecutor(4) as pool:
+        puts = [pool.submit(channel.put, number) for number in range(4)]
+        assert channel.get() == bytes(2**20)
+        assert sorted(channel.get(timeout=10) for _ in puts) == [0, 1, 2, 3]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from dragon.runtime.log import runtime_log
 
@@ -59,12 +60,14 @@ class Listener:
         connection.setblocking(False)
         handshake = asyncio.ensure_future(self._greet(connection, address[0]))
         self._handshakes.add(handshake)
-        handshake.add_done_callback(self._greeted)
+        handshake.add_done_callback(partial(self._greeted, connection))
         if len(self._handshakes) >= _MOST_HANDSHAKES:
             self._loop.remove_reader(self._listener)
 
-    def _greeted(self, handshake: asyncio.Task[None]) -> None:
+    def _greeted(self, connection: socket.socket, handshake: asyncio.Task[None]) -> None:
         self._handshakes.discard(handshake)
+        if handshake.cancelled():
+            connection.close()
         self._listen()
 
     async def _greet(self, connection: socket.socket, address: str) -> None:

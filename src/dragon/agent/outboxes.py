@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Outboxes"]
 
 _CAPACITY = 256  # messages
+_MEBIBYTES = 32  # few blocks that go round stay in the processors' caches
 _PARCEL = 256 * 1024  # bytes
 
 
@@ -115,7 +116,7 @@ class _Outbox:
     def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
         self._outboxes = outboxes
         self.leads_to = leads_to
-        self.channel = Channel(_CAPACITY)
+        self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
         self.users: set[int] = set()
         self.flow = 0
