@@ -1,12 +1,14 @@
 """Policies beside each other on jobs that really train: throughput of all jobs, each against what it does alone.
 
     python benchmarks/torchloader/live.py mix       four jobs on five devices; the storage of one of them is slow
-    python benchmarks/torchloader/live.py jpeg      the same with real decoding of JPEGs, which needs the cores
+    python benchmarks/torchloader/live.py jpeg      real decoding of JPEGs, for which two cores do not suffice
+    python benchmarks/torchloader/live.py seed      resnet-10, vgg-11 and googlenet-1, computed on the CPU
 
 Each policy runs in turn, then each again (--repeats). A run is looked at for --seconds from the moment when all its
 jobs train, so that what a policy needs to find out counts, and once more without the first seconds. A job's
 normalised throughput is its samples per second against those of its step time on one device: jobs on five devices that
-never wait come to 5. Given are medians, and the 95 % interval of the mean by Student's t; gains are paired by repeat.
+never wait come to 5. Where a step takes what it takes a job is measured against its median with `even`. Given are
+medians, and the 95 % interval of the mean by Student's t; gains are paired by repeat.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 
 
 @dataclass(frozen=True)
 class Mix:
-    """Jobs, as name, devices and dataset; seconds of a step of `batch` samples of a device; workers to share."""
+    """Jobs, as name, network, devices and dataset; seconds of a step of `batch` samples of a device, 0 for what it
+    takes; workers to share."""
 
-    jobs: tuple[tuple[str, int, str], ...]
+    jobs: tuple[tuple[str, str, int, str], ...]
     step: float
     batch: int
     workers: int
@@ -43,14 +46,20 @@ class Mix:
 MIXES = {
     "mix": Mix(
         jobs=(
-            ("light-1", 1, "latency:0.012"),
-            ("light-2", 1, "latency:0.012"),
-            ("light-3", 1, "latency:0.012"),
-            ("heavy", 2, "latency:0.33"),
+            ("light-1", "resnet-10", 1, "latency:0.012"),
+            ("light-2", "resnet-10", 1, "latency:0.012"),
+            ("light-3", "resnet-10", 1, "latency:0.012"),
+            ("heavy", "resnet-10", 2, "latency:0.33"),
         ),
         step=0.5,
         batch=8,
         workers=16,
+    ),
+    "seed": Mix(
+        jobs=tuple((name, name, 2, "images") for name in ("resnet-10", "vgg-11", "googlenet-1")),
+        step=0,
+        batch=8,
+        workers=12,
     ),
 }
 
@@ -58,11 +67,12 @@ MIXES = {
 def workload(mix: Mix, folder: Path) -> Path:
     """The mix as a job file: more iterations than anybody waits for."""
     text = "".join(
-        f'[[jobs]]\nname = "{name}"\narch = "resnet"\ndepth = 10\ndataset = "{dataset}"\n'
+        f'[[jobs]]\nname = "{name}"\narch = "{network.partition("-")[0]}"\ndepth = {network.partition("-")[2]}\n'
+        f'dataset = "{dataset}"\n'
         f"devices = {devices}\nbatch = {mix.batch * devices}\nport = {29600 + place}\n"
         f"workers = {mix.workers // len(mix.jobs)}\nepochs = 1000000\n"
         f'output_folder = "{folder}/out"\n\n'
-        for place, (name, devices, dataset) in enumerate(mix.jobs)
+        for place, (name, network, devices, dataset) in enumerate(mix.jobs)
     )
     path = folder / "jobs.toml"
     path.write_text(text)
@@ -74,7 +84,8 @@ def measured(mix: Mix, policy: str, seconds: float) -> dict[str, dict[str, float
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         told = ["run", str(workload(mix, folder)), "--device", "cpu", "--cores", str(mix.workers), "--policy", policy]
-        options = ["--folder", str(folder / "run"), "--", "--step-time", str(mix.step), "--samples", "100000"]
+        step = ["--step-time", str(mix.step)] if mix.step else []
+        options = ["--folder", str(folder / "run"), "--", *step, "--samples", "100000"]
         run = subprocess.Popen(
             [sys.executable, "-m", "torchloader", *told, *options],
             stdout=subprocess.DEVNULL,
@@ -94,10 +105,10 @@ def measured(mix: Mix, policy: str, seconds: float) -> dict[str, dict[str, float
 
 
 def devices_busy(life: Life, step: float, start: float, end: float) -> float:
-    """Of a job, between two times."""
+    """Of a job, between two times; without a step time what is proportional to it."""
     window = [each for each in life.pace if start <= each.time <= end]
     first, last = window[0], window[-1]
-    return (last.iteration - first.iteration) / (last.time - first.time) * step * life.devices
+    return (last.iteration - first.iteration) / (last.time - first.time) * (step or 1) * life.devices
 
 
 def await_all(folder: Path, jobs: int, run: subprocess.Popen[bytes]) -> float:
@@ -145,7 +156,13 @@ def main() -> None:
     print(f"{mix.workers} workers, {arguments.repeats} repeats of {arguments.seconds:.0f} s")
     for what, title in (("whole", "from the first second"), ("settled", f"after {SETTLING:.0f} s")):
         print(f"{title:<22} {'devices busy':<28} gain over even")
-        totals = {policy: [sum(each[what].values()) for each in found] for policy, found in runs.items()}
+        usual = {name: 1.0 for name, *_ in mix.jobs}
+        if not mix.step:
+            usual = {name: statistics.median(each[what][name] for each in runs["even"]) for name in usual}
+        totals = {
+            policy: [sum(value / usual[name] for name, value in each[what].items()) for each in found]
+            for policy, found in runs.items()
+        }
         for policy, values in totals.items():
             gains = [mine / even - 1 for mine, even in zip(values, totals.get("even", values), strict=True)]
             print(f"{policy:<22} {interval(values):<28} {interval(gains)}")
@@ -154,13 +171,14 @@ def main() -> None:
 
 
 def jpeg_mix(folder: Path) -> Mix:
-    """Two jobs with large JPEGs, two with small ones: decoding takes the cores that there are."""
+    """Two jobs with large JPEGs, two with small ones: decoding takes more than two cores."""
     from torchloader.training.datasets import make_jpegs
 
-    for name, size in (("large", 640), ("small", 48)):
+    for name, size in (("large", 2560), ("small", 48)):
         make_jpegs(folder / name, 64, size)
-    jobs = tuple((f"{name}-{number}", 1, f"jpeg:{folder / name}") for name in ("small", "large") for number in (1, 2))
-    return Mix(jobs=jobs, step=0.4, batch=8, workers=12)
+    names = [f"{name}-{number}" for name in ("small", "large") for number in (1, 2)]
+    jobs = tuple((name, "resnet-10", 1, f"jpeg:{folder / name.partition('-')[0]}") for name in names)
+    return Mix(jobs=jobs, step=0.3, batch=8, workers=12)
 
 
 if __name__ == "__main__":

@@ -117,10 +117,12 @@ def _dataset(options: argparse.Namespace) -> tuple[Any, int]:
 
 def _dataset_name(text: str) -> str:
     kind, _, argument = text.partition(":")
-    if kind == "latency":
-        float(argument)
-    elif not (text == "images" or (kind == "jpeg" and argument)):
-        raise ValueError(text)
+    try:
+        known = text == "images" or (kind == "jpeg" and argument) or (kind == "latency" and float(argument) >= 0)
+    except ValueError:
+        known = False
+    if not known:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither images, latency:SECONDS nor jpeg:FOLDER")
     return text
 
 
