@@ -21,6 +21,7 @@ from torchloader.loader.order import Indices
 __all__ = ["Made", "Ready", "Task", "work"]
 
 _LOOK_AFTER_TRAINER = 1.0  # seconds
+_NICENESS = 10  # where cores lack a trainer goes first: it waits for its workers soon enough, and they never for it
 
 
 class Task(NamedTuple):
@@ -55,6 +56,7 @@ def work(
 ) -> None:
     """Make batches. The first message of `tasks` is a Maker and a worker_init_fn; iterations below `floor` are over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
+    os.nice(_NICENESS)
     trainer_gone = select.poll()
     try:
         trainer_gone.register(os.pidfd_open(trainer), select.POLLIN)
