@@ -74,6 +74,36 @@ def test_arrays_arrive_writable_and_apart(ddict: DDict, shape: tuple[int, ...]) 
     assert np.array_equal(ddict["key"], array)
 
 
+PIECE = 4 * 2**20  # bytes in which large values come from another node
+
+
+def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> None:
+    ddict = make(1, total_mem=2**28 * System().nnodes)
+    chance = np.random.default_rng(1)
+    sizes = (PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5)
+    values = [chance.bytes(size) for size in sizes]
+    arrays = [np.frombuffer(value, np.uint8).copy() for value in values]
+    for number in range(System().nnodes):
+        shard = ddict.manager(number)
+        for value, array in zip(values, arrays, strict=True):
+            shard["bytes"], shard["array"] = value, array
+            assert shard["bytes"] == value
+            assert np.array_equal(shard["array"], array)
+        shard["several"] = [arrays[2], "between", arrays[1][:100], arrays[3]]
+        first, between, second, third = shard["several"]
+        assert (between, len(second)) == ("between", 100)
+        assert np.array_equal(first, arrays[2])
+        assert np.array_equal(third, arrays[3])
+        third[:] = 0  # it is the reader's own
+        assert np.array_equal(shard["several"][3], arrays[3])
+        assert shard.pop("bytes") == values[3]
+    ddict.update(enumerate(values * 3))
+    assert ddict.get_many(range(12)) == values * 3
+    # Read in another order than they were asked for.
+    asked = [ddict.begin_get(number) for number in range(12)]
+    assert [each.result() for each in reversed(asked)] == list(reversed(values * 3))
+
+
 def test_tensors(ddict: DDict) -> None:
     torch = pytest.importorskip("torch")
     tensors = {"small": torch.arange(3), "large": torch.ones(300, 300)}

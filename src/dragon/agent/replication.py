@@ -103,7 +103,11 @@ class Replication:
         buffers: list[Any],
     ) -> Answered:
         answer: list[Any] = []
-        OPERATIONS[operation](shard, arguments, buffers, lambda value, found: answer.extend((value, found)))
+
+        def keep(value: Any, found: list[Any], *, as_bytes: bool = False) -> None:
+            answer.extend((value, found))
+
+        OPERATIONS[operation](shard, arguments, buffers, keep)
         answered = Answered(whose, *answer)
         self._answers.add(identity, answered)
         return answered

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from dragon.runtime.entries import Stored
-from dragon.runtime.records import Record
+from dragon.runtime.records import Record, bytes_in
 from dragon.runtime.shard import MISSING, Shard
 
 __all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_small"]
 
 _SMALL = 256 * 1024  # bytes of the largest value that is sent without a thread of its own
 
-# Called once, with a value and buffers.
-Answer = Callable[[Any, list[Any]], None]
+
+class Answer(Protocol):
+    """Is called once, with a value and buffers, which become bytes objects or memory that can be written to."""
+
+    def __call__(self, value: Any, buffers: list[Any], /, *, as_bytes: bool = False) -> None: ...
+
+
 Operation = Callable[[Shard, list[Any], list[Any], Answer], None]
 
 
@@ -24,7 +29,7 @@ def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer
 
     def take(stored: Stored) -> None:
         # Sent from the shard's own memory, which is valid here.
-        answer((_described(stored), seen), _blobs(stored))
+        answer((_described(stored), seen), _blobs(stored), as_bytes=bytes_in(stored.head, 0) >= 0)
 
     if shard.read(key, checkpoint, take, exact) is MISSING:
         answer((None, seen), [])

@@ -3,7 +3,8 @@
 Small reads, which wait for nobody, are done where they arrive. All else a thread does, one after another, so that a
 shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
 of the asking thread's, both by way of the outboxes. A request has seven parts, or eight with who asks for a write that
-is done once however often it is asked for; an answer has three.
+is done once however often it is asked for; an answer has three. A large one is told first, with the sizes of its
+buffers and whether they become bytes objects, and follows in pieces: it is under way while it is copied at both ends.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ log = runtime_log("shards")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _AT_ONCE = 256  # requests before others have their turn
+_PIECE = 4 * 2**20  # bytes
 
 
 class ShardService:
@@ -97,7 +99,7 @@ class ShardService:
         if way is None:
             return False
 
-        def answer(value: Any, buffers: list[Any]) -> None:
+        def answer(value: Any, buffers: list[Any], *, as_bytes: bool = False) -> None:
             way._put_frames(_encode((number, value, None)), buffers, 0)
 
         try:
@@ -143,20 +145,35 @@ class ShardService:
         value: Any,
         buffers: list[Any],
         error: tuple[str, str] | None = None,
+        *,
+        as_bytes: bool = False,
     ) -> None:
-        self._send(pid, name, _encode((number, value, error)), buffers)
+        sizes = [len(memoryview(each)) for each in buffers]
+        if sum(sizes) <= _PIECE:
+            self._send(pid, name, _encode((number, value, error)), buffers)
+            return
+        way = self._send(pid, name, _encode((number, value, error, sizes, as_bytes)), [])
+        if way is None:
+            return
+        try:
+            for size, each in zip(sizes, buffers, strict=True):
+                for start in range(0, size, _PIECE):
+                    way._put_frames(_encode((number,)), [memoryview(each)[start : start + _PIECE]], None)
+        except _core.DestroyedError:
+            self._ways.pop(name, None)
 
-    def _send(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> None:
+    def _send(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> Channel | None:
         for _ in range(2):
             try:
                 channel = self._ways.get(name)
                 if channel is None:
                     channel = self._ways[name] = self._way_to(pid, name)
                 channel._put_frames(head, buffers, None)
-                return
+                return channel
             except _core.DestroyedError:
                 self._ways.pop(name, None)  # its process is gone, or the connection broke and is there again
         log.debug("nobody waits for an answer any more")
+        return None
 
     def _way_to(self, pid: int, name: Name) -> Channel:
         async def open_it() -> Name:

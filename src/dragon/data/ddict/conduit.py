@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragon import _core
+from dragon.data.ddict.arrival import Arrival
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name, as_name
@@ -38,7 +39,7 @@ class Conduit:
         self.pid = os.getpid()
         self._last = 0
         self._ways: dict[int, Channel] = {}  # by which each request that was not answered went
-        self._arrived: dict[int, tuple[Any, Any, list[Any]]] = {}
+        self._arrived: dict[int, Arrival] = {}
 
     def send(
         self,
@@ -72,10 +73,10 @@ class Conduit:
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
         """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
         node is gone, or the connection broke that the request or its answer was on."""
-        while number not in self._arrived:
+        while not self._is_there(number):
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                del self._ways[number]
+                self._give_up(number)
                 raise DDictTimeoutError(f"node {self.node} did not answer in time")
             try:
                 wait = _LOOK_EVERY if remaining is None else min(remaining, _LOOK_EVERY)
@@ -83,13 +84,26 @@ class Conduit:
             except queue.Empty:
                 self._look(number)
                 continue
-            which, value, error = _decode(head)
-            if self._ways.pop(which, None) is not None:  # else nobody waits for it any more
-                self._arrived[which] = value, error, buffers
-        value, error, buffers = self._arrived.pop(number)
-        if error is not None:
-            raise error_named(*error)
-        return value, buffers
+            which, *answer = _decode(head)
+            if answer and which in self._ways:  # else nobody waits for it any more
+                self._arrived[which] = Arrival(*answer, buffers=buffers)
+            elif which in self._arrived:
+                self._arrived[which].pieces.extend(buffers)
+        arrival = self._give_up(number)
+        assert arrival is not None
+        if arrival.error is not None:
+            raise error_named(*arrival.error)
+        return arrival.value, arrival.buffers
+
+    def _is_there(self, number: int) -> bool:
+        """Whether all of an answer is; what came of it is put where it belongs."""
+        arrival = self._arrived.get(number)
+        return arrival is not None and arrival.gather()
+
+    def _give_up(self, number: int) -> Arrival | None:
+        """Wait for it no more; what has arrived."""
+        del self._ways[number]
+        return self._arrived.pop(number, None)
 
     def _look(self, number: int) -> None:
         way = self._ways[number]
@@ -97,10 +111,10 @@ class Conduit:
             _check_node(self.node)
             way._wait_readable(0)  # raises where it is gone
         except NodeLostError:
-            del self._ways[number]
+            self._give_up(number)
             raise
         except _core.DestroyedError:
-            del self._ways[number]
+            self._give_up(number)
             kind, text = ask("remote.why_gone", outbox=way._name())
             if kind:
                 raise error_named(kind, text) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dragon import _core
+from dragon.data.ddict.arrival import new_memory
 from dragon.data.ddict.conduit import Conduit, conduit_to
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import Settings, Stored
@@ -18,8 +18,6 @@ from dragon.runtime.run import this_run
 from dragon.runtime.shard import MISSING, Shard
 
 __all__ = ["AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "open_shard"]
-
-_IN_ARENA = 256 * 1024  # bytes from which a value's memory comes from the arena, which hands out warm pages
 
 # Called with the bytes of a value, as it is stored.
 Note = Callable[[int], None]
@@ -132,7 +130,7 @@ def _copied(stored: Stored) -> Any:
         if as_bytes:
             return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         size = sum(len(piece) for piece in pieces)
-        memory = memoryview(_new_memory(size))
+        memory = memoryview(new_memory(size))
         start = 0
         for piece in pieces:
             memory[start : start + len(piece)] = piece
@@ -144,15 +142,6 @@ def _copied(stored: Stored) -> Any:
 
 def _no_blob(i: int, as_bytes: bool) -> Any:
     raise ValueError("a record refers to memory that it does not have; it is damaged")
-
-
-def _new_memory(size: int) -> Any:
-    if size >= _IN_ARENA:
-        try:
-            return _core.Loan(size)
-        except MemoryError:
-            pass  # the arena is full of other things
-    return bytearray(size)
 
 
 class _Asked(Pending):

@@ -1,0 +1,82 @@
+"""An answer of another node, whose memory may come in pieces."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dragon import _core
+
+__all__ = ["Arrival", "new_memory"]
+
+_IN_ARENA = 256 * 1024  # bytes from which a value's memory comes from the arena, which hands out warm pages
+
+
+class Arrival:
+    """What has come so far. `sizes` are those of the buffers that follow in `pieces`, `as_bytes` what they become."""
+
+    def __init__(
+        self, value: Any, error: Any, sizes: Sequence[int] = (), as_bytes: bool = False, *, buffers: list[Any]
+    ) -> None:
+        self.value, self.error, self.buffers = value, error, buffers
+        self.pieces: deque[Any] = deque()
+        self._sizes = deque(sizes)
+        self._as_bytes = as_bytes
+        self._under_way: _Bytes | _Memory | None = None
+
+    def gather(self) -> bool:
+        """Put the pieces where they belong; whether that was all."""
+        while self._sizes:
+            if self._under_way is None:
+                size = self._sizes[0]
+                self._under_way = _Bytes(size) if self._as_bytes else _Memory(size)
+            while self.pieces and self._under_way.missing:
+                self._under_way.add(self.pieces.popleft())
+            if self._under_way.missing:
+                return False
+            self.buffers.append(self._under_way.whole())
+            self._sizes.popleft()
+            self._under_way = None
+        return True
+
+
+class _Bytes:
+    """Pieces that become a bytes object, copied once."""
+
+    def __init__(self, size: int) -> None:
+        self.missing = size
+        self._file = io.BytesIO()
+
+    def add(self, piece: Any) -> None:
+        self.missing -= self._file.write(piece)
+
+    def whole(self) -> bytes:
+        return self._file.getvalue()
+
+
+class _Memory:
+    """Pieces that become the memory of an array."""
+
+    def __init__(self, size: int) -> None:
+        self.missing = size
+        self._memory = memoryview(new_memory(size))
+
+    def add(self, piece: Any) -> None:
+        start, size = len(self._memory) - self.missing, len(piece)
+        self._memory[start : start + size] = piece
+        self.missing -= size
+
+    def whole(self) -> memoryview:
+        return self._memory
+
+
+def new_memory(size: int) -> Any:
+    """Writable memory for a value."""
+    if size >= _IN_ARENA:
+        try:
+            return _core.Loan(size)
+        except MemoryError:
+            pass  # the arena is full of other things
+    return bytearray(size)
