@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loader_datasets import ByKey, Deadly, Failing, Noisy, SlowToOpen, Unreadable
+from loader_datasets import ByKey, Deadly, Failing, Niceness, Noisy, SlowToOpen, Unreadable
 
 from conftest import Site
 from torchloader import ElasticDataLoader, LoadingError
@@ -106,6 +106,11 @@ def test_workers_that_leave_are_gone() -> None:
         loader.resize(1)
         assert loader.counters.workers == loader.workers == 1
         assert indices_of([next(batches)]) != []
+
+
+def test_workers_give_way_to_their_trainer() -> None:
+    with ElasticDataLoader(Niceness(8), batch_size=4, num_workers=2, collate_fn=list) as loader:
+        assert all(min(batch) > os.getpriority(os.PRIO_PROCESS, 0) for batch in loader)
 
 
 def test_each_epoch_is_another_one_and_can_be_had_again() -> None:
