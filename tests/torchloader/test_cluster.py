@@ -156,9 +156,9 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_job_outlives_masters_that_are_killed_in_the_midst_of_orders(cluster: Cluster, seed: int) -> None:
     chance = random.Random(seed)
-    cluster.start(cluster.job("job", 400, 0.001, 0.02), options=("--device", "cpu", "--cores", "8", "--mode", "1"))
+    cluster.start(cluster.job("job", 300, 0.001, 0.02), options=("--device", "cpu", "--cores", "8", "--mode", "1"))
     cluster.until_iteration("job", 5)
-    for _ in range(3):
+    for _ in range(2):
         words = chance.choice([("resize", "job", str(chance.randint(1, 8))), ("pause", "job")])
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(cluster.command, *words)
@@ -177,7 +177,7 @@ def test_a_job_outlives_masters_that_are_killed_in_the_midst_of_orders(cluster: 
     assert cluster.end() == 0, cluster.err
     assert cluster.states("job")[-1] == "finished"
     assert in_order(cluster.samples("job"))
-    assert len(cluster.samples("job")) == 1600
+    assert len(cluster.samples("job")) == 1200
 
 
 def test_what_was_not_submitted_yet_comes_although_the_submitter_is_killed(cluster: Cluster) -> None:
