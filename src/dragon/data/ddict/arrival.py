@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from dragon import _core
@@ -17,12 +15,14 @@ _IN_ARENA = 256 * 1024  # bytes from which a value's memory comes from the arena
 class Arrival:
     """What has come so far. `sizes` are those of the buffers that follow in `pieces`, `as_bytes` what they become."""
 
+    __slots__ = ("_as_bytes", "_sizes", "_under_way", "buffers", "error", "pieces", "value")
+
     def __init__(
-        self, value: Any, error: Any, sizes: Sequence[int] = (), as_bytes: bool = False, *, buffers: list[Any]
+        self, buffers: list[Any], value: Any, error: Any, sizes: list[int] | None = None, as_bytes: bool = False
     ) -> None:
-        self.value, self.error, self.buffers = value, error, buffers
-        self.pieces: deque[Any] = deque()
-        self._sizes = deque(sizes)
+        self.buffers, self.value, self.error = buffers, value, error
+        self.pieces: list[Any] = []
+        self._sizes = sizes
         self._as_bytes = as_bytes
         self._under_way: _Bytes | _Memory | None = None
 
@@ -33,11 +33,11 @@ class Arrival:
                 size = self._sizes[0]
                 self._under_way = _Bytes(size) if self._as_bytes else _Memory(size)
             while self.pieces and self._under_way.missing:
-                self._under_way.add(self.pieces.popleft())
+                self._under_way.add(self.pieces.pop(0))
             if self._under_way.missing:
                 return False
             self.buffers.append(self._under_way.whole())
-            self._sizes.popleft()
+            self._sizes.pop(0)
             self._under_way = None
         return True
 

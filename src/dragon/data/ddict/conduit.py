@@ -73,7 +73,7 @@ class Conduit:
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
         """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
         node is gone, or the connection broke that the request or its answer was on."""
-        while not self._is_there(number):
+        while (arrival := self._arrived.get(number)) is None or not arrival.gather():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 self._give_up(number)
@@ -86,24 +86,18 @@ class Conduit:
                 continue
             which, *answer = _decode(head)
             if answer and which in self._ways:  # else nobody waits for it any more
-                self._arrived[which] = Arrival(*answer, buffers=buffers)
+                self._arrived[which] = Arrival(buffers, *answer)
             elif which in self._arrived:
                 self._arrived[which].pieces.extend(buffers)
-        arrival = self._give_up(number)
-        assert arrival is not None
+        self._give_up(number)
         if arrival.error is not None:
             raise error_named(*arrival.error)
         return arrival.value, arrival.buffers
 
-    def _is_there(self, number: int) -> bool:
-        """Whether all of an answer is; what came of it is put where it belongs."""
-        arrival = self._arrived.get(number)
-        return arrival is not None and arrival.gather()
-
-    def _give_up(self, number: int) -> Arrival | None:
-        """Wait for it no more; what has arrived."""
+    def _give_up(self, number: int) -> None:
+        """Wait for it no more."""
         del self._ways[number]
-        return self._arrived.pop(number, None)
+        self._arrived.pop(number, None)
 
     def _look(self, number: int) -> None:
         way = self._ways[number]
