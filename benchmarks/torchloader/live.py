@@ -143,6 +143,8 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--out", metavar="FILE", help="write all figures as JSON")
     arguments = parser.parse_args()
+    if arguments.mix == "seed" and "even" not in arguments.policies:
+        parser.error("the jobs of seed are measured against what they do with the policy even")
     with tempfile.TemporaryDirectory() as scratch:
         mix = MIXES[arguments.mix] if arguments.mix in MIXES else jpeg_mix(Path(scratch))
         runs: dict[str, list[dict[str, dict[str, float]]]] = {policy: [] for policy in arguments.policies}

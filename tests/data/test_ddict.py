@@ -27,6 +27,7 @@ from dragon.native.machine import System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 
+PIECE = 4 * 2**20  # bytes in which large values come from another node
 KEYS: list[Any] = [0, -7, 2**100, 1.5, "", "text", "\ud800", "k" * 5000, b"", b"\xff" * 600, None, (), (1, ("a", b"b"))]
 VALUES: list[Any] = [
     0,
@@ -72,9 +73,6 @@ def test_arrays_arrive_writable_and_apart(ddict: DDict, shape: tuple[int, ...]) 
     assert np.array_equal(found, array)
     found += 1
     assert np.array_equal(ddict["key"], array)
-
-
-PIECE = 4 * 2**20  # bytes in which large values come from another node
 
 
 def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> None:

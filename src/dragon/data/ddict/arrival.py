@@ -7,7 +7,7 @@ from typing import Any
 
 from dragon import _core
 
-__all__ = ["Arrival", "new_memory"]
+__all__ = ["Arrival", "Memory"]
 
 _IN_ARENA = 256 * 1024  # bytes from which a value's memory comes from the arena, which hands out warm pages
 
@@ -24,14 +24,14 @@ class Arrival:
         self.pieces: list[Any] = []
         self._sizes = sizes
         self._as_bytes = as_bytes
-        self._under_way: _Bytes | _Memory | None = None
+        self._under_way: _Bytes | Memory | None = None
 
     def gather(self) -> bool:
         """Put the pieces where they belong; whether that was all."""
         while self._sizes:
             if self._under_way is None:
                 size = self._sizes[0]
-                self._under_way = _Bytes(size) if self._as_bytes else _Memory(size)
+                self._under_way = _Bytes(size) if self._as_bytes else Memory(size)
             while self.pieces and self._under_way.missing:
                 self._under_way.add(self.pieces.pop(0))
             if self._under_way.missing:
@@ -56,24 +56,25 @@ class _Bytes:
         return self._file.getvalue()
 
 
-class _Memory:
-    """Pieces that become the memory of an array."""
+class Memory:
+    """Pieces that become writable memory of so many bytes, as of an array."""
 
     def __init__(self, size: int) -> None:
         self.missing = size
-        self._memory = memoryview(new_memory(size))
+        self._memory = memoryview(_new_memory(size))
 
     def add(self, piece: Any) -> None:
+        """Put the next piece in its place."""
         start, size = len(self._memory) - self.missing, len(piece)
         self._memory[start : start + size] = piece
         self.missing -= size
 
     def whole(self) -> memoryview:
+        """All of it."""
         return self._memory
 
 
-def new_memory(size: int) -> Any:
-    """Writable memory for a value."""
+def _new_memory(size: int) -> Any:
     if size >= _IN_ARENA:
         try:
             return _core.Loan(size)

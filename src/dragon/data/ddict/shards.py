@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dragon.data.ddict.arrival import new_memory
+from dragon.data.ddict.arrival import Memory
 from dragon.data.ddict.conduit import Conduit, conduit_to
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import Settings, Stored
@@ -129,13 +129,10 @@ def _copied(stored: Stored) -> Any:
         pieces = stored.blobs[i]
         if as_bytes:
             return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-        size = sum(len(piece) for piece in pieces)
-        memory = memoryview(new_memory(size))
-        start = 0
+        memory = Memory(sum(len(piece) for piece in pieces))
         for piece in pieces:
-            memory[start : start + len(piece)] = piece
-            start += len(piece)
-        return memory
+            memory.add(piece)
+        return memory.whole()
 
     return decode_value(stored.head, blob)
 
