@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.messages import joined
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.agent_client import ask
@@ -131,8 +132,7 @@ def _answer(nodes: int, per_node: int, record: str) -> None:
             "telemetry.query", metrics=names, tags=here, start=now - _WINDOW, end=now, interval=1.0, aggregate="last"
         )
         families = [
-            (*family, [sample for sample in samples if sample[1]["host"] == "node-0"])
-            for *family, samples in ask("telemetry.families")
+            (*family, [line for line in lines if 'host="node-0"' in line]) for *family, lines in ask("telemetry.lines")
         ]
         Path(record).write_bytes(msgspec.msgpack.encode([told, [family for family in families if family[-1]]]))
     sys.stdin.read()
@@ -187,16 +187,13 @@ def _fed(nodes: int, record: str) -> None:
         answers.append(msgspec.msgpack.encode([(name, {**tags, **host}, *points) for name, tags, *points in told]))
         pages.append(
             msgspec.msgpack.encode(
-                [
-                    (*family, [(suffix, {**tags, **host}, v) for suffix, tags, v in samples])
-                    for *family, samples in families
-                ]
+                [(*family, [line.replace("node-0", host["host"]) for line in lines]) for *family, lines in families]
             )
         )
 
     def merge(told: list[bytes]) -> bytes:
         """What the agent does that is asked."""
-        return msgspec.msgpack.encode([each for answer in told for each in msgspec.msgpack.decode(answer)])
+        return msgspec.msgpack.encode(joined(told))
 
     def question() -> None:
         merged = merge(answers)

@@ -26,7 +26,7 @@ from dragon.agent.responses import then, value_of
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of
-from dragon.infrastructure.messages import Name, Spawn, as_name
+from dragon.infrastructure.messages import Name, Spawn, as_name, encode, joined
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
@@ -45,7 +45,7 @@ _VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 # What all nodes answer, each with a list.
-_TELEMETRY = ("start", "stop", "names", "kinds", "query", "lifetimes", "families")
+_TELEMETRY = ("start", "stop", "names", "kinds", "query", "lifetimes", "families", "lines")
 _EVERYWHERE = {f"telemetry.{name}" for name in _TELEMETRY} | {"registry.processes"}
 
 
@@ -239,19 +239,19 @@ class Cluster:
     def _others(self) -> list[int]:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
-    async def _of_all(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
-        part, _, method = operation.partition(".")
-        here = self._agent.handle_here(part, method, arguments, [])
-        return [*here, *await self.of_others(operation, arguments)]
+    async def _of_all(self, operation: str, arguments: dict[str, Any]) -> msgspec.Raw:
+        """What all nodes answer, one list; a node that is lost meanwhile is as if it had not been asked.
 
-    async def of_others(self, operation: str, arguments: dict[str, Any]) -> list[Any]:
-        """What all other nodes answer, one list; a node that is lost meanwhile is as if it had not been asked."""
-        asked = [self.ask(node, operation, arguments) for node in self._others()]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        The answers are put together as they came, which for hundreds of nodes is all that one has time for.
+        """
+        request = {"operation": operation, "arguments": arguments}
+        here = self._do(self.index, "list", request)
+        asked = [then(self.links.call(node, "list", request), value_of) for node in self._others()]
+        answers = [here, *await asyncio.gather(*asked, return_exceptions=True)]
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, NodeLostError):
                 raise answer
-        return [each for answer in answers if not isinstance(answer, BaseException) for each in answer]
+        return joined([answer for answer in answers if not isinstance(answer, BaseException)])
 
     async def _answer(self, number: int, operation: str, arguments: dict[str, Any]) -> None:
         """Answer what the front end has asked."""
@@ -376,6 +376,8 @@ class Cluster:
         if operation == "operation":
             part, _, name = arguments["operation"].partition(".")
             return self._agent.handle_here(part, name, arguments["arguments"], [])
+        if operation == "list":
+            return encode(self._do(node, "operation", arguments))
         if operation == "start":
             return asyncio.ensure_future(self._start_for(node, **arguments))
         if operation == "announce":

@@ -226,9 +226,11 @@ class Agent:
         return getattr(served, name)(**arguments)
 
     async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """What a process would be answered, as plain data."""
+        """What a process would be answered, as plain data or as it is encoded."""
         answer = self.handle(os.getpid(), operation, arguments, [])
-        return msgspec.to_builtins(await answer if isinstance(answer, asyncio.Future) else answer)
+        if isinstance(answer, asyncio.Future):
+            answer = await answer
+        return answer if isinstance(answer, msgspec.Raw) else msgspec.to_builtins(answer)
 
     # ---- the end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ __all__ = [
     "decode_spawn",
     "decode_surroundings",
     "encode",
+    "joined",
 ]
 
 # How a shared object is named: offset, generation, role. See dragon._core.
@@ -89,6 +91,18 @@ class Reply(msgspec.Struct):
 
     value: Any = None
     error: tuple[str, str] | None = None
+
+
+def joined(lists: Iterable[bytes]) -> msgspec.Raw:
+    """Encoded lists as one, without a look at what is in them."""
+    count, bodies = 0, []
+    for data in lists:
+        # A msgpack array has its length in four bits of its first byte, or in two or four bytes after that.
+        first = data[0]
+        width = {0xDC: 2, 0xDD: 4}.get(first, 0)
+        count += int.from_bytes(data[1 : 1 + width]) if width else first & 0xF
+        bodies.append(memoryview(data)[1 + width :])
+    return msgspec.Raw(b"".join([b"\xdd", count.to_bytes(4), *bodies]))
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -17,10 +17,12 @@ __all__ = [
     "Family",
     "Kind",
     "Lifetime",
+    "Line",
     "Metric",
     "RunState",
     "Sample",
     "Tags",
+    "Told",
     "exported_name",
     "merged",
     "tags_of",
@@ -85,13 +87,22 @@ class RunState(msgspec.Struct, frozen=True):
     period: float
 
 
-class Family(msgspec.Struct, array_like=True):
-    """A metric as Prometheus has it: name, type and meaning, and the suffix, tags and value of each of its samples."""
+Told = tuple[str, dict[str, str], float]
+"""A sample as Prometheus has it: what follows the name of its family, its tags and its value."""
+
+Line = str
+"""The same as text: name with labels, a space, and value."""
+
+T = TypeVar("T", Told, Line)
+
+
+class Family(msgspec.Struct, Generic[T], array_like=True):
+    """A metric as Prometheus has it: name, type, meaning and samples."""
 
     name: str
     kind: str
     meaning: str
-    samples: list[tuple[str, dict[str, str], float]] = []
+    samples: list[T] = []
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -109,9 +120,9 @@ class Metric(msgspec.Struct, frozen=True):
     counts_for: float = 0.0
 
 
-def merged(families: Iterable[Family]) -> list[Family]:
+def merged(families: Iterable[Family[T]]) -> list[Family[T]]:
     """The families of several nodes, each name once; where two are of different types the first one counts."""
-    found: dict[str, Family] = {}
+    found: dict[str, Family[T]] = {}
     for family in families:
         first = found.setdefault(family.name, Family(family.name, family.kind, family.meaning, []))
         if first.kind == family.kind:

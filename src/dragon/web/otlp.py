@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.metrics import Family, Kind, merged
+from dragon.infrastructure.metrics import Family, Kind, Told, merged
 from dragon.runtime.log import runtime_log
 from dragon.web.ask import Ask
 
@@ -46,7 +46,7 @@ class Export:
         self._exporter = OTLPMetricExporter(endpoint=address)
         self._begun = time.time_ns()
         self._told = False
-        self._parcels: Queue[list[Family]] = Queue(1)
+        self._parcels: Queue[list[Family[Told]]] = Queue(1)
         # Not one that the end of the process would wait for: a collector may hang.
         threading.Thread(target=self._send_all, name="export", daemon=True).start()
         self._task = asyncio.ensure_future(self._collect())
@@ -55,7 +55,7 @@ class Export:
         await asyncio.sleep(_FIRST)
         while True:
             try:
-                self._parcels.put_nowait(msgspec.convert(await self._ask("telemetry.families", {}), list[Family]))
+                self._parcels.put_nowait(msgspec.convert(await self._ask("telemetry.families", {}), list[Family[Told]]))
             except (DragonError, Full) as error:  # the run ends, or the collector takes its time
                 log.debug("nothing was sent to %s: %r", self._collector, error)
             await asyncio.sleep(_EVERY)
@@ -74,7 +74,7 @@ class Export:
         self._task.cancel()
 
 
-def _data(families: Iterable[Family], begun: int) -> MetricsData:
+def _data(families: Iterable[Family[Told]], begun: int) -> MetricsData:
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -84,7 +84,7 @@ def _data(families: Iterable[Family], begun: int) -> MetricsData:
     return MetricsData([ResourceMetrics(Resource.create({"service.name": "dragon"}), [scope], "")])
 
 
-def _metrics(family: Family, begun: int, now: int) -> Iterator[Metric]:
+def _metrics(family: Family[Told], begun: int, now: int) -> Iterator[Metric]:
     """A family, of which what has a suffix is a metric of its own."""
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from dragon.agent.telemetry.history import History, Series
-from dragon.infrastructure.metrics import METRICS, Family, Kind, exported_name
+from dragon.infrastructure.metrics import METRICS, Family, Kind, Line, Told, exported_name
 
-__all__ = ["families"]
+__all__ = ["families", "lines"]
 
 
-def families(history: History, now: float, age: float) -> list[Family]:
+def families(history: History, now: float, age: float) -> list[Family[Told]]:
     """The newest values of all series; of what the runtime measures only those that are no older than `age` seconds, or
     than they count for."""
-    found: dict[str, Family] = {}
+    found: dict[str, Family[Told]] = {}
     for series in history:
         metric = METRICS.get(series.name)
         if metric is None:
-            family = Family(_exported(series), series.kind, f"{series.name}, as the program told it")
+            family: Family[Told] = Family(_exported(series), series.kind, f"{series.name}, as the program told it")
         elif now - series.changed <= max(age, metric.counts_for):
             family = Family(metric.exported, metric.kind, metric.meaning)
         else:
@@ -34,3 +37,28 @@ def families(history: History, now: float, age: float) -> list[Family]:
 def _exported(series: Series) -> str:
     suffix = {Kind.COUNTER: "_total", Kind.SUMMARY: "_seconds", Kind.GAUGE: ""}[series.kind]
     return exported_name(series.name).removesuffix(suffix) + suffix
+
+
+def lines(families: Iterable[Family[Told]]) -> list[Family[Line]]:
+    """The samples of families as they stand on Prometheus' page."""
+    return [
+        Family(one.name, one.kind, one.meaning, [_line(one.name, *told) for told in one.samples]) for one in families
+    ]
+
+
+def _line(name: str, suffix: str, tags: dict[str, str], value: float) -> Line:
+    labels = {exported_name(tag).replace(":", "_"): text for tag, text in tags.items()}
+    told = ",".join(f'{tag}="{_escaped(text)}"' for tag, text in labels.items())
+    return f"{name}{suffix}{{{told}}} {_number(value)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.tracer import Tracer
-    from dragon.infrastructure.metrics import Family, RunState
+    from dragon.infrastructure.metrics import Family, Line, RunState, Told
     from dragon.infrastructure.series import Record
     from dragon.infrastructure.spans import Span
 
@@ -42,6 +42,7 @@ class Telemetry:
         "kinds",
         "query",
         "families",
+        "lines",
         "lifetimes",
         "name_task",
         "output",
@@ -175,13 +176,19 @@ class Telemetry:
         """The run of which this is a node."""
         return run_state(self._agent, self._level, self._period)
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[Family[Told]]:
         """The newest values, as Prometheus has them."""
         if self._history is None:
             return []
         from dragon.agent.telemetry.exposition import families
 
         return families(self._history, time.time(), _STALE * self._period)
+
+    def lines(self) -> list[Family[Line]]:
+        """The same as text."""
+        from dragon.agent.telemetry.exposition import lines
+
+        return lines(self.families())
 
     # ---- the agent
 
