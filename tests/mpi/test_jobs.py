@@ -97,6 +97,13 @@ def test_a_rank_that_floods_its_output_does_not_hold_the_job_up(site: Site, mpi:
     assert said.splitlines()[-1].startswith("2 ranks")
 
 
+def test_waiting_ranks_of_open_mpi_give_way_only_where_they_are_more_than_the_cpus(site: Site, openmpi: Mpi) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    for ranks, told in ((1, "spins"), (cpus + 1, "yields")):
+        said, _ = run_job(site, openmpi, ranks, "tell-yield")
+        assert said.splitlines()[0] == told
+
+
 def test_several_jobs_run_at_once(site: Site, mpi: Mpi) -> None:
     program = site.write(
         """

@@ -1,5 +1,6 @@
 """One rank of a job, which does what it is told."""
 
+import ctypes
 import os
 import sys
 import time
@@ -22,6 +23,9 @@ if world.rank == 1:
     if deed == "die":
         os.kill(os.getpid(), 9)
 world.Barrier()
+if deed == "tell-yield" and world.rank == 0:
+    library = ctypes.CDLL("libopen-pal.so.80")  # the one that is loaded already
+    print("yields" if ctypes.c_bool.in_dll(library, "opal_progress_yield_when_idle") else "spins", flush=True)
 if deed == "stay":
     print(os.getpid(), flush=True)
     time.sleep(600)

@@ -86,8 +86,8 @@ class Info:
         self._entries: list[tuple[str, int, Any]] = []
         self._kept: list[Any] = []
 
-    def flag(self, key: str, value: bool) -> None:
-        self._entries.append((key, _BOOL, value))
+    def flag(self, key: str) -> None:
+        self._entries.append((key, _BOOL, True))
 
     def string(self, key: str, text: str) -> None:
         self._entries.append((key, _STRING, self._keep(ctypes.create_string_buffer(text.encode()))))

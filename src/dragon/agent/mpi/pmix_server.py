@@ -87,7 +87,8 @@ class Server:
         infos.uint32("pmix.node.size", len(part.ranks))
         infos.string("pmix.lpeers", listed[part.node])
         infos.rank("pmix.lldr", ranks_of[part.node][0])
-        infos.flag("pmix.ndosub", part.crowded)
+        if part.crowded:
+            infos.flag("pmix.ndosub")  # Open MPI looks only whether it is there
         infos.string("pmix.jobid", part.name)
         infos.string("pmix.tmpdir", folder)
         infos.string("pmix.nsdir", folder)
