@@ -12,18 +12,30 @@ from typing import TYPE_CHECKING, Any
 from dragon.mpbridge.context import install as _install
 
 if TYPE_CHECKING:
+    from dragon.data.ddict import DDict
     from dragon.infrastructure.policy import Policy
     from dragon.native.machine import System, current
     from dragon.native.process import ProcessTemplate
     from dragon.native.process_group import ProcessGroup
     from dragon.workflows.batch import Batch
 
-__all__ = ["Batch", "Policy", "ProcessGroup", "ProcessTemplate", "System", "__version__", "current", "in_dragon"]
+__all__ = [
+    "Batch",
+    "DDict",
+    "Policy",
+    "ProcessGroup",
+    "ProcessTemplate",
+    "System",
+    "__version__",
+    "current",
+    "in_dragon",
+]
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Batch": "dragon.workflows.batch",
+    "DDict": "dragon.data.ddict",
     "Policy": "dragon.infrastructure.policy",
     "ProcessGroup": "dragon.native.process_group",
     "ProcessTemplate": "dragon.native.process",

@@ -223,13 +223,17 @@ class ProcessGroup:
     def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[_Place]:
         """What the agent gets, with members of the same place together."""
         result: list[_Place] = []
-        for which, p in placed:
-            place = (which, p.node.index, p.mask, self._templates[which][1].environment_of(p))
+        for (which, p), environment in zip(placed, self._environments(placed), strict=True):
+            place = (which, p.node.index, p.mask, environment)
             if result and result[-1][1:] == place:
                 result[-1] = (result[-1][0] + 1, *place)
             else:
                 result.append((1, *place))
         return result
+
+    def _environments(self, placed: list[tuple[int, placement.Placed]]) -> list[dict[str, str]]:
+        """What is added to the environment of each member for its place."""
+        return [self._templates[which][1].environment_of(p) for which, p in placed]
 
     def _request(self, template: ProcessTemplate) -> Spawn:
         request, record = template.request(str(self._settings["name"]))
