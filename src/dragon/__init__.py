@@ -7,6 +7,8 @@ at its first use.
 from __future__ import annotations
 
 import importlib
+import multiprocessing
+import os
 from typing import TYPE_CHECKING, Any
 
 from dragon.mpbridge.context import install as _install
@@ -44,6 +46,18 @@ _LAZY = {
 }
 
 _install()
+
+
+def _patch_multiprocessing() -> None:
+    """Make "dragon" the start method of multiprocessing, and with it of torch.multiprocessing, for a program that
+    does not say so itself."""
+    multiprocessing.set_start_method("dragon", force=True)
+
+
+_patch_torch = _patch_multiprocessing
+
+if "1" in (os.environ.get("DRAGON_PATCH_MP"), os.environ.get("DRAGON_PATCH_TORCH")):
+    _patch_multiprocessing()
 
 
 def in_dragon() -> bool:

@@ -15,8 +15,9 @@ import pytest
 from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.connection import Connection
+from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.policy import Policy, PolicyError
-from dragon.native.process import MSG_PIPE, Popen, Process, ProcessTemplate, current
+from dragon.native.process import MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
 from dragon.runtime.connection import Pipe
 
@@ -204,6 +205,23 @@ def test_executables_are_created_by_name() -> None:
     assert made.p_uid in process_service.get_list()
     with pytest.raises(ProcessError, match="no_such_program"):
         process_service.create("no_such_program", "", [], None)
+
+
+def test_the_streams_of_a_created_executable_are_connections(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    made = process_service.create(
+        "sh", "", ["-c", "cat; echo two >&2"], None, stdin=MSG_PIPE, stdout=MSG_PIPE, stderr=str(written)
+    )
+    made.stdin_conn.send("one\n")
+    made.stdin_conn.close()
+    assert made.stdout_conn.recv() == "one\n"
+    assert process_service.join(made.p_uid) == 0
+    assert made.stderr_conn is None
+    assert written.read_text() == "two\n"
+    with pytest.raises(ValueError, match="stdin cannot be"):
+        process_service.create("true", "", [], None, stdin=MSG_STDOUT)
+    with pytest.raises(NotSupportedError, match="ProcessGroup"):
+        process_service.create("true", "", [], None, pmi="pmix")
 
 
 def test_a_template_starts_any_number_of_processes() -> None:

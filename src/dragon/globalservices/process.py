@@ -8,17 +8,21 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from dragon import _core
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, NotSupportedError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
+from dragon.runtime.connection import connect_pipes
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, environment_changes, exit_code, new_request, start
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
 
 __all__ = [
     "DEVNULL",
@@ -36,7 +40,6 @@ __all__ = [
     "signal",
 ]
 
-PIPE, STDOUT, DEVNULL = -1, -2, -3
 SUCCESS, TIMEOUT, PENDING = 0, 2, 4
 
 
@@ -52,12 +55,28 @@ def create(
     user_name: str = "",
     options: object = None,
     soft: bool = False,
+    stdin: StreamArgument = None,
+    stdout: StreamArgument = None,
+    stderr: StreamArgument = None,
+    group: object = None,
+    user: object = None,
+    umask: int = -1,
+    pipesize: int = -1,
+    pmi: object = None,
     policy: Policy | None = None,
 ) -> ProcessDescriptor:
-    """Start an executable as it is, with the caller's streams; dragon.native.process.Process does more.
+    """Start an executable as it is; dragon.native.process.Process does more.
 
-    With `soft` a live process of the same name is returned instead. Raises ProcessError where it cannot be started.
+    With `soft` a live process of the same name is returned instead. Streams that are a PIPE are connections of the
+    descriptor. Raises ProcessError where it cannot be started, ValueError for a stream that is none, NotSupportedError
+    for another `group` or `user`, and for `pmi`: ranks of MPI jobs are members of a ProcessGroup(pmi=...).
     """
+    for name, value in (("group", group), ("user", user), ("pmi", pmi)):
+        if value is not None:
+            advice = "use ProcessGroup(pmi=...)" if name == "pmi" else "start a script that does it"
+            raise NotSupportedError(f"create({name}=...) is not offered; {advice}")
+    given = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    streams = [output_of(checked_stream(name, value)) for name, value in given.items()]
     if soft and not user_name:
         raise ProcessError("soft=True asks for a process by name; give it a user_name")
     known = [process for process in _living() if process["name"] == user_name] if user_name else []
@@ -76,13 +95,17 @@ def create(
             folder=folder,
             cpus=placed.mask,
             node=placed.node.index,
+            streams=streams,
         )
         request.environment = environment_changes(this_run(), {**placed.environment, **(env or {})})
+        connections = connect_pipes(request.streams)
         start(request)
         plan.note(placed, request.name, plan.name_of(executable), request.puid)
     except (AttributeError, OSError, PolicyError) as error:
         raise ProcessError(f"process create failed: {error}") from error
-    return query(request.puid)
+    return msgspec.structs.replace(
+        query(request.puid), **{f"{name}_conn": connections.get(number) for number, name in enumerate(given)}
+    )
 
 
 def _living() -> list[dict[str, Any]]:

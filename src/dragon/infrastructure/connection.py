@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dragon.runtime.connection import Connection, Pipe
+from dragon.runtime.connection import Connection, ConnectionOptions, Pipe, PipeOptions
 
-__all__ = ["Connection", "Pipe"]
+__all__ = ["Connection", "ConnectionOptions", "Pipe", "PipeOptions"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["FIRST_PUID", "PUID_NODE_SHIFT", "PMIBackend", "node_of_puid"]
+__all__ = ["FIRST_PUID", "PUID_NODE_SHIFT", "PMIBackend", "default_pool_muid_from_index", "node_of_puid"]
 
 FIRST_PUID = 2**32
 """The process id, within a run, of the first process. Ids are never used twice in a run."""
@@ -16,6 +16,12 @@ PUID_NODE_SHIFT = 40
 def node_of_puid(puid: int) -> int:
     """The index of the node that the process of this id runs on."""
     return (puid - FIRST_PUID) >> PUID_NODE_SHIFT
+
+
+def default_pool_muid_from_index(index: int) -> int:
+    """What programs give as `m_uid`, the memory in which an object is to lie. It is taken and unused: an object lies on
+    the node of the process that makes it."""
+    return index
 
 
 class PMIBackend(enum.StrEnum):

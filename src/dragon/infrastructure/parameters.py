@@ -13,6 +13,7 @@
 | DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
 | DRAGON_OTLP | the OpenTelemetry collector that the metrics of the run are sent to (a URL) |
 | DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
+| DRAGON_PATCH_MP, DRAGON_PATCH_TORCH | 1: `import dragon` makes "dragon" the start method, torch's too |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
-__all__ = ["ProcessDescriptor"]
+__all__ = ["ProcessDescriptor", "ProcessOptions"]
+
+
+class ProcessOptions(msgspec.Struct):
+    """Taken where programs give it, and without meaning here: every process can reach the runtime."""
+
+    make_inf_channels: bool = False
+    mode: Any = None
+    argdata: Any = None
 
 
 class ProcessDescriptor(msgspec.Struct):
-    """A process: its id in the run, its id on its node, its name, its creator, its exit code once it has ended."""
+    """A process: its id in the run, its id on its node, its name, its creator, its exit code once it has ended.
+
+    Whoever created it has the connections of its standard streams that are a PIPE.
+    """
 
     class State(enum.IntEnum):
         """PENDING is asked for, ACTIVE runs, DEAD has ended."""
@@ -27,6 +39,9 @@ class ProcessDescriptor(msgspec.Struct):
     node: int = 0
     record: tuple[int, int, int] | None = None
     ecode: int | None = None
+    stdin_conn: Any = None
+    stdout_conn: Any = None
+    stderr_conn: Any = None
 
     @property
     def state(self) -> State:

@@ -12,7 +12,7 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.native.template import DEVNULL, PIPE, STDOUT, ProcessTemplate, StreamArgument
+from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import Connection, connect_pipes, own_end
@@ -20,6 +20,7 @@ from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import identity
 from dragon.runtime.spawning import Started, start
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument
 
 __all__ = ["MSG_DEVNULL", "MSG_PIPE", "MSG_STDOUT", "Popen", "Process", "ProcessTemplate", "current"]
 

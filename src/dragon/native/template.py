@@ -16,11 +16,10 @@ from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import environment_changes, new_request, prepare_call
+from dragon.runtime.streams import StreamArgument, checked_stream, output_of
 
 __all__ = ["ProcessTemplate"]
 
-PIPE, STDOUT, DEVNULL = -1, -2, -3
-StreamArgument = int | str | None
 STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -64,9 +63,9 @@ class ProcessTemplate:
         if not os.path.isdir(self.cwd):
             raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
         self.env = _checked_environment(env)
-        self.stdin = _checked_stream("stdin", stdin)
-        self.stdout = _checked_stream("stdout", stdout)
-        self.stderr = _checked_stream("stderr", stderr)
+        self.stdin = checked_stream("stdin", stdin)
+        self.stdout = checked_stream("stdout", stdout)
+        self.stderr = checked_stream("stderr", stderr)
         self.policy = policy
         self.options = options
         self.target: Callable[..., Any] | str
@@ -144,26 +143,7 @@ class ProcessTemplate:
         return sys.executable, [target, *arguments]
 
     def _outputs(self) -> list[Output]:
-        return [_output(getattr(self, name)) for name in STREAMS]
-
-
-def _output(stream: StreamArgument) -> Output:
-    if isinstance(stream, str):
-        return Output("file", stream)
-    return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])
-
-
-def _checked_stream(name: str, value: StreamArgument) -> StreamArgument:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if value == "":
-        raise ValueError(f"{name} file path must be non-empty")
-    if isinstance(value, str) and name != "stdin":
-        return value
-    allowed = (None, PIPE, DEVNULL, STDOUT) if name == "stderr" else (None, PIPE, DEVNULL)
-    if value not in allowed:
-        raise ValueError(f"{name} cannot be {value!r}")
-    return value
+        return [output_of(getattr(self, name)) for name in STREAMS]
 
 
 def _checked_environment(env: dict[str, str] | None) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from multiprocessing import BufferTooShort
 from typing import Any, Self
 
 from dragon.infrastructure.messages import Name, Output
 from dragon.runtime.handle import Channel
 
-__all__ = ["Connection", "Pipe", "connect_pipes", "own_end"]
+__all__ = ["Connection", "ConnectionOptions", "Pipe", "PipeOptions", "connect_pipes", "own_end"]
 
 READER, WRITER = 1, 2
 
@@ -130,6 +131,25 @@ class Connection:
         for channel in (self._reader, self._writer):
             if channel is not None:
                 channel._close()
+
+
+@dataclass
+class ConnectionOptions:
+    """Taken where programs give it, and unused: messages of any size find their memory."""
+
+    creation_policy: Any = None
+    min_block_size: int | None = None
+    large_block_size: int | None = None
+    huge_block_size: int | None = None
+    default_pool: Any = None
+
+
+@dataclass
+class PipeOptions:
+    """The same for both ends of a pipe."""
+
+    creation_policy: Any = None
+    conn_options: ConnectionOptions | None = None
 
 
 def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> tuple[Connection, Connection]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dragon.native.process import ProcessTemplate
-from dragon.native.template import PIPE
 from dragon.runtime.serialization import dumps
+from dragon.runtime.streams import PIPE
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.outcome import Input, contained, replaced
 from dragon.workflows.batch.promise import Key, Promise

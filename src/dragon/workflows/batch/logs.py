@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dragon.native.process import ProcessTemplate
-from dragon.native.template import DEVNULL, PIPE, STDOUT
 from dragon.runtime.nodes import own_node
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT
 from dragon.workflows.batch.call import Output, Streams
 
 __all__ = ["Logs", "checked_stream", "output_of"]

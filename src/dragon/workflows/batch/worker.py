@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
-from dragon.native.template import DEVNULL, STDOUT, STREAMS
+from dragon.native.template import STREAMS
 from dragon.native.workers import FINISHED
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
+from dragon.runtime.streams import DEVNULL, STDOUT
 from dragon.workflows.batch.call import Kind, Streams, substituted
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
 

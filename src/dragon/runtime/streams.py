@@ -1,0 +1,33 @@
+"""What the standard streams of a process are to be, as programs ask for it."""
+
+from __future__ import annotations
+
+import os
+
+from dragon.infrastructure.messages import Output
+
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "StreamArgument", "checked_stream", "output_of"]
+
+PIPE, STDOUT, DEVNULL = -1, -2, -3
+StreamArgument = int | str | None
+
+
+def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
+    """The argument for the stream of that name, a path as text. Raises ValueError where it is none."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value == "":
+        raise ValueError(f"{name} file path must be non-empty")
+    if isinstance(value, str) and name != "stdin":
+        return value
+    allowed = (None, PIPE, DEVNULL, STDOUT) if name == "stderr" else (None, PIPE, DEVNULL)
+    if value not in allowed:
+        raise ValueError(f"{name} cannot be {value!r}")
+    return value
+
+
+def output_of(stream: StreamArgument) -> Output:
+    """The same as the zygote is told it."""
+    if isinstance(stream, str):
+        return Output("file", stream)
+    return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])
