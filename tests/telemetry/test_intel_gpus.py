@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_level_zero import level_zero, loader_folder
 from measured import gpu_readings, logged
 
 from dragon.agent.registry import Known
@@ -20,10 +19,29 @@ from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure import gpus
 from dragon.infrastructure.gpus import Gpus
 
-__all__ = ["level_zero", "loader_folder"]
-
 GIB = 2**30
 SECOND = 1_000_000
+
+
+@pytest.fixture(scope="session")
+def loader_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the library is, as one would name it in LD_LIBRARY_PATH."""
+    folder = tmp_path_factory.mktemp("level_zero")
+    source, soname = Path(__file__).with_name("level_zero.c"), "libze_loader.so.1"
+    options = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{soname}"]
+    subprocess.run(["cc", *options, "-o", folder / soname, source], check=True)
+    return folder
+
+
+@pytest.fixture
+def level_zero(loader_folder: Path) -> Iterator[ctypes.CDLL]:
+    """The library, loaded: by its name the linker gives everybody this one. Its fake_ functions are the tests'."""
+    library = ctypes.CDLL(str(loader_folder / "libze_loader.so.1"))
+    library.fake_pass.argtypes = [ctypes.c_uint64]
+    library.fake_reset()
+    sys.modules.pop("pyzes", None)
+    yield library
+    sys.modules.pop("pyzes", None)  # nothing else is to find these devices
 
 
 @pytest.fixture
