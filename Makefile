@@ -30,7 +30,7 @@ $(VENV)/mpi/%/ready:
 check: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp) tests/telemetry/*.c
 	$(BIN)/mypy
 
 wheel: $(VENV)/test

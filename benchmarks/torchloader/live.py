@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,11 +24,14 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from torchloader.report.history import Life, history
 from torchloader.scheduling.states import State
 
 SETTLING = 18.0  # seconds: a batch of the slow storage takes 2.6 s, and the pipeline is filled anew
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 POLICIES = ("proportional", "even", "waa-trim", "waa-fill")
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # by number of repeats
 
@@ -134,8 +138,17 @@ def interval(values: list[float]) -> str:
     return f"{statistics.median(values):6.3f}  ({mean - half:.3f} to {mean + half:.3f})"
 
 
+def stop(signum: int, frame: FrameType | None) -> NoReturn:
+    """End, and with it the run and its folders; whoever asks again meanwhile does not keep them from it."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + signum)
+
+
 def main() -> None:
     """Run, and print the table."""
+    for each in STOPPING:
+        signal.signal(each, stop)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mix", choices=[*MIXES, "jpeg"])
     parser.add_argument("--repeats", type=int, default=5)

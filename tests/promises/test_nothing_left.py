@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -141,3 +142,16 @@ def test_a_live_run_in_another_container_is_not_touched(site: Site) -> None:
     other = site.write("from dragon.native import Queue; Queue().put(1); print('other')", "other.py")
     assert site.run(*inside, sys.executable, other).stdout == "other\n"
     assert live.communicate("\n", timeout=60)[0] == "1\n"
+
+
+def test_signals_while_the_run_ends_do_not_disturb_it(site: Site) -> None:
+    launcher = site.start(
+        sys.executable, "-m", "dragon", site.write("print('here', flush=True); input()"), stdin=subprocess.PIPE
+    )
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "here\n"
+    while launcher.poll() is None:
+        launcher.send_signal(signal.SIGTERM)
+        time.sleep(0.005)
+    assert "Traceback" not in launcher.communicate()[1]
+    site.assert_nothing_left()

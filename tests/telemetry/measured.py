@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dragon.agent.telemetry.gpu_source import GpuSource
+from dragon.agent.telemetry.seen import Seen
 from dragon.runtime.log import runtime_log
 from dragon.telemetry import AnalysisClient, Telemetry
 
-__all__ = ["Values", "logged", "measuring", "newest", "wait_until"]
+__all__ = ["Values", "gpu_readings", "logged", "measuring", "newest", "wait_until"]
 
 Values = dict[str, float]
 
@@ -34,6 +36,11 @@ def logged() -> Iterator[list[str]]:
     log.addHandler(handler)
     yield lines
     log.removeHandler(handler)
+
+
+def gpu_readings(source: GpuSource) -> dict[tuple[str, str], float]:
+    """What it tells of the GPUs, each by the metric and the GPU."""
+    return {(sample.name, dict(sample.tags)["gpu"]): sample.value for sample in source.read(Seen())}
 
 
 def newest(*metrics: str, **tags: object) -> Values:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from measured import logged
+from measured import gpu_readings, logged
 
 from dragon.agent.registry import Known
 from dragon.agent.telemetry.amd import AmdDriver
@@ -95,10 +95,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return fake
 
 
-def readings(source: GpuSource) -> dict[tuple[str, str], float]:
-    return {(sample.name, dict(sample.tags)["gpu"]): sample.value for sample in source.read(Seen())}
-
-
 OF_EACH = {
     "DeviceMemoryUtilization": 25,
     "DeviceMemoryUsed": 20 * 2**30,
@@ -115,7 +111,7 @@ def test_each_gpu_tells_what_it_can(told: list[str]) -> None:
     source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"))
     expected = {(metric, gpu): value for metric, value in OF_EACH.items() for gpu in "01"}
     for _ in range(2):
-        assert readings(source) == {**expected, ("DeviceUtilization", "1"): 42}
+        assert gpu_readings(source) == {**expected, ("DeviceUtilization", "1"): 42}
     assert told == ["GPU 0 does not tell DeviceUtilization: Not Supported"]
 
 
@@ -132,16 +128,16 @@ def test_the_runs_processes_tell_what_they_have_of_a_gpu() -> None:
 @pytest.mark.usefixtures("driver")
 def test_only_the_jobs_gpus_are_measured() -> None:
     source = GpuSource(Gpus("nvidia", [1], ["GPU-b"]), NvidiaDriver("fake_driver"))
-    assert {gpu for _, gpu in readings(source)} == {"1"}
+    assert {gpu for _, gpu in gpu_readings(source)} == {"1"}
 
 
 def test_a_gpu_that_vanishes_is_told_once_and_the_other_measured_on(driver: FakeDriver, told: list[str]) -> None:
     source = GpuSource(Gpus("nvidia", [0, 1]), NvidiaDriver("fake_driver"))
-    readings(source)
+    gpu_readings(source)
     told.clear()
     driver.gone.add("gpu 1")
     for _ in range(2):
-        assert {gpu for _, gpu in readings(source)} == {"0"}
+        assert {gpu for _, gpu in gpu_readings(source)} == {"0"}
     (line,) = told
     assert line.startswith("GPU 1 does not tell DeviceUtilization, DeviceMemoryUtilization, ")
     assert line.endswith(": GPU is lost")
@@ -150,7 +146,7 @@ def test_a_gpu_that_vanishes_is_told_once_and_the_other_measured_on(driver: Fake
 @pytest.mark.usefixtures("driver")
 def test_a_gpu_that_is_not_there_is_told_and_the_others_measured(told: list[str]) -> None:
     source = GpuSource(Gpus("nvidia", [1, 2]), NvidiaDriver("fake_driver"))
-    assert {gpu for _, gpu in readings(source)} == {"1"}
+    assert {gpu for _, gpu in gpu_readings(source)} == {"1"}
     assert told == ["GPU 2 does not tell anything: Invalid Argument"]
 
 
@@ -241,7 +237,7 @@ def smi(monkeypatch: pytest.MonkeyPatch) -> FakeSmi:
 
 @pytest.mark.usefixtures("smi")
 def test_amds_gpus_have_the_numbers_that_programs_know(told: list[str]) -> None:
-    found = readings(GpuSource(Gpus("amd", [0, 1]), AmdDriver("fake_smi")))
+    found = gpu_readings(GpuSource(Gpus("amd", [0, 1]), AmdDriver("fake_smi")))
     of_both = {
         "DeviceMemoryUtilization": 25,
         "DeviceMemoryUsed": 48 * 2**30,
@@ -263,7 +259,7 @@ def test_amds_gpus_have_the_numbers_that_programs_know(told: list[str]) -> None:
 @pytest.mark.usefixtures("smi")
 def test_amds_gpus_are_found_by_their_names(told: list[str]) -> None:
     source = GpuSource(Gpus("amd", [0, 1], ["GPU-000000000000abc1", "GPU-7"]), AmdDriver("fake_smi"))
-    assert readings(source)["DeviceUtilization", "0"] == 10
+    assert gpu_readings(source)["DeviceUtilization", "0"] == 10
     assert "GPU 1 does not tell anything: the driver has no device GPU-7" in told
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["GPU_VARIABLES", "Gpus", "find_gpus"]
+__all__ = ["GPU_VARIABLES", "Gpus", "find_gpus", "tiles_are_devices"]
 
 # The variables through which each vendor's libraries are told which devices to use. The first is the one to set where
 # none is set yet; of several that are set the last counts, as it chooses among what the others leave.
@@ -42,6 +42,11 @@ def find_gpus(environment: Mapping[str, str] = os.environ) -> Gpus:
         if devices:
             return _visible(vendor, devices, environment)
     return Gpus()
+
+
+def tiles_are_devices(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether each tile of an Intel card is a device, as the programs of this environment number them."""
+    return environment.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() != "COMPOSITE"
 
 
 def _visible(vendor: str, devices: list[str], environment: Mapping[str, str]) -> Gpus:
@@ -143,13 +148,13 @@ def _intel() -> list[str]:
             continue
         # 0x0380: a display controller without a screen, which is what the data-centre devices are.
         if vendor == "0x8086" and kind.startswith("0x0380"):
-            names += [""] * _tiles_as_devices(device)
+            names += [""] * _shown_as(device)
     return names
 
 
-def _tiles_as_devices(device: Path) -> int:
+def _shown_as(device: Path) -> int:
     """How many devices an Intel card shows: its tiles, or one where the environment asks for whole cards."""
-    if os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() == "COMPOSITE":
+    if not tiles_are_devices():
         return 1
     tiles = len(list(device.glob("tile[0-9]*"))) or len(list(device.parent.glob("gt/gt[0-9]*")))
     return max(1, tiles)

@@ -88,12 +88,11 @@ class Started:
         return -9 if ended.poll(0) else None
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens if the process has ended."""
-        if self._pidfd is None or self.record[STATUS] != RUNNING:
-            return
+        """Send a signal; nothing happens if the process has ended, or the run, which ends it by itself."""
         try:
-            signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
+            if self._pidfd is not None and self.record[STATUS] == RUNNING:
+                signal.pidfd_send_signal(self._pidfd, number)
+        except (ProcessLookupError, _core.DestroyedError):
             pass
 
 

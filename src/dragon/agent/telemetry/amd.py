@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from dragon.agent.telemetry.gpu_driver import Reading, Untold, at, memory_readings
 from dragon.infrastructure.gpus import Gpus
 
 __all__ = ["AmdDriver"]
-
-
-class _Untold(Exception):
-    """The library has no value, or no device."""
 
 
 class AmdDriver:
@@ -28,13 +25,12 @@ class AmdDriver:
         self._smi: Any = importlib.import_module(self._module)
         smi = self._smi
         smi.amdsmi_init()
-        self.errors: tuple[type[Exception], ...] = (smi.AmdSmiException, _Untold)
+        self.errors: tuple[type[Exception], ...] = (smi.AmdSmiException, Untold)
         kinds, now = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric.CURRENT
         clocks = smi.AmdSmiClkType
-        self.readings: dict[str, Callable[[Any], float]] = {
+        self.readings: dict[str, Reading] = {
             "DeviceUtilization": lambda device: _first(smi.amdsmi_get_gpu_activity(device), "gfx_activity"),
-            "DeviceMemoryUtilization": self._memory,
-            "DeviceMemoryUsed": self._memory_used,
+            **memory_readings(self._memory),
             "DevicePowerUsage": lambda device: _first(
                 smi.amdsmi_get_power_info(device), "current_socket_power", "average_socket_power"
             ),
@@ -50,23 +46,17 @@ class AmdDriver:
     def device(self, gpus: Gpus, place: int) -> Any:
         """By its unique name where the environment chooses by names, else by its number."""
         if not gpus.names:
-            number = int(gpus.numbers[place])
-            if number >= len(self._devices):
-                raise _Untold(f"the driver has {len(self._devices)} devices")
-            return self._devices[number]
+            return at(self._devices, int(gpus.numbers[place]))
         wanted = gpus.names[place].upper().removeprefix("GPU-")
         for device in self._devices:
             serial = str(self._smi.amdsmi_get_gpu_asic_info(device)["asic_serial"])
             if serial.upper().removeprefix("0X").startswith(wanted):
                 return device
-        raise _Untold(f"the driver has no device {gpus.names[place]}")
+        raise Untold(f"the driver has no device {gpus.names[place]}")
 
-    def _memory_used(self, device: Any) -> float:
-        return float(self._smi.amdsmi_get_gpu_memory_usage(device, self._smi.AmdSmiMemoryType.VRAM))
-
-    def _memory(self, device: Any) -> float:
-        total = self._smi.amdsmi_get_gpu_memory_total(device, self._smi.AmdSmiMemoryType.VRAM)
-        return 100 * self._memory_used(device) / float(total)
+    def _memory(self, device: Any) -> tuple[float, float]:
+        smi, kind = self._smi, self._smi.AmdSmiMemoryType.VRAM
+        return smi.amdsmi_get_gpu_memory_usage(device, kind), smi.amdsmi_get_gpu_memory_total(device, kind)
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
         """Those that compute on it."""
@@ -75,8 +65,8 @@ class AmdDriver:
 
 
 def _first(told: Mapping[str, Any], *names: str) -> float:
-    """The first of these values that is a number. Raises _Untold where none is."""
+    """The first of these values that is a number. Raises Untold where none is."""
     for name in names:
         if isinstance(told.get(name), int | float):
             return float(told[name])
-    raise _Untold("it has no value for that")
+    raise Untold("it has no value for that")

@@ -4,41 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from dragon.agent.telemetry.amd import AmdDriver
+from dragon.agent.telemetry.gpu_driver import Driver
+from dragon.agent.telemetry.intel import IntelDriver
 from dragon.agent.telemetry.nvidia import NvidiaDriver
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.gpus import Gpus, find_gpus
 from dragon.infrastructure.metrics import Sample, tags_of
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Driver", "GpuSource", "gpu_source"]
+__all__ = ["GpuSource", "gpu_source"]
 
 log = runtime_log("telemetry")
 
-_DRIVERS: dict[str, Callable[[], Driver]] = {"nvidia": NvidiaDriver, "amd": AmdDriver}
-
-
-class Driver(Protocol):
-    """A vendor's library, after open(). `remedy` says how it is had where it is not there.
-
-    `readings` are metrics by name, each of which is read from a device as this driver knows it, or raises one of
-    `errors`.
-    """
-
-    remedy: str
-    errors: tuple[type[Exception], ...]
-    readings: dict[str, Callable[[Any], float]]
-
-    def open(self) -> None:
-        """Load the library. Raises ImportError where it is not there, and what it raises where it does not work."""
-
-    def device(self, gpus: Gpus, place: int) -> Any:
-        """The device at that place of the numbers. Raises one of the errors where there is none."""
-
-    def processes(self, device: Any) -> list[tuple[int, int]]:
-        """The ids of the processes that use a device, and the bytes of its memory that each has."""
+_DRIVERS: dict[str, Callable[[], Driver]] = {
+    "nvidia": NvidiaDriver,
+    "amd": AmdDriver,
+    "intel": IntelDriver,
+}
 
 
 def gpu_source(level: int) -> GpuSource | None:
@@ -87,9 +72,12 @@ class GpuSource:
         for number, device in self._devices.items():
             for metric, read in self._driver.readings.items():
                 try:
-                    samples.append(Sample(metric, read(device), tags_of(gpu=number)))
+                    value = read(device)
                 except self._driver.errors as error:
                     self._failures[number, str(error)].append(metric)
+                    continue
+                if value is not None:
+                    samples.append(Sample(metric, value, tags_of(gpu=number)))
             if self._with_processes:
                 samples += self._processes(number, device, seen)
         self._tell_failures()

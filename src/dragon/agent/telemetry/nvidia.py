@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
+from dragon.agent.telemetry.gpu_driver import Reading, memory_readings
 from dragon.infrastructure.gpus import Gpus
 
 __all__ = ["NvidiaDriver"]
@@ -25,10 +25,9 @@ class NvidiaDriver:
         self._nvml.nvmlInit()
         self.errors: tuple[type[Exception], ...] = (self._nvml.NVMLError,)
         nvml = self._nvml
-        self.readings: dict[str, Callable[[Any], float]] = {
+        self.readings: dict[str, Reading] = {
             "DeviceUtilization": lambda device: nvml.nvmlDeviceGetUtilizationRates(device).gpu,
-            "DeviceMemoryUtilization": self._memory,
-            "DeviceMemoryUsed": lambda device: nvml.nvmlDeviceGetMemoryInfo(device).used,
+            **memory_readings(self._memory),
             "DevicePowerUsage": lambda device: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
             "DeviceTemperature": lambda device: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
             "DeviceClock": lambda device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
@@ -44,9 +43,9 @@ class NvidiaDriver:
             return self._nvml.nvmlDeviceGetHandleByUUID(gpus.names[place])
         return self._nvml.nvmlDeviceGetHandleByIndex(int(gpus.numbers[place]))
 
-    def _memory(self, device: Any) -> float:
+    def _memory(self, device: Any) -> tuple[float, float]:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
-        return 100 * float(memory.used) / float(memory.total)
+        return memory.used, memory.total
 
     def processes(self, device: Any) -> list[tuple[int, int]]:
         """Those that compute on it."""
