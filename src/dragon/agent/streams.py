@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+from collections.abc import Callable
 from typing import Any
 
 from dragon import _core
@@ -57,9 +58,9 @@ class Streams:
         if number == 0:
             if channel is not None and elsewhere:
                 assert self._call is not None
-                _DistantWriter(self.loop, descriptors[0], DistantChannel(self._call, channel))
+                _Writer(self.loop, descriptors[0], DistantChannel(self._call, channel))
             elif channel is not None:
-                _Writer(self.loop, descriptors[0], channel)
+                _Writer(self.loop, descriptors[0], _OwnChannel(self.loop, channel))
             return
         if channel is not None and elsewhere:
             assert self._call is not None
@@ -180,55 +181,39 @@ class _Reader:
         self.done()
 
 
-class _Writer:
-    """What arrives on a channel goes to a process's stdin."""
+class _OwnChannel:
+    """A channel of this node, which is asked as a distant one is."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, name: Name) -> None:
-        self.loop, self.fd = loop, fd
-        self.channel = Channel._attached(name)
-        self.waiting = b""
-        os.set_blocking(fd, False)
-        self.bell = self.channel._fileno()
-        loop.add_reader(self.bell, self.on_message)
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: Name) -> None:
+        self._loop = loop
+        self._channel = Channel._attached(name)
+        self._bell = self._channel._fileno()
 
-    def on_message(self) -> None:
+    def get(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
+        """Have `received` called with the next object, or `ended` where none will come."""
+        self._loop.add_reader(self._bell, self._look, received, ended)
+
+    def _look(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         try:
-            message = self.channel.get(block=False)
+            message = self._channel.get(block=False)
         except queue.Empty:
             return
         except (EOFError, _core.DestroyedError):
-            self.loop.remove_reader(self.bell)
-            self.close()
+            self._loop.remove_reader(self._bell)
+            ended()
             return
-        self.waiting += message.encode() if isinstance(message, str) else bytes(message)
-        self.loop.remove_reader(self.bell)
-        self.flush()
-
-    def flush(self) -> None:
-        try:
-            while self.waiting:
-                self.waiting = self.waiting[os.write(self.fd, self.waiting) :]
-        except BlockingIOError:
-            self.loop.add_writer(self.fd, self.flush)
-            return
-        except OSError:
-            self.close()  # the process reads no more
-            return
-        self.loop.remove_writer(self.fd)
-        self.loop.add_reader(self.bell, self.on_message)
+        self._loop.remove_reader(self._bell)
+        received(message)
 
     def close(self) -> None:
-        if self.fd >= 0:
-            self.loop.remove_writer(self.fd)
-            os.close(self.fd)
-            self.fd = -1
-            self.channel._close()
+        """Drop this end."""
+        self._channel._close()
 
 
-class _DistantWriter:
-    """The same where the channel is on another node."""
+class _Writer:
+    """What arrives on a channel goes to a process's stdin."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, channel: DistantChannel) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, channel: _OwnChannel | DistantChannel) -> None:
         self.loop, self.fd, self.channel = loop, fd, channel
         self.waiting = b""
         os.set_blocking(fd, False)
