@@ -10,7 +10,6 @@ import webbrowser
 from collections.abc import Sequence
 
 from dragon.cli import watching
-from dragon.infrastructure.errors import DragonError
 from dragon.web.dashboard import Dashboard
 from dragon.web.http import serve
 
@@ -40,12 +39,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any that is free)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     arguments = parser.parse_args(words)
-    try:
-        with watching.choose(arguments.run) as run:
-            asyncio.run(_serve(run, arguments.port, arguments.open))
-    except (DragonError, OSError, OverflowError) as error:
-        print(f"dragon dashboard: {error}", file=sys.stderr)
-        return 1
+    if not 0 <= arguments.port < 2**16:
+        parser.error(f"--port {arguments.port}: ports go up to 65535")
+    with watching.choose(arguments.run) as run:
+        asyncio.run(_serve(run, arguments.port, arguments.open))
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import linecache
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -50,11 +49,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.run is None:
         print(json.dumps(_overview(found), indent=2) if arguments.json else _overview_table(found))
         return 0
-    try:
-        run = runs.choose(arguments.run, found)
-    except runs.NoSuchRunError as error:
-        print(f"dragon doctor: {error}", file=sys.stderr)
-        return 1
+    run = runs.choose(arguments.run, found)
     reports = [report_of(node) for node in run.nodes]
     listed = rows(run, reports)
     wards = [

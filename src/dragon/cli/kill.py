@@ -48,11 +48,7 @@ def main(words: Sequence[str]) -> int:
     if bool(arguments.runs) == arguments.all:
         parser.error("name a run (`dragon ps` lists them), or give --all")
     found = runs.find()
-    try:
-        chosen = found if arguments.all else [runs.choose(word, found) for word in arguments.runs]
-    except runs.NoSuchRunError as error:
-        print(f"dragon kill: {error}", file=sys.stderr)
-        return 1
+    chosen = found if arguments.all else [runs.choose(word, found) for word in arguments.runs]
     if not chosen:
         print("you have no runs on this machine")
     return max([_end(run) for run in {run.name: run for run in chosen}.values()], default=0)

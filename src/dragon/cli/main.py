@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return k8s.main(words[2:])
     if words and words[0] in _COMMANDS:
-        return int(importlib.import_module(f"dragon.cli.{words[0]}").main(words[1:]))
+        return _do(words[0], words[1:])
     if words[:1] == ["plan"]:
         from dragon.cli import plan
 
@@ -130,6 +130,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine.tell(machine.answers(arguments))
     code = _run(command, arguments)
     return 128 - code if code < 0 else code
+
+
+def _do(name: str, words: list[str]) -> int:
+    """One of the commands that look at runs; its exit code, 1 where it says why it cannot."""
+    try:
+        return int(importlib.import_module(f"dragon.cli.{name}").main(words))
+    except (DragonError, OSError) as error:
+        print(f"dragon {name}: {error}", file=sys.stderr)
+        return 1
 
 
 def _run(command: list[str], arguments: argparse.Namespace) -> int:

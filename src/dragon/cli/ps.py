@@ -32,11 +32,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.run is None:
         print(json.dumps(_runs(found), indent=2) if arguments.json else _runs_table(found))
         return 0
-    try:
-        run = runs.choose(arguments.run, found)
-    except runs.NoSuchRunError as error:
-        print(f"dragon ps: {error}", file=sys.stderr)
-        return 1
+    run = runs.choose(arguments.run, found)
     reports = [report_of(node) for node in run.nodes]
     listed = rows(run, reports)
     if arguments.json:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.telemetry.recording import NoRecordingError, Recording
+from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
 
 __all__ = ["main"]
@@ -40,17 +39,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: report.html in the run's folder)")
     parser.add_argument("--node", action="append", default=[], metavar="HOST", help="a node to have charts of")
     arguments = parser.parse_args(words)
-    try:
-        recording = Recording(arguments.folder)
-        page = report(recording, arguments.node)
-        if arguments.output == "-":
-            print(page)
-            return 0
-        path = Path(arguments.output) if arguments.output else recording.folder / "report.html"
-        _write(path, page)
-    except (NoRecordingError, OSError) as error:
-        print(f"dragon report: {error}", file=sys.stderr)
-        return 1
+    recording = Recording(arguments.folder)
+    page = report(recording, arguments.node)
+    if arguments.output == "-":
+        print(page)
+        return 0
+    path = Path(arguments.output) if arguments.output else recording.folder / "report.html"
+    _write(path, page)
     print(path)
     return 0
 

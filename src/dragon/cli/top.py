@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragon.cli import watching
-from dragon.infrastructure.errors import DragonError
 
 if TYPE_CHECKING:
     from dragon.top.snapshot import Snapshot
@@ -48,18 +47,14 @@ def main(words: Sequence[str]) -> int:
     if importlib.util.find_spec("textual") is None:
         print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
         return 1
-    try:
-        from dragon.top.app import Top, TopOfRecording
+    from dragon.top.app import Top, TopOfRecording
 
-        if arguments.run is not None and os.path.isdir(arguments.run):
-            recorded = watching.Recorded(Path(arguments.run))
-            TopOfRecording(_look_at(recorded), recorded.move).run()
-        else:
-            with watching.choose(arguments.run) as run:
-                Top(_look_at(run), arguments.delay).run()
-    except DragonError as error:
-        print(f"dragon top: {error}", file=sys.stderr)
-        return 1
+    if arguments.run is not None and os.path.isdir(arguments.run):
+        recorded = watching.Recorded(Path(arguments.run))
+        TopOfRecording(_look_at(recorded), recorded.move).run()
+    else:
+        with watching.choose(arguments.run) as run:
+            Top(_look_at(run), arguments.delay).run()
     return 0
 
 

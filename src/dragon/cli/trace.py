@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragon.telemetry.recording import NoRecordingError, Recording
+from dragon.telemetry.recording import Recording
 from dragon.telemetry.trace import trace_events
 
 __all__ = ["main"]
@@ -40,15 +40,11 @@ def main(words: Sequence[str]) -> int:
         "-o", "--output", type=Path, metavar="FILE", help="where to (default: trace.json.gz in the run's folder)"
     )
     arguments = parser.parse_args(words)
-    try:
-        recording = Recording(arguments.folder)
-        events = trace_events(recording.lifetimes(), recording.spans(), recording.start, recording.end)
-        path = arguments.output or recording.folder / "trace.json.gz"
-        trace = msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
-        path.write_bytes(gzip.compress(trace) if path.suffix == ".gz" else trace)
-    except (NoRecordingError, OSError) as error:
-        print(f"dragon trace: {error}", file=sys.stderr)
-        return 1
+    recording = Recording(arguments.folder)
+    events = trace_events(recording.lifetimes(), recording.spans(), recording.start, recording.end)
+    path = arguments.output or recording.folder / "trace.json.gz"
+    trace = msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
+    path.write_bytes(gzip.compress(trace) if path.suffix == ".gz" else trace)
     if not any(event.get("cat") not in (None, "process") for event in events):
         print("dragon trace: it has the lives of processes alone; record with -T 5 for more", file=sys.stderr)
     print(path)
