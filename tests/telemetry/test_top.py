@@ -71,7 +71,7 @@ def lines(pilot: Any, table: str) -> list[str]:
 
 
 async def until(pilot: Any, condition: Callable[[], bool]) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         if condition():
             return
         await pilot.pause(0.05)
