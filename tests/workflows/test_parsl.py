@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from conftest import Site
+from peers.mpi import Mpi
 
 parsl = pytest.importorskip("parsl")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:parsl", "ignore::ResourceWarning")
@@ -91,6 +92,20 @@ def test_an_mpi_app_gives_connections_to_rank_0(tmp_path: Path) -> None:
         assert ends["exit_code"].result(timeout=60) == 0
         failed = shell("exit 3", 2, str(tmp_path)).result(timeout=60)
         assert failed["exit_code"].result(timeout=60) == 3
+
+
+@mpi_app
+def alltoall(program: str, folder: str) -> Any:
+    return program, folder, None, 2, ["-m", "8", "-i", "2"]
+
+
+def test_the_ranks_of_an_mpi_app_find_each_other(tmp_path: Path, mpi: Mpi) -> None:
+    program = tmp_path / "alltoall"
+    mpi.compile_alltoall(program)
+    with loaded(tmp_path, DragonMPIExecutor()):
+        ends = alltoall(str(program), str(tmp_path)).result(timeout=60)
+        assert "2 ranks" in ends["out"].recv()
+        assert ends["exit_code"].result(timeout=60) == 0
 
 
 def test_an_mpi_app_that_cannot_start_says_why(tmp_path: Path) -> None:
