@@ -50,8 +50,7 @@ class Launch:
 
     async def _run(self) -> None:
         host_file = Path(this_run().folder, f"{self._job.name}.hosts")
-        all_of_it = {**launch_environment(self._launcher, host_file), relay.JOB: self._job.name}
-        environment = {name: value for name, value in all_of_it.items() if relay.is_text(name + value)}
+        environment = {**launch_environment(self._launcher, host_file), relay.JOB: self._job.name}
         everyone = [LAUNCHER, *sorted(set(self._job.placement))]
         await self._job.gather(GIVEN, everyone, LAUNCHER, environment)
         if self.ended.done():

@@ -6,13 +6,12 @@ The launcher starts a relay for each rank, which brings what it was given. The r
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 
 from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.part import JobOverError, Joining, Part, Way
-from dragon.agent.mpi.relay import SIZE, address, user_of
+from dragon.agent.mpi.relay import SIZE, address, received, user_of
 from dragon.infrastructure.gpus import GPU_VARIABLES
 
 __all__ = ["COME", "GIVEN", "LAUNCHER", "LaunchFailedError", "Launched"]
@@ -113,7 +112,7 @@ class Launched:
                 raise LaunchFailedError(f"what the launcher had started for rank {rank} ended at once")
             data += more
             relay.descriptors += given
-        relay.environment, relay.variables = json.loads(data[SIZE:])
+        relay.variables, relay.environment = received(data[SIZE:])
 
     async def _readable(self, connection: socket.socket) -> None:
         ready = self._loop.create_future()

@@ -6,14 +6,13 @@ It is run as a file and imports nothing of the runtime: a node starts one for ea
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import socket
 import sys
 
-__all__ = ["JOB", "SIZE", "address", "is_text", "main", "user_of"]
+__all__ = ["JOB", "SIZE", "address", "main", "received", "user_of"]
 
 JOB = "DRAGON_JOB"
 SIZE = 8  # bytes that tell the size of what follows
@@ -56,14 +55,13 @@ def _refuse(why: str) -> int:
 
 
 def _hand_over(agent: socket.socket) -> None:
-    environment = {name: value for name, value in os.environ.items() if is_text(name + value)}
     inherited = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, agent.fileno()}
     named = {
         name: int(value)
-        for name, value in environment.items()
+        for name, value in os.environ.items()
         if name.endswith("_FD") and value.isdecimal() and int(value) in inherited
     }
-    body = json.dumps([environment, list(named)]).encode()
+    body = os.fsencode("\0".join([" ".join(named), *(f"{name}={value}" for name, value in os.environ.items())]))
     size = len(body).to_bytes(SIZE, "little")
     if named:
         socket.send_fds(agent, [size], list(named.values()))
@@ -74,9 +72,10 @@ def _hand_over(agent: socket.socket) -> None:
         os.close(descriptor)  # they are the rank's alone, whose end the launcher may see by them
 
 
-def is_text(word: str) -> bool:
-    """Whether it can be sent: not so for bytes that Python read from the system and could not decode."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+def received(body: bytes) -> tuple[list[str], dict[str, str]]:
+    """What a relay has handed over: the variables that tell the numbers of its descriptors, and its environment."""
+    named, *variables = body.decode(errors="replace").split("\0")
+    return named.split(), dict(variable.split("=", 1) for variable in variables)
 
 
 def _end_like(code: int) -> int:
