@@ -21,7 +21,7 @@ from peers.slurm import Slurm
 PROGRAMS = Path(__file__).parent / "programs"
 IN_SALLOC = ["salloc", "--quiet", "-N3"]
 
-# PALS numbers the ranks of a program from the first host to the last, and hands the environment on.
+# It gives a rank what PALS gives it: the numbers go from the first host to the last, and the environment is handed on.
 MPIEXEC = """\
 #!/bin/sh
 test "$1 $2 $3 $4 $5 $6 $7 $8" = "--np 4 --ppn 2 --hosts node-0,node-1 --cpu-bind none" || exit 99
@@ -194,20 +194,44 @@ def test_outside_of_an_allocation_they_are_refused(site: Site, slurm: Slurm) -> 
     assert re.search(r"NotSupportedError: .*/srun starts nothing outside of an allocation", done.stderr), done.stderr
 
 
-def test_the_mpiexec_of_pals(site: Site) -> None:
-    """A script in its place, that gives a rank what the real one gives it."""
+def in_place_of_pals(site: Site, script: str) -> dict[str, str]:
+    """The environment in which a script is the `mpiexec` of PALS, for a rehearsal of two nodes."""
     mpiexec = site.folder / "opt" / "pals" / "bin" / "mpiexec"
     mpiexec.parent.mkdir(parents=True)
-    mpiexec.write_text(MPIEXEC)
+    mpiexec.write_text(script)
     mpiexec.chmod(0o755)
     (site.folder / "nodes").write_text("node-0\nnode-1\n")
-    environment = {"PBS_NODEFILE": str(site.folder / "nodes"), "PATH": f"{mpiexec.parent}:{os.environ['PATH']}"}
+    return {"PBS_NODEFILE": str(site.folder / "nodes"), "PATH": f"{mpiexec.parent}:{os.environ['PATH']}"}
+
+
+def test_pals_starts_ranks(site: Site) -> None:
     report = ["sh", "-c", "echo rank $PALS_RANKID of $PALS_APID on $(hostname)"]
-    words = ["--nodes", "2", "--cpus", "2", "--no-label"]
     hosts = "node-0,node-0,node-1,node-1"
-    done = site.dragon(*words, PROGRAMS / "placed.py", *report, hosts, env=environment)
+    program = [PROGRAMS / "placed.py", *report, hosts]
+    done = site.dragon("--nodes", "2", "--cpus", "2", "--no-label", *program, env=in_place_of_pals(site, MPIEXEC))
     said = [f"rank {rank} of apid on {host}" for rank, host in enumerate(hosts.split(","))]
     assert done.stdout.splitlines() == [*said, "True"], done.stderr
+
+
+def test_a_job_whose_launcher_starts_nothing_can_be_ended(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi="launcher", walltime=1)
+            group.add_process(2, ProcessTemplate("true"))
+            group.init()
+            group.start()
+            group.join(10)
+            print({code for _, code in group.exit_status})
+            group.close()
+        """
+    )
+    environment = in_place_of_pals(site, "#!/bin/sh\nexec sleep 600\n")
+    done = site.dragon("--nodes", "2", "--cpus", "2", program, env=environment, timeout=20)
+    assert done.stdout == "{127}\n", done.stderr
 
 
 def test_where_ranks_alternate_pals_gets_a_part_for_each_run_of_ranks(

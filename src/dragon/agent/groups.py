@@ -209,6 +209,8 @@ class Groups:
         self._signal_all(group, which)
 
     def _signal_all(self, group: Group, which: int) -> None:
+        if group.ending:
+            self._jobs.withdraw(group)
         for member in group.members:
             if member.alive:
                 self._registry_kill(member, which)

@@ -79,6 +79,12 @@ class GroupJobs:
             if job.launch is not None:
                 job.launch.give_up(why)
 
+    def withdraw(self, group: Group) -> None:
+        """The group is being ended, so that what its launcher has not started yet need not be."""
+        for job in self._by_group.get(group.number, []):
+            if job.launch is not None:
+                job.launch.withdraw()
+
     def close(self, group: Group) -> list[Job]:
         """All members have ended; the jobs that they were."""
         jobs = self._by_group.pop(group.number, [])

@@ -43,7 +43,7 @@ class Launch:
         self._name = os.path.basename(launcher)
         self._hosts = [hosts[node] for node in job.placement]
         self._pid = 0
-        self._over = False
+        self._begun = self._over = False
         self._loop = asyncio.get_running_loop()
         self._told: IO[bytes] = tempfile.TemporaryFile(dir=this_run().folder)  # noqa: SIM115 (it is this object's)
         self._task = asyncio.ensure_future(self._run())
@@ -61,10 +61,12 @@ class Launch:
             self.give_up(f"{self._launcher} could not be started: {error}")
             return
         ended = asyncio.ensure_future(self._await_end())
-        either: set[asyncio.Future[Any]] = {ended, self._job.gather(COME, everyone, LAUNCHER, None)}
+        come = self._job.gather(COME, everyone, LAUNCHER, None)
+        either: set[asyncio.Future[Any]] = {ended, come}
         done, _ = await asyncio.wait(either, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             self.give_up(f"{self._name} has not started all ranks within {_PATIENCE:g} s{self._tail()}")
+        self._begun = come.done()
         code = await ended
         host_file.unlink(missing_ok=True)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -126,6 +128,11 @@ class Launch:
         if not self.ended.done():
             self.ended.set_result(why)
         self._signal(signal.SIGTERM)
+
+    def withdraw(self) -> None:
+        """The job is being ended; if it has not begun, it need not."""
+        if not self._begun:
+            self.give_up("its group was ended before that")
 
     def close(self) -> None:
         """All ranks have ended."""
