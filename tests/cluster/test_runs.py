@@ -140,6 +140,29 @@ def test_the_members_of_a_group_on_all_nodes_have_pipes(site: Site) -> None:
     assert done.stdout == "".join(f"node-{node}\n{5000 * 5001 // 2}\n" for node in range(3)), done.stderr
 
 
+def test_a_group_is_killed_at_once_after_its_start(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ == "__main__":
+            for _ in range(20):
+                group = ProcessGroup()
+                group.add_process(4, ProcessTemplate("sleep", ["600"]))
+                group.init()
+                group.start()
+                group.kill()
+                group.join(10)
+                assert {code for _, code in group.exit_status} == {-9}
+                group.close()
+            print("ended")
+        """
+    )
+    done = site.dragon("--nodes", "2", program)
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
 def test_a_process_on_another_node_has_pipes_signals_and_a_sentinel(site: Site) -> None:
     done = site.dragon(
         "--nodes",

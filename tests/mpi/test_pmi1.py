@@ -43,9 +43,9 @@ class Home:
             )
             self.nodes[node] = served = Pmi1(part, To(self, node))
             for rank in ranks:
-                environment, descriptor = served.join(rank)
-                assert environment["PMI_RANK"] == str(rank)
-                self.ends[rank] = socket.socket(fileno=descriptor)
+                joining = served.join(rank)
+                assert joining.environment["PMI_RANK"] == str(rank)
+                self.ends[rank] = socket.socket(fileno=joining.descriptors["PMI_FD"])
                 self.ends[rank].setblocking(False)
 
     async def say(self, rank: int, text: str) -> None:

@@ -418,11 +418,18 @@ class Cluster:
         elif operation == "flow_close":
             self.flows.close(node, **arguments)
         elif operation == "kill":
-            self._agent.registry.kill(arguments["puid"], arguments["number"])
+            self._kill(**arguments)
         elif operation == "group":
             self._agent.groups.on_event(**arguments)
         else:
             log.warning("%s sent %r, which means nothing here", self.links.host(node), operation)
+
+    def _kill(self, puid: int, number: int) -> None:
+        """Send a signal to a process that another node has had started here; once it is, where it is not yet."""
+        if self._agent.spawner.awaits(puid):
+            self._agent.loop.call_later(_LOOK_AGAIN, self._kill, puid, number)
+        elif self._agent.registry.knows(puid):
+            self._agent.registry.kill(puid, number)
 
 
 def _for_another_node(template: Spawn) -> Spawn:

@@ -57,6 +57,7 @@ class Group:
         self.name: str = settings["name"] or f"group-{number}"
         self.pmi: str = settings.get("pmi", "")  # how its members find each other as ranks of an MPI job, if they do
         self.library: str = settings.get("mpi_library", "")
+        self.launcher: str = settings.get("launcher", "")  # the site's, where that starts the ranks
         self.pmix_library: str = settings.get("pmix_library", "")
         self.descriptors = [os.dup(fd) for fd in descriptors]
         self.words = Words(GROUP_WORDS)

@@ -22,7 +22,7 @@ from dragon.agent.processes import Instance, Processes
 from dragon.agent.registry import Registry
 from dragon.agent.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
+from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.distribution import choose
@@ -63,7 +63,7 @@ class Groups:
         self._cluster = cluster
         self._groups: dict[int, Group] = {}
         self._last = 0
-        self._jobs = GroupJobs(node, jobs, self._job_failed, self._extend, self._start_ranks)
+        self._jobs = GroupJobs(node, jobs, self._job_failed, self._extend, self._start_ranks, self._host)
 
     @staticmethod
     def home_of(number: int) -> int:
@@ -148,7 +148,7 @@ class Groups:
             part = None
             if job is not None:
                 place = {id(member): rank for rank, member in enumerate(members)}
-                part = self._jobs.part(job, node, [place[id(member)] for member in several], self._host)
+                part = self._jobs.part(job, node, [place[id(member)] for member in several])
             if self._cluster is None and part is None:
                 self._start_here(group, several, templates, instances)
             else:
@@ -187,9 +187,11 @@ class Groups:
                 await self._processes.prepare(part)
             self._start_here(group, members, templates, instances, part)
         except NodeLostError as error:
+            self._jobs.give_up(group, str(error))
             for member in members:
                 self._lost(group, member, str(error))
         except (OSError, RuntimeError, RemoteError) as error:
+            self._jobs.give_up(group, str(error))
             for member in members:
                 self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
 
@@ -207,6 +209,8 @@ class Groups:
         self._signal_all(group, which)
 
     def _signal_all(self, group: Group, which: int) -> None:
+        if group.ending:
+            self._jobs.withdraw(group)
         for member in group.members:
             if member.alive:
                 self._registry_kill(member, which)
@@ -316,7 +320,8 @@ class Groups:
                 group.failure = ""  # its end was told before what it had said
             self._note_failure(group, member, f"{self._name(member)} {what}", code)
         if at_once and not follows_another(group.pmi, code):
-            group.ending, group.aborter = True, member
+            group.ending = True
+            group.aborter = None if group.pmi == PMIBackend.LAUNCHER else member
             self._signal_all(group, signal.SIGKILL)
         elif group.ignore_errors or len(group.members) == 1:
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from dragon.agent.mpi.jobs import Jobs, without_foreign_variables
+from dragon.agent.mpi.foreign import without_foreign_variables
+from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.part import Part
 from dragon.agent.spawner import Spawner
 from dragon.infrastructure.messages import Name, Output, Spawn
@@ -88,10 +89,11 @@ class Processes:
 
     def _join(self, request: Spawn, part: Part, rank: int) -> list[int]:
         """Make a process a rank of a job; the descriptors that it inherits for that."""
-        changes, request.descriptor_variable, descriptor = self._jobs.join(part, rank, request.puid)
+        joining = self._jobs.join(part, rank, request.puid)
         foreign = without_foreign_variables(request.environment)
-        request.environment = {**request.environment, **foreign, **changes}
-        return [] if descriptor is None else [descriptor]
+        request.environment = {**joining.defaults, **request.environment, **foreign, **joining.environment}
+        request.descriptor_variables = list(joining.descriptors)
+        return list(joining.descriptors.values())
 
     def start_for(self, templates: list[dict[str, Any]], instances: list[Any], part: Part | None = None) -> list[Spawn]:
         """The same for another node, whose streams are not here: output goes to the front end."""

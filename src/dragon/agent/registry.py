@@ -78,6 +78,10 @@ class Registry:
         """Every process that is remembered."""
         return list(self._processes.values())
 
+    def knows(self, puid: int) -> bool:
+        """Whether that process is remembered."""
+        return puid in self._processes
+
     def living(self) -> list[Known]:
         """The processes that have not ended."""
         return list(self._living.values())

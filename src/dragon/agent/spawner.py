@@ -84,6 +84,10 @@ class Spawner:
         """Processes that it was asked for and has said nothing of yet."""
         return len(self._kept)
 
+    def awaits(self, puid: int) -> bool:
+        """Whether that process is one of these."""
+        return puid in self._kept
+
     def close(self) -> None:
         """The zygote ends everything below it, and itself."""
         self._loop.remove_reader(self._events)

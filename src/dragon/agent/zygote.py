@@ -224,8 +224,8 @@ class Zygote:
 
     def _execute(self, request: Spawn, slot: int, streams: list[int]) -> int:
         environment = self._environment(request, slot)
-        if request.descriptor_variable:
-            environment[request.descriptor_variable] = "3"
+        for number, variable in enumerate(request.descriptor_variables, 3):
+            environment[variable] = str(number)
         return _core.start_executable(
             executable=request.executable,
             arguments=[request.executable, *request.arguments],

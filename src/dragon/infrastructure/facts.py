@@ -30,4 +30,5 @@ class PMIBackend(enum.StrEnum):
     CRAY = "cray"
     PMIX = "pmix"
     PMI1 = "pmi1"
+    LAUNCHER = "launcher"
     AUTO = "auto"

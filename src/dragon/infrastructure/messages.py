@@ -64,7 +64,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     streams: list[Output] = []
     group: int = 0
     node: int = 0  # index of the node it is to run on
-    descriptor_variable: str = ""  # tells the number of the first descriptor that it inherits
+    descriptor_variables: list[str] = []  # which tell the numbers of the first descriptors that it inherits
 
 
 class Surroundings(msgspec.Struct, omit_defaults=True):

@@ -62,7 +62,8 @@ def _implied(wanted: Wanted, environment: Mapping[str, str]) -> str:
     if not rehearsal and "SLURM_JOB_ID" in environment and (slurm > 1 or wanted.several):
         return "slurm"
     if not rehearsal and environment.get("PBS_NODEFILE"):
-        from dragon.launcher.pbs import has_pals, read_node_file
+        from dragon.launcher.pbs import read_node_file
+        from dragon.runtime.site_launcher import has_pals
 
         if len(set(read_node_file(environment))) > 1 or wanted.several:
             return "pbs+pals" if has_pals() else "pbs"

@@ -16,7 +16,7 @@ from dragon.infrastructure import configuration
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 
-__all__ = ["Pals", "Pbs", "has_pals", "read_node_file"]
+__all__ = ["Pals", "Pbs", "read_node_file"]
 
 
 def read_node_file(environment: Mapping[str, str]) -> list[str]:
@@ -28,12 +28,6 @@ def read_node_file(environment: Mapping[str, str]) -> list[str]:
         return [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
     except OSError as error:
         raise LaunchError(f"PBS_NODEFILE cannot be read: {error}") from error
-
-
-def has_pals() -> bool:
-    """Whether the `mpiexec` in PATH is that of PALS."""
-    found = shutil.which("mpiexec")
-    return found is not None and "pals" in os.path.realpath(found).split(os.sep)
 
 
 class _Job(Launcher):

@@ -21,6 +21,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.mpi_library import choose_backend
+from dragon.runtime.site_launcher import find_launcher
 from dragon.runtime.spawning import standard_streams
 
 __all__ = [
@@ -96,7 +97,8 @@ class ProcessGroup:
         restart: start members that end again, until stop_restart().
         ignore_error_on_exit: a member that fails does not make join() raise, and the others go on.
         pmi: how the members, in order, find each other as ranks of an MPI job: PMIBackend.PMI1 (MPICH and its family),
-            PMIX (Open MPI) or AUTO, which finds that out. `pmi_enabled=True` means AUTO.
+            PMIX (Open MPI), LAUNCHER (what the site's srun or mpiexec gives them: Cray MPICH) or AUTO, which finds that
+            out. `pmi_enabled=True` means AUTO.
         walltime: seconds after which the members are killed, which the log says.
         policy: placement of the members; a template's own policy lies above it. Members of which no policy names the
             node go round robin over the nodes, or fill one after the other with Policy.Distribution.BLOCK.
@@ -189,9 +191,11 @@ class ProcessGroup:
             if library is not None:
                 for request in templates:
                     request.environment = {**library.environment, **request.environment}
+            what = library.name if library else ""
             self._settings |= {
                 "pmi": backend.value,
-                "mpi_library": library.name if library else "",
+                "mpi_library": what,
+                "launcher": find_launcher(what) if backend is PMIBackend.LAUNCHER else "",
                 "pmix_library": library.pmix if library else "",
             }
         with open(os.devnull, "r+") as null:

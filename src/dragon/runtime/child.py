@@ -68,8 +68,8 @@ def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
 def run_entry(request: Spawn, descriptors: list[int]) -> int:
     """Call the entry that the request names with its payload; returns the exit code."""
     _open_streams()
-    if request.descriptor_variable:
-        os.environ[request.descriptor_variable] = str(descriptors[0])
+    for variable, descriptor in zip(request.descriptor_variables, descriptors, strict=False):
+        os.environ[variable] = str(descriptor)
     module, _, function = request.entry.partition(":")
     if not module.startswith("dragon."):
         raise ValueError(f"{request.entry} is no entry of the runtime")

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.facts import PMIBackend
 
 __all__ = ["Library", "choose_backend", "recognise"]
@@ -29,7 +28,6 @@ print(maps[0] if maps else "")
 """
 _TIMEOUT = 60.0
 _CRAY = ("libmpi_cray", "libmpi_gnu", "libmpi_intel", "libmpi_nvidia", "libmpi_amd", "libmpi_aocc")
-_LAUNCHERS = ("srun", "mpiexec", "aprun")
 
 
 class Library(NamedTuple):
@@ -68,8 +66,7 @@ def recognise(executable: str) -> Library | None:
 def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[PMIBackend, Library | None]:
     """How the ranks of these programs (None: Python functions) find each other, and the library that says so.
 
-    Raises NotSupportedError for Cray's, whose ranks only the site's own launcher can start, ValueError for programs of
-    different libraries.
+    Raises ValueError for programs of different libraries.
     """
     libraries = {executable: recognise(executable or sys.executable) for executable in dict.fromkeys(executables)}
     known = {library.family: library for library in libraries.values() if library is not None}
@@ -78,11 +75,7 @@ def choose_backend(pmi: PMIBackend, executables: Iterable[str | None]) -> tuple[
         raise ValueError(f"the programs of one MPI job must have the same MPI library, and these have {names}")
     library = next(iter(known.values()), None)
     if library is not None and library.family == "cray":
-        launcher = next((found for name in _LAUNCHERS if (found := shutil.which(name))), None)
-        advice = (
-            f"start it with {launcher}, as a Process" if launcher else "there is none on this machine (srun, mpiexec)"
-        )
-        raise NotSupportedError(f"{library.name} is started by the launcher of its site only: {advice}")
+        return PMIBackend.LAUNCHER, library  # it speaks with nothing else
     if pmi not in (PMIBackend.AUTO, PMIBackend.CRAY):
         return pmi, library
     return (PMIBackend.PMIX if library is not None and library.family == "openmpi" else PMIBackend.PMI1), library

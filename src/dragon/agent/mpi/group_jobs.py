@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragon.agent.mpi.jobs import Job, Jobs
+from dragon.agent.mpi.launch import Launch
 from dragon.agent.mpi.part import Part
+from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.distribution import choose
@@ -25,22 +27,27 @@ __all__ = ["GroupJobs"]
 Fail = Callable[["Group", "Member", str, int, bool], None]
 Extend = Callable[["Group", list[Spawn]], "list[Member]"]
 Start = Callable[["Group", list["Member"], Job], Any]
+Host = Callable[[int], str]
 
 
 class GroupJobs:
     """The jobs of the groups that a node follows: one of all members at first, one more for each MPI_Comm_spawn."""
 
-    def __init__(self, node: int, jobs: Jobs, fail: Fail, extend: Extend, start: Start) -> None:
+    def __init__(self, node: int, jobs: Jobs, fail: Fail, extend: Extend, start: Start, host: Host) -> None:
         self._node = node
         self._jobs = jobs
         self._fail = fail
         self._extend = extend
         self._start = start
+        self._host = host
         self._by_group: dict[int, list[Job]] = {}
 
     def open(self, group: Group, members: list[Member]) -> Job:
         """A job of which these are the ranks, in order."""
-        return self._open(group, members, [0] * len(members), {}, spawned=False)
+        job = self._open(group, members, [0] * len(members), {}, spawned=False)
+        if group.pmi == PMIBackend.LAUNCHER:
+            job.launch = Launch(job, group.launcher, self._hosts(job))
+        return job
 
     def _open(
         self, group: Group, members: list[Member], applications: list[int], values: dict[str, str], spawned: bool
@@ -59,15 +66,32 @@ class GroupJobs:
         self._by_group.setdefault(group.number, []).append(job)
         return job
 
-    def part(self, job: Job, node: int, ranks: Sequence[int], host: Callable[[int], str]) -> Part:
+    def part(self, job: Job, node: int, ranks: Sequence[int]) -> Part:
         """What a node is told of a job of which it is to start these ranks."""
-        return job.part(self._node, node, ranks, {each: host(each) for each in set(job.placement)})
+        return job.part(self._node, node, ranks, self._hosts(job))
+
+    def _hosts(self, job: Job) -> dict[int, str]:
+        return {node: self._host(node) for node in set(job.placement)}
+
+    def give_up(self, group: Group, why: str) -> None:
+        """Some members could not be started, so that others need not wait for their launcher."""
+        for job in self._by_group.get(group.number, []):
+            if job.launch is not None:
+                job.launch.give_up(why)
+
+    def withdraw(self, group: Group) -> None:
+        """The group is being ended, so that what its launcher has not started yet need not be."""
+        for job in self._by_group.get(group.number, []):
+            if job.launch is not None:
+                job.launch.withdraw()
 
     def close(self, group: Group) -> list[Job]:
         """All members have ended; the jobs that they were."""
         jobs = self._by_group.pop(group.number, [])
         for job in jobs:
             self._jobs.forget(job)
+            if job.launch is not None:
+                job.launch.close()
         return jobs
 
     async def _spawn(self, group: Group, parents: list[Member], rank: int, programs: list[Any]) -> None:

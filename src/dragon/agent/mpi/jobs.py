@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dragon.agent.mpi.part import JobOverError, Part, Serving
+from dragon.agent.mpi.launched import Launched
+from dragon.agent.mpi.part import JobOverError, Joining, Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
@@ -25,14 +26,11 @@ from dragon.runtime.nodes import own_node, run_nodes
 
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
+    from dragon.agent.mpi.launch import Launch
 
-__all__ = ["Job", "Jobs", "follows_another", "without_foreign_variables"]
+__all__ = ["Job", "Jobs", "follows_another"]
 
 log = runtime_log("mpi")
-
-# Of whatever started this node: a rank that found them would take itself for one of that.
-_FOREIGN = ("PMI_", "PMIX_", "PMI2_", "PALS_", "SLURM_", "OMPI_COMM_WORLD_", "HYDRA_", "HYDI_", "MPI_LOCAL", "PRTE_")
-_KEPT = ("PMIX_MCA_", "PRTE_MCA_")
 
 _LINGER = 0.3  # seconds
 _PEER_GONE = 14  # Open MPI's
@@ -56,6 +54,7 @@ class Job:
     missing: list[int] = field(default_factory=list)
     begun: bool = False
     failed: bool = False
+    launch: Launch | None = None  # by the site's launcher, where that starts it
     gatherings: dict[str, dict[int, tuple[Any, asyncio.Future[dict[int, Any]]]]] = field(default_factory=dict)
 
     def part(self, home: int, node: int, ranks: Iterable[int], hosts: dict[int, str]) -> Part:
@@ -123,6 +122,8 @@ class Jobs:
         "begun",
         "missing",
         "spawn",
+        "launched",
+        "relay_lost",
         "publish",
         "unpublish",
         "look_up",
@@ -175,6 +176,19 @@ class Jobs:
         """Start more ranks, which are a job of their own."""
         return asyncio.ensure_future(self._job(job).spawn(rank, programs))
 
+    def launched(self, job: str) -> asyncio.Future[str]:
+        """How the site's launcher ended, which had started the job, once it has."""
+        launch = self._job(job).launch
+        if launch is None:
+            raise LookupError("no launcher has started the job")
+        return asyncio.shield(launch.ended)
+
+    def relay_lost(self, job: str, rank: int) -> None:
+        """See Launch.relay_lost()."""
+        launch = self._job(job).launch
+        if launch is not None:
+            launch.relay_lost(rank)
+
     # ---- names of services, which the first node knows
 
     def publish(self, job: str, service: str, port: str) -> None:
@@ -204,6 +218,10 @@ class Jobs:
             pmix = Pmix(part, way, self._pmix_server(part.library))
             await pmix.prepare()
             self._serving[part.name] = pmix
+        elif part.backend == PMIBackend.LAUNCHER:
+            launched = Launched(part, way)
+            await launched.prepare()
+            self._serving[part.name] = launched
         else:
             self._serving[part.name] = Pmi1(part, way)
         self._served_since[part.name] = since
@@ -215,13 +233,11 @@ class Jobs:
             self._pmix[library] = PmixServer(library)
         return self._pmix[library]
 
-    def join(self, part: Part, rank: int, puid: int) -> tuple[dict[str, str | None], str, int | None]:
-        """What a rank is started with: changes of its environment, and the descriptor it inherits and the variable
-        that names that."""
-        serving = self._serving[part.name]
-        environment, descriptor = serving.join(rank)
+    def join(self, part: Part, rank: int, puid: int) -> Joining:
+        """What a rank is started with."""
+        joining = self._serving[part.name].join(rank)
         self._ranks[puid] = part.name, rank
-        return dict(environment), serving.descriptor_variable, descriptor
+        return joining
 
     def ended(self, puid: int, code: int) -> None:
         """A process of this node has ended, which may have been a rank."""
@@ -287,7 +303,7 @@ class _Way:
         return given
 
     def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
-        home = self._part.home if operation == "spawn" else min(each.index for each in run_nodes())
+        home = self._part.home if operation in ("spawn", "launched") else min(each.index for each in run_nodes())
         return self._jobs.ask(home, operation, {"job": self._part.name, **arguments})
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
@@ -299,11 +315,8 @@ class _Way:
     def missing(self, rank: int) -> None:
         self._tell("missing", rank=rank)
 
+    def relay_lost(self, rank: int) -> None:
+        self._tell("relay_lost", rank=rank)
+
     def _tell(self, operation: str, **arguments: Any) -> None:
         self._jobs.tell(self._part.home, operation, {"job": self._part.name, **arguments})
-
-
-def without_foreign_variables(environment: dict[str, str | None]) -> dict[str, str | None]:
-    """The changes that keep a process from taking itself for a rank of another job."""
-    names = os.environ.keys() | environment.keys()
-    return {name: None for name in names if name.startswith(_FOREIGN) and not name.startswith(_KEPT)}

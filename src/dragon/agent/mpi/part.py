@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["JobOverError", "Part", "Serving", "Way"]
+__all__ = ["JobOverError", "Joining", "Part", "Serving", "Way"]
 
 
 class JobOverError(Exception):
@@ -36,6 +36,15 @@ class Part(msgspec.Struct, kw_only=True):
         return len(self.placement)
 
 
+class Joining(NamedTuple):
+    """What a rank is started with. `descriptors` are those it inherits, by the variables that tell it their numbers;
+    whoever starts it closes them. `defaults` are variables that its template may set otherwise."""
+
+    environment: Mapping[str, str]
+    descriptors: Mapping[str, int] = {}
+    defaults: Mapping[str, str] = {}
+
+
 class Way(Protocol):
     """The way from a node of a job to the node that follows it."""
 
@@ -44,6 +53,9 @@ class Way(Protocol):
 
     def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
         """The answer of the node that follows the job, or of the one that knows the names of services."""
+
+    def relay_lost(self, rank: int) -> None:
+        """What the site's launcher had started for a rank has ended before that."""
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """A rank makes the job fail: "rank N … " followed by `what`. Others have a moment to come to their own end,
@@ -59,11 +71,8 @@ class Way(Protocol):
 class Serving(Protocol):
     """One node's side of a job."""
 
-    def join(self, rank: int) -> tuple[Mapping[str, str | None], int | None]:
-        """What a rank that is about to be started finds in its environment, and the descriptor it inherits, which the
-        caller closes. That has the number that the variable `descriptor_variable` tells."""
-
-    descriptor_variable: str
+    def join(self, rank: int) -> Joining:
+        """What a rank that is about to be started is given."""
 
     def ended(self, rank: int, code: int) -> None:
         """The process of a rank has ended."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.mpi.mapping import process_mapping
-from dragon.agent.mpi.part import JobOverError, Part, Way
+from dragon.agent.mpi.part import JobOverError, Joining, Part, Way
 
 __all__ = ["Pmi1"]
 
@@ -28,8 +28,6 @@ class ProtocolError(ValueError):
 class Pmi1:
     """One node's side of a job."""
 
-    descriptor_variable = "PMI_FD"
-
     def __init__(self, part: Part, way: Way) -> None:
         self.part = part
         self.way = way
@@ -42,7 +40,7 @@ class Pmi1:
         self._barriers = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def join(self, rank: int) -> tuple[Mapping[str, str | None], int | None]:
+    def join(self, rank: int) -> Joining:
         """Its environment and its end of its socket."""
         ours, theirs = socket.socketpair()
         self._ranks[rank] = _Rank(self, rank, ours)
@@ -55,7 +53,7 @@ class Pmi1:
         }
         if self.part.spawned:
             environment["PMI_SPAWNED"] = "1"
-        return environment, theirs.detach()
+        return Joining(environment, {"PMI_FD": theirs.detach()})
 
     def ended(self, rank: int, code: int) -> None:
         """Its process has ended: in order, too early, or without ever having been a rank of the job."""

@@ -9,14 +9,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dragon.agent.mpi.frames import SIZE, framed
-from dragon.agent.mpi.part import JobOverError, Part, Way
+from dragon.agent.mpi.part import JobOverError, Joining, Part, Way
 from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
@@ -110,8 +109,6 @@ class PmixServer:
 class Pmix:
     """One node's side of a job."""
 
-    descriptor_variable = ""
-
     def __init__(self, part: Part, way: Way, server: PmixServer) -> None:
         self.part = part
         self.way = way
@@ -126,10 +123,10 @@ class Pmix:
         """Have the server know of it. Raises PmixUnavailableError."""
         self._environments = await self._server.open(self)
 
-    def join(self, rank: int) -> tuple[Mapping[str, str | None], int | None]:
+    def join(self, rank: int) -> Joining:
         """Its environment."""
         local = self.part.ranks.index(rank)
-        return {
+        environment = {
             **self._environments[rank],
             "OMPI_COMM_WORLD_RANK": str(rank),
             "OMPI_COMM_WORLD_SIZE": str(self.part.size),
@@ -137,7 +134,8 @@ class Pmix:
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(len(self.part.ranks)),
             "MPI_LOCALRANKID": str(local),
             "MPI_LOCALNRANKS": str(len(self.part.ranks)),
-        }, None
+        }
+        return Joining(environment)
 
     def on_event(self, what: str, *values: Any) -> None:
         """What the server told."""
