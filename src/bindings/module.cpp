@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "../core/process.hpp"
+#include "file_text.hpp"
 #include "messages.hpp"
 
 namespace dragon::py {
@@ -52,11 +53,17 @@ std::vector<std::tuple<int, uint64_t>> processes() {
     return result;
 }
 
-int start_executable(const std::string& executable, std::vector<std::string> arguments,
-                     std::vector<std::string> environment, const std::string& folder,
+int start_executable(const FileText& executable, const std::vector<FileText>& arguments,
+                     const std::vector<FileText>& environment, const FileText& folder,
                      std::vector<int> descriptors, std::vector<int> cpus, int death_signal, bool detached) {
-    return launch({executable, std::move(arguments), std::move(environment), folder, std::move(descriptors),
-                   std::move(cpus), death_signal, detached});
+    return launch({executable,
+                   {arguments.begin(), arguments.end()},
+                   {environment.begin(), environment.end()},
+                   folder,
+                   std::move(descriptors),
+                   std::move(cpus),
+                   death_signal,
+                   detached});
 }
 
 sigset_t signal_set(const std::vector<int>& numbers) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -109,3 +110,11 @@ def test_bad_use_is_told(site: Site, arguments: list[str], message: str) -> None
 def test_the_log_level_reaches_the_runtime(site: Site) -> None:
     program = site.write("import os; print(os.environ['DRAGON_LOG_LEVEL'])")
     assert site.dragon("-l", "stderr=DEBUG", program).stdout.endswith("DEBUG\n")
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_variables_need_not_be_utf_8(site: Site, nodes: str) -> None:
+    script = site.write("import os, sys; sys.exit(os.environb[b'NOT_UTF_8'] != b'\\xff')\n")
+    environment = {"NOT_UTF_8": os.fsdecode(b"\xff")}
+    assert site.dragon("--nodes", nodes, script, env=environment).returncode == 0
+    assert site.dragon("--nodes", nodes, "sh", "-c", f"{sys.executable} {script}", env=environment).returncode == 0
