@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -31,10 +32,10 @@ class Process(ProcessTemplate):
     """One process. Takes what ProcessTemplate takes, and `ident`, a name of its own.
 
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
-    is none. Cannot be subclassed (multiprocessing.Process can).
+    is none. So is `Process(target, ident=name)` where a live process has that name, with a RuntimeWarning. Cannot be
+    subclassed (multiprocessing.Process can). `_pmi` is taken and unused: ranks of MPI jobs are members of a
+    ProcessGroup(pmi=...).
     """
-
-    _by_puid: ClassVar[dict[int, Process]] = {}
 
     def __init_subclass__(cls) -> None:
         raise NotSupportedError("dragon.native.process.Process cannot be subclassed; multiprocessing.Process can")
@@ -66,12 +67,20 @@ class Process(ProcessTemplate):
             self._found = process_service.query(ident)
             return
         if self._name and _exists(self._name):
-            raise ProcessError(f"A process {self._name!r} already exists in this run")
+            warnings.warn(
+                f"a process {self._name!r} exists already and is returned; its target is not the one given",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._found = process_service.query(self._name)
+            return
         super().__init__(target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options)
 
     @classmethod
     def from_template(cls, template: ProcessTemplate, ident: str | None = None, _pmi: Any = None) -> Process:
         """A process of that description. Raises ProcessError if the name is taken."""
+        if ident and _exists(ident):
+            raise ProcessError(f"A process {ident!r} already exists in this run")
         values = template.get_sdict()
         values["policy"] = template.policy
         return cls(ident=ident, _pmi=_pmi, **values)
@@ -274,6 +283,10 @@ class Popen:
         """Its process id on its node."""
         assert self._process._started is not None
         return self._process._started.pid
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Not offered: `stdin`, `stdout` and `stderr` are connections."""
+        raise NotSupportedError("Popen.communicate() is not offered; use stdin.send(), stdout.recv() and wait()")
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for its end and set `returncode`. Raises TimeoutError after `timeout` seconds."""
