@@ -63,6 +63,18 @@ def test_several_templates_run_together() -> None:
     members.close()
 
 
+def test_a_with_block_gives_a_group_its_name_and_leaves_it_running() -> None:
+    queue = Queue()
+    with ProcessGroup() as members:
+        members.add_process(2, ProcessTemplate(put, (queue, "done")))
+        members.init()
+        members.start()
+    members.join()
+    assert [queue.get(timeout=30) for _ in range(2)] == ["done", "done"]
+    assert [code for _, code in members.inactive_puids] == [0, 0]
+    members.close()
+
+
 def test_puids_right_after_the_start_are_all_members_in_order() -> None:
     members = group((3, ProcessTemplate(sleep)))
     names = [query(puid).name for puid in members.puids]
