@@ -252,6 +252,19 @@ def test_a_member_reads_what_is_sent_to_it() -> None:
     members.close()
 
 
+def test_what_a_member_reads_ends_when_that_is_closed() -> None:
+    members = group((2, ProcessTemplate("cat", stdin=MSG_PIPE, stdout=MSG_PIPE)))
+    for puid in members.puids:
+        member = Process(None, ident=puid)
+        assert member.stdin_conn is not None
+        assert member.stdout_conn is not None
+        member.stdin_conn.send("hello\n")
+        assert member.stdout_conn.recv() == "hello\n"
+        member.stdin_conn.close()
+    members.join(timeout=30)
+    members.close()
+
+
 def test_use_in_the_wrong_state_is_an_error_that_says_so() -> None:
     empty = ProcessGroup()
     with pytest.raises(pg.DragonProcessGroupStartError, match="no templates"):

@@ -418,7 +418,7 @@ class Cluster:
         elif operation == "flow_close":
             self.flows.close(node, **arguments)
         elif operation == "kill":
-            self._agent.registry.kill(arguments["puid"], arguments["number"])
+            self._agent.registry.kill_once_started(arguments["puid"], arguments["number"])
         elif operation == "group":
             self._agent.groups.on_event(**arguments)
         else:

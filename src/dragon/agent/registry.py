@@ -16,6 +16,8 @@ from dragon.infrastructure.messages import Name
 __all__ = ["Known", "Registry"]
 
 _MOST_ENDED = 100_000
+_START_TAKES = 10.0  # at most
+_PAUSE = 0.01
 
 
 class Known(msgspec.Struct):
@@ -107,6 +109,15 @@ class Registry:
                 os.kill(known.pid, number)
             except ProcessLookupError:
                 return
+
+    def kill_once_started(self, puid: int, number: int, patience: float = _START_TAKES) -> None:
+        """The same for a process that may have been asked for and not be started yet; nothing if it never is."""
+        try:
+            self.kill(puid, number)
+        except LookupError:
+            if patience > 0:
+                loop = asyncio.get_running_loop()
+                loop.call_later(_PAUSE, self.kill_once_started, puid, number, patience - _PAUSE)
 
     def end_of(self, identifier: int) -> asyncio.Future[int]:
         """A future of its exit code."""

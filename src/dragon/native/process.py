@@ -17,6 +17,7 @@ from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import Connection, connect_pipes, own_end
+from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import identity
@@ -193,7 +194,8 @@ class Process(ProcessTemplate):
         if self._found is not None and self._found.group and number not in self._connections:
             name = ask("groups.stream", number=self._found.group, puid=self.puid, stream=number)
             if name is not None:
-                self._connections[number] = own_end(number, as_name(name))
+                end = own_end(number, as_name(name))
+                self._connections[number] = _MemberInput(end._out(), self._found) if number == 0 else end
         return self._connections.get(number)
 
     def children(self) -> list[Process]:
@@ -206,6 +208,22 @@ class Process(ProcessTemplate):
         if not parent:
             raise ProcessError("the head process was started by no process of the run")
         return Process(None, ident=parent)
+
+
+class _MemberInput(Connection):
+    """Where to send what a member of a group reads. The group has such an end too, which goes with the first that is
+    closed."""
+
+    def __init__(self, writer: Channel, member: ProcessDescriptor) -> None:
+        super().__init__(None, writer)
+        self._member = member
+
+    def __reduce__(self) -> Any:
+        return _MemberInput, (self._out(), self._member)
+
+    def close(self) -> None:
+        super().close()
+        ask("groups.end_input", number=self._member.group, puid=self._member.p_uid)
 
 
 def _exists(name: str) -> bool:
