@@ -208,6 +208,8 @@ def test_popen() -> None:
     assert process.stdout.recv() == "out\n"
     process.wait()
     assert process.returncode == 4
+    with pytest.raises(NotSupportedError, match=r"stdout\.recv"):
+        process.communicate()
 
 
 def test_multi_join() -> None:
