@@ -49,8 +49,8 @@ PyObject* get(PyObject* self, Nanoseconds deadline) {
 
 PyObject* method_put(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return guarded([&] {
-        PyObject* a[3];
-        parse(args, count, keywords, {"obj", "block", "timeout"}, a);
+        PyObject* a[5];  // the last two are taken and unused: an object is one message, and there at once
+        parse(args, count, keywords, {"obj", "block", "timeout", "stream_channel", "flush"}, a);
         if (!a[0]) throw nb::type_error("put() needs an object");
         return put(self, a[0], deadline_of(a[1], a[2]));
     });
@@ -62,8 +62,8 @@ PyObject* method_put_nowait(PyObject* self, PyObject* object) {
 
 PyObject* method_get(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return guarded([&] {
-        PyObject* a[2];
-        parse(args, count, keywords, {"block", "timeout"}, a);
+        PyObject* a[3];
+        parse(args, count, keywords, {"block", "timeout", "stream_channel"}, a);
         return get(self, deadline_of(a[0], a[1]));
     });
 }

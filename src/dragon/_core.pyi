@@ -36,13 +36,20 @@ class Channel:
         doing: _Name = ...,
         mebibytes: int = 0,
     ) -> None: ...
-    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(
+        self,
+        obj: Any,
+        block: bool = True,
+        timeout: float | None = None,
+        stream_channel: Any = None,
+        flush: bool = False,
+    ) -> None:
         """Put a copy of an object. Raises queue.Full after `timeout` seconds."""
 
     def put_nowait(self, obj: Any, /) -> None:
         """Put an object, or raise queue.Full."""
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
         """Take the oldest object. Raises queue.Empty after `timeout` seconds."""
 
     def get_nowait(self) -> Any:

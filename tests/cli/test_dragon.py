@@ -50,6 +50,22 @@ def test_the_program_is_in_a_run(site: Site) -> None:
     assert site.dragon(site.write("import dragon; print(dragon.in_dragon())")).stdout == "True\n"
 
 
+@pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]])
+def test_the_program_is_its_head_process_and_nobodys_child(site: Site, nodes: list[str]) -> None:
+    program = site.write("""
+        from dragon.globalservices.process import ProcessError
+        from dragon.native.process import current
+
+        print(current().name)
+        try:
+            current().parent()
+        except ProcessError as error:
+            print(error)
+        """)
+    done = site.dragon("--no-label", *nodes, program)
+    assert done.stdout.splitlines() == ["head", "the head process was started by no process of the run"]
+
+
 @pytest.mark.parametrize(
     ("option", "start"), [("--basic-label", "[head] "), ("--verbose-label", "["), ("--no-label", "one")]
 )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -130,6 +130,31 @@ class Reversed:
     @staticmethod
     def loads(data: bytes) -> str:
         return data[::-1].decode()
+
+
+class Rows:
+    """A pickler of arrays of two columns that writes to a file and reads from one."""
+
+    @staticmethod
+    def dump(value: np.ndarray[Any, Any], file: IO[bytes]) -> None:
+        for row in value:
+            file.write(row.tobytes())
+
+    @staticmethod
+    def load(file: IO[bytes]) -> np.ndarray[Any, Any]:
+        rows = []
+        while row := file.read(16):
+            rows.append(np.frombuffer(row))
+        return np.array(rows)
+
+
+def test_a_pickler_may_read_and_write_files(ddict: DDict) -> None:
+    array = np.arange(6.0).reshape(3, 2)
+    with ddict.pickler(value_pickler=Rows) as other:
+        other["array"] = array
+        assert np.array_equal(other["array"], array)
+    with pytest.raises(TypeError, match="dump and load"), ddict.pickler(value_pickler=3):
+        pass
 
 
 def test_a_pickler_is_used_everywhere(ddict: DDict) -> None:
@@ -479,6 +504,10 @@ def even(ddict: DDict, most: int) -> Iterator[int]:
     return iter(sorted(value for value in ddict.values() if value % 2 == 0 and value < most))
 
 
+def even_of_this_manager(ddict: DDict) -> Iterator[int]:
+    return iter(sorted(ddict[key] for key in ddict.local_keys() if ddict[key] % 2 == 0))
+
+
 def fail(ddict: DDict) -> Iterator[int]:
     yield 1
     raise ValueError("on purpose")
@@ -488,6 +517,8 @@ def test_choosing_items_where_they_lie(ddict: DDict) -> None:
     ddict.update({str(i): i for i in range(100)})
     with ddict.filter(even, (50,), lambda a, b: a < b) as found:
         assert list(found) == list(range(0, 50, 2))
+    with ddict.filter(even_of_this_manager, (), lambda a, b: a < b) as found:
+        assert list(found) == list(range(0, 100, 2))
     with pytest.raises(DDictError, match="manager 0: ValueError: on purpose"), ddict.filter(fail) as found:
         list(found)
 

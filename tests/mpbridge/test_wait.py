@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dragon  # noqa: F401 - registers the start method
+from conftest import Site
 
 context = mp.get_context("dragon")
 COUNT = 3
@@ -68,3 +69,21 @@ def test_several_are_waited_for_together(sender: Any) -> None:
             except EOFError:
                 readers.remove(reader)
     assert list(received.values()) == [COUNT] * 20
+
+
+def test_programs_that_have_pipes_or_queues_use_those_modules_without_importing_them(site: Site) -> None:
+    done = site.python("""
+        import dragon
+        import multiprocessing as mp
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            queue = mp.Queue()
+            try:
+                queue.get_nowait()
+            except mp.queues.Empty:
+                receiving, sending = mp.Pipe(duplex=False)
+                sending.send("here")
+                print(mp.connection.wait([receiving], 5) == [receiving])
+        """)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -109,6 +109,18 @@ def test_a_signal_is_a_negative_exit_code(end: str, code: int) -> None:
     getattr(process, end)()  # no complaint from a process that has ended
 
 
+def interrupt_myself() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1000)
+
+
+def test_a_function_that_is_interrupted_ends_like_any_program_of_python() -> None:
+    process = started(interrupt_myself, stderr=MSG_PIPE)
+    assert process.stderr_conn is not None
+    assert process.join() == -signal.SIGINT
+    assert list(lines_of(process.stderr_conn))[-1] == "KeyboardInterrupt\n"
+
+
 def test_a_process_has_its_policy_folder_and_environment(tmp_path: Path) -> None:
     queue = Queue()
     cpu = min(os.sched_getaffinity(0))
@@ -156,11 +168,28 @@ def test_a_process_is_found_by_name_and_puid_even_after_its_end() -> None:
     process = started(sleep, ident="a name of mine")
     assert Process(None, ident="a name of mine").puid == process.puid
     with pytest.raises(ProcessError, match="a name of mine"):
-        Process(sleep, ident="a name of mine")
+        Process.from_template(ProcessTemplate(sleep), ident="a name of mine")
+    with pytest.warns(RuntimeWarning, match="a name of mine"):
+        assert Process(exit_with, (0,), ident="a name of mine").puid == process.puid
     process.kill()
     process.join()
     found = Process(None, ident=process.puid)
     assert (found.name, found.returncode, found.join()) == ("a name of mine", -9, -9)
+    known = process_service.query(process.puid)
+    assert (known.node, known.h_uid) == (process.node, process.h_uid)
+
+
+def end(process: Process, queue: Queue) -> None:
+    alive = process.is_alive
+    process.kill()
+    queue.put((process.name, alive, process.join()))
+
+
+def test_a_process_can_be_sent_to_another_which_ends_it() -> None:
+    queue, process = Queue(), started(sleep, ident="sent")
+    other = started(end, (process, queue))
+    assert queue.get(timeout=30) == ("sent", True, -signal.SIGKILL)
+    assert (process.join(), other.join()) == (-signal.SIGKILL, 0)
 
 
 def test_parents_and_children() -> None:
@@ -179,6 +208,8 @@ def test_popen() -> None:
     assert process.stdout.recv() == "out\n"
     process.wait()
     assert process.returncode == 4
+    with pytest.raises(NotSupportedError, match=r"stdout\.recv"):
+        process.communicate()
 
 
 def test_multi_join() -> None:

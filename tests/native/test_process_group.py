@@ -63,6 +63,18 @@ def test_several_templates_run_together() -> None:
     members.close()
 
 
+def test_a_with_block_gives_a_group_its_name_and_leaves_it_running() -> None:
+    queue = Queue()
+    with ProcessGroup() as members:
+        members.add_process(2, ProcessTemplate(put, (queue, "done")))
+        members.init()
+        members.start()
+    members.join()
+    assert [queue.get(timeout=30) for _ in range(2)] == ["done", "done"]
+    assert [code for _, code in members.inactive_puids] == [0, 0]
+    members.close()
+
+
 def test_puids_right_after_the_start_are_all_members_in_order() -> None:
     members = group((3, ProcessTemplate(sleep)))
     names = [query(puid).name for puid in members.puids]
@@ -237,6 +249,19 @@ def test_a_member_reads_what_is_sent_to_it() -> None:
     member.stdin_conn.send("hello\n")
     assert member.stdout_conn.recv() == "hello\n"
     members.join()
+    members.close()
+
+
+def test_what_a_member_reads_ends_when_that_is_closed() -> None:
+    members = group((2, ProcessTemplate("cat", stdin=MSG_PIPE, stdout=MSG_PIPE)))
+    for puid in members.puids:
+        member = Process(None, ident=puid)
+        assert member.stdin_conn is not None
+        assert member.stdout_conn is not None
+        member.stdin_conn.send("hello\n")
+        assert member.stdout_conn.recv() == "hello\n"
+        member.stdin_conn.close()
+    members.join(timeout=30)
     members.close()
 
 

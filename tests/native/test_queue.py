@@ -73,6 +73,14 @@ def test_full_and_empty_and_their_time_outs() -> None:
             call()
 
 
+def test_what_programs_say_of_streams_is_taken_and_changes_nothing() -> None:
+    for host in System().nodes:
+        queue = Queue(2, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host), buffered=False, num_streams=3)
+        queue.put("first", flush=True)
+        queue.put("second", True, None, stream_channel=None)
+        assert [queue.get(stream_channel=None), queue.get(True, 30.0, stream_channel=None)] == ["first", "second"]
+
+
 def test_put_waits_for_room() -> None:
     queue = Queue(1)
     queue.put(1)

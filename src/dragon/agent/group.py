@@ -41,9 +41,12 @@ class Member:
         return streams
 
     def disconnect(self) -> None:
-        for connection in self.connections.values():
-            connection.close()
-        self.connections = {}
+        for stream in list(self.connections):
+            self.close_stream(stream)
+
+    def close_stream(self, stream: int) -> None:
+        if stream in self.connections:
+            self.connections.pop(stream).close()
 
 
 class Group:

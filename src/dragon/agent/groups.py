@@ -44,7 +44,17 @@ _FOR_OWN_END = 1.0  # between a member's failure and the end of the others
 class Groups:
     """All groups that were made on this node; their members may be on others."""
 
-    OPERATIONS: ClassVar[set[str]] = {"create", "start", "signal", "stop", "stop_restart", "status", "stream", "close"}
+    OPERATIONS: ClassVar[set[str]] = {
+        "create",
+        "start",
+        "signal",
+        "stop",
+        "stop_restart",
+        "status",
+        "stream",
+        "end_input",
+        "close",
+    }
 
     def __init__(
         self,
@@ -260,6 +270,12 @@ class Groups:
             return None
         channel = connection._out() if stream == 0 else connection._in()
         return channel._name()
+
+    def end_input(self, number: int, puid: int) -> None:
+        """A member's standard input ends when nobody else has it: our end of it was for those who might ask."""
+        group = self._groups.get(number)
+        if group is not None and puid in group.by_puid:
+            group.by_puid[puid].close_stream(0)
 
     def close(self, number: int) -> None:
         """Forget the group; what still lives is killed."""

@@ -19,7 +19,7 @@ from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import connect_pipes
 from dragon.runtime.handle import Words
-from dragon.runtime.nodes import own_node
+from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, environment_changes, exit_code, new_request, start
 from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
@@ -130,18 +130,23 @@ def query(identifier: int | str) -> ProcessDescriptor:
         p_p_uid=known["parent"],
         group=known["group"],
         node=known.get("node", 0),
+        h_uid=_host_id(known.get("node", 0)),
         record=tuple(known["record"]),
         ecode=known["code"],
     )
 
 
+def _host_id(index: int) -> int:
+    return next((node.h_uid for node in run_nodes() if node.index == index), 0)
+
+
 def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
     """A head process or guest: part of the run, though not started by it."""
-    me = identity()
+    me, node = identity(), own_node()
     if identifier in (me.puid, me.name):
-        return ProcessDescriptor(p_uid=me.puid, pid=os.getpid(), name=me.name, p_p_uid=0, node=own_node().index)
+        return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
     if identifier in (FIRST_PUID, "head"):
-        return ProcessDescriptor(p_uid=FIRST_PUID, pid=this_run().owner_pid, name="head", p_p_uid=0)
+        return ProcessDescriptor(FIRST_PUID, this_run().owner_pid, "head", p_p_uid=0, h_uid=_host_id(0))
     raise ProcessError(error)
 
 

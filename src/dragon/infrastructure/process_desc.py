@@ -19,7 +19,8 @@ class ProcessOptions(msgspec.Struct):
 
 
 class ProcessDescriptor(msgspec.Struct):
-    """A process: its id in the run, its id on its node, its name, its creator, its exit code once it has ended.
+    """A process: its id in the run, its id on its node, its name, its creator, the index and the host id (0 where it is
+    lost) of its node, its exit code once it has ended.
 
     Whoever created it has the connections of its standard streams that are a PIPE.
     """
@@ -37,6 +38,7 @@ class ProcessDescriptor(msgspec.Struct):
     p_p_uid: int
     group: int = 0
     node: int = 0
+    h_uid: int = 0
     record: tuple[int, int, int] | None = None
     ecode: int | None = None
     stdin_conn: Any = None

@@ -23,6 +23,7 @@ def run(command: list[str], label: str) -> int:
     """Run the head process to its end; its exit code, negative for a signal. The whole run ends with it."""
     interrupts = _Interrupts()
     this = run_module.start_run(label, " ".join(command))
+    run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
     try:
         request, _record = new_request("head", folder=os.getcwd())
         request.streams = [Output(), Output(), Output()]

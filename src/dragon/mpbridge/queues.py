@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.queues  # noqa: F401  programs that have queues use it without importing it themselves
 import threading
 from typing import Any
 

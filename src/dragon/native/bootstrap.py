@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing import util as mp_util
 from typing import Any
 
+from dragon import _core
 from dragon.runtime import serialization
 from dragon.runtime.child import run_exit_handlers
 
 __all__ = ["run", "write_call"]
+
+_INTERRUPTED = -signal.SIGINT
 
 
 def write_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -20,9 +25,17 @@ def write_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
-    """Call what write_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback."""
+    """Call what write_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback.
+
+    What an interrupt ended dies of SIGINT, as every other Python program does.
+    """
     code = _call(payload)
-    return code if run_exit_handlers() else code or 1
+    in_order = run_exit_handlers()
+    if code == _INTERRUPTED:
+        _core.leave_arena()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return code if in_order else code or 1
 
 
 def _call(payload: bytes | memoryview) -> int:
@@ -34,7 +47,7 @@ def _call(payload: bytes | memoryview) -> int:
         return _exit_code(end.code)
     except BaseException as error:
         traceback.print_exception(error)
-        return 1
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 

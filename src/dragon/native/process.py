@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import Connection, connect_pipes, own_end
+from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import identity
@@ -31,10 +33,10 @@ class Process(ProcessTemplate):
     """One process. Takes what ProcessTemplate takes, and `ident`, a name of its own.
 
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
-    is none. Cannot be subclassed (multiprocessing.Process can).
+    is none. So is `Process(target, ident=name)` where a live process has that name, with a RuntimeWarning. Cannot be
+    subclassed (multiprocessing.Process can). `_pmi` is taken and unused: ranks of MPI jobs are members of a
+    ProcessGroup(pmi=...).
     """
-
-    _by_puid: ClassVar[dict[int, Process]] = {}
 
     def __init_subclass__(cls) -> None:
         raise NotSupportedError("dragon.native.process.Process cannot be subclassed; multiprocessing.Process can")
@@ -66,12 +68,20 @@ class Process(ProcessTemplate):
             self._found = process_service.query(ident)
             return
         if self._name and _exists(self._name):
-            raise ProcessError(f"A process {self._name!r} already exists in this run")
+            warnings.warn(
+                f"a process {self._name!r} exists already and is returned; its target is not the one given",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._found = process_service.query(self._name)
+            return
         super().__init__(target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options)
 
     @classmethod
     def from_template(cls, template: ProcessTemplate, ident: str | None = None, _pmi: Any = None) -> Process:
         """A process of that description. Raises ProcessError if the name is taken."""
+        if ident and _exists(ident):
+            raise ProcessError(f"A process {ident!r} already exists in this run")
         values = template.get_sdict()
         values["policy"] = template.policy
         return cls(ident=ident, _pmi=_pmi, **values)
@@ -184,7 +194,8 @@ class Process(ProcessTemplate):
         if self._found is not None and self._found.group and number not in self._connections:
             name = ask("groups.stream", number=self._found.group, puid=self.puid, stream=number)
             if name is not None:
-                self._connections[number] = own_end(number, as_name(name))
+                end = own_end(number, as_name(name))
+                self._connections[number] = _MemberInput(end._out(), self._found) if number == 0 else end
         return self._connections.get(number)
 
     def children(self) -> list[Process]:
@@ -197,6 +208,22 @@ class Process(ProcessTemplate):
         if not parent:
             raise ProcessError("the head process was started by no process of the run")
         return Process(None, ident=parent)
+
+
+class _MemberInput(Connection):
+    """Where to send what a member of a group reads. The group has such an end too, which goes with the first that is
+    closed."""
+
+    def __init__(self, writer: Channel, member: ProcessDescriptor) -> None:
+        super().__init__(None, writer)
+        self._member = member
+
+    def __reduce__(self) -> Any:
+        return _MemberInput, (self._out(), self._member)
+
+    def close(self) -> None:
+        super().close()
+        ask("groups.end_input", number=self._member.group, puid=self._member.p_uid)
 
 
 def _exists(name: str) -> bool:
@@ -274,6 +301,10 @@ class Popen:
         """Its process id on its node."""
         assert self._process._started is not None
         return self._process._started.pid
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Not offered: `stdin`, `stdout` and `stderr` are connections."""
+        raise NotSupportedError("Popen.communicate() is not offered; use stdin.send(), stdout.recv() and wait()")
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for its end and set `returncode`. Raises TimeoutError after `timeout` seconds."""

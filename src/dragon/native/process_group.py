@@ -106,7 +106,8 @@ class ProcessGroup:
         name: shows in the members' names and labels.
 
     If a member fails (its exit code is not 0) and that is not ignored, the others are ended a second later and
-    join() raises DragonUserCodeError. A group may be sent to other processes after init().
+    join() raises DragonUserCodeError. A group may be sent to other processes after init(). A `with` block has its
+    name, and does not close it.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class ProcessGroup:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        """The group stays what it is: it may be joined after the block, and close() ends it."""
 
     # ---- setting up
 

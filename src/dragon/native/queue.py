@@ -39,8 +39,9 @@ class Queue(Channel):
 
     put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; times are in
     seconds. After close() every use raises ValueError; after destroy() it does so in every process. `pool`,
-    `block_size`, `buffered`, `num_streams`, `pickler` and the channels are taken as they are given and change nothing:
-    memory is found by itself and every object is one message.
+    `block_size`, `buffered`, `num_streams`, `pickler` and the channels are taken as they are given and change nothing,
+    as are `stream_channel` and `flush` of put() and get(): memory is found by itself, and every object is one message
+    that is there at once.
     """
 
     def __new__(cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, **options: Any) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.connection  # noqa: F401  programs that have pipes use it without importing it themselves
 from dataclasses import dataclass
 from multiprocessing import BufferTooShort
 from typing import Any, Self

@@ -130,7 +130,14 @@ class RemoteChannel(_Remote):
     _out: Channel | None = None
     _bounded: bool | None = None
 
-    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(
+        self,
+        obj: Any,
+        block: bool = True,
+        timeout: float | None = None,
+        stream_channel: Any = None,
+        flush: bool = False,
+    ) -> None:
         self._check_open()
         outbox = self._outbox()
         if outbox is not None:
@@ -154,7 +161,7 @@ class RemoteChannel(_Remote):
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None, stream_channel: Any = None) -> Any:
         return self._receive(_limit(block, timeout)).get()
 
     def get_nowait(self) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
@@ -60,6 +61,9 @@ class Started:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             pass  # it has ended already
+
+    def __reduce__(self) -> Any:
+        return started, (self.puid, self.record, self.name)  # the descriptor is this process's own
 
     def __del__(self) -> None:
         if self._pidfd is not None:
@@ -116,6 +120,11 @@ class StartedElsewhere(Started):
     def signal(self, number: int) -> None:
         """Send a signal; nothing happens if the process has ended."""
         ask("registry.kill", identifier=self.puid, number=number)
+
+
+def started(puid: int, record: Words, name: str) -> Started:
+    """A process that runs already, as this process sees it."""
+    return (Started if node_of_puid(puid) == this_run().node else StartedElsewhere)(puid, record, name)
 
 
 def exit_code(record: Words) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from dragon import _core
 from dragon.data.ddict import creation
 from dragon.data.ddict.creation import Descriptor
+from dragon.data.ddict.picklers import pickler_of
 from dragon.data.ddict.profile import DDictOperationProfile, Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
@@ -204,7 +205,7 @@ class Client:
             shard.wait_for_change(seen, remaining)
 
     def _local(self) -> list[LocalShard]:
-        return [shard.local for shard in self._open_shards() if shard.local is not None]
+        return [shard.local for shard in self._all() if shard.local is not None]
 
     def _local_managers(self) -> list[int]:
         return [shard.settings.manager for shard in self._local()]
@@ -231,9 +232,13 @@ class Client:
 
     @contextmanager
     def pickler(self, key_pickler: Any = None, value_pickler: Any = None) -> Iterator[Self]:
-        """A handle that turns keys and values into bytes and back with `dumps` and `loads` of these instead."""
+        """A handle that turns keys and values into bytes and back with these instead.
+
+        They have `dumps(object) -> bytes` and `loads(bytes)`, or `dump(object, file)` and `load(file)`; TypeError for
+        others.
+        """
         changed = self._again()
-        changed._picklers = (key_pickler, value_pickler)
+        changed._picklers = pickler_of(key_pickler), pickler_of(value_pickler)
         yield changed
 
     def which_manager(self, key: Any) -> int:
@@ -243,12 +248,12 @@ class Client:
     @property
     def local_managers(self) -> list[int]:
         """The managers of this node."""
-        return self._local_managers()
+        return [shard.settings.manager for shard in self._open_shards() if shard.local is not None]
 
     @property
     def local_manager(self) -> int | None:
         """The first manager of this node, None where there is none."""
-        return next(iter(self._local_managers()), None)
+        return next(iter(self.local_managers), None)
 
     @property
     def main_manager(self) -> int:

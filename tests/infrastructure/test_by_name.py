@@ -1,0 +1,23 @@
+"""What programs import by name from rooms that are otherwise the runtime's own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from dragon.infrastructure.connection import Client, Listener
+from dragon.infrastructure.util import get_port
+
+
+def test_a_free_port() -> None:
+    with socket.socket() as server:
+        server.bind(("", get_port()))
+
+
+def test_a_listener_and_its_client() -> None:
+    with Listener(("localhost", 0)) as listener:
+        client = threading.Thread(target=lambda: Client(listener.address).send("here"))
+        client.start()
+        with listener.accept() as connection:
+            assert connection.recv() == "here"
+        client.join()
