@@ -47,30 +47,6 @@ def test_members_of_a_group_get_the_devices_that_their_policies_name(site: Site)
     assert found == [(f"node-{node}", str(gpu)) for node in range(2) for gpu in range(4)]
 
 
-def test_a_group_that_is_killed_while_its_members_start_ends_on_every_node(site: Site) -> None:
-    done = site.dragon(
-        "--nodes",
-        "2",
-        "--no-label",
-        site.write("""
-            from dragon.native.process import ProcessTemplate
-            from dragon.native.process_group import ProcessGroup
-
-            if __name__ == "__main__":
-                for _ in range(5):
-                    group = ProcessGroup()
-                    group.add_process(6, ProcessTemplate("sleep", ("1000",)))
-                    group.init()
-                    group.start()
-                    group.kill()
-                    group.join(timeout=30)
-                    print({code for _, code in group.exit_status})
-                    group.close()
-        """),
-    )
-    assert (done.stdout, done.stderr) == ("{-9}\n" * 5, "")
-
-
 def test_processes_go_over_the_nodes_and_their_output_to_the_front_end(site: Site) -> None:
     done = site.dragon("--nodes", "2", site.write(EVERYWHERE))
     assert done.returncode == 0, done.stderr
