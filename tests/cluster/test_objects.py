@@ -25,8 +25,8 @@ def over_two_nodes(site: Site, *options: str | Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
-    own = f"--ignore={TESTS / 'data' / 'test_losses.py'}"  # has runs of its own, over several nodes already
-    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", TESTS / "data", own)
+    dictionaries = [TESTS / "data" / f"test_{name}.py" for name in ("ddict", "checkpoints", "model")]
+    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", *dictionaries)
 
 
 @pytest.mark.timeout(240)
