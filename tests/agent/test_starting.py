@@ -143,3 +143,43 @@ def test_a_terminal_ends_the_run(site: Site, how: str, launcher: bool) -> None:
         os.close(terminal)
         os.waitpid(pid, 0)
     site.assert_nothing_left()
+
+
+def test_a_zygote_that_comes_up_late_belongs_to_its_node(site: Site) -> None:
+    site.write(
+        """
+        import socket, sys, time
+
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if name == "dragon.native.workers" and socket.gethostname() == "node-1":
+                    time.sleep(2)
+
+        sys.meta_path.insert(0, Slow())
+        """,
+        "sitecustomize.py",
+    )
+    program = site.write(
+        """
+        from dragon.native.machine import current
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+        from dragon.native.queue import Queue
+
+        def where(queue):
+            queue.put(current().hostname)
+
+        if __name__ == "__main__":
+            queue = Queue()
+            group = ProcessGroup()
+            group.add_process(4, ProcessTemplate(where, (queue,)))
+            group.init()
+            group.start()
+            group.join()
+            print(sorted(queue.get(timeout=0) for _ in range(4)))
+            group.close()
+        """
+    )
+    path = os.pathsep.join(filter(None, [str(site.folder), os.environ.get("PYTHONPATH")]))
+    done = site.dragon("--nodes", "2", program, env={"PYTHONPATH": path})
+    assert done.stdout == "['node-0', 'node-0', 'node-1', 'node-1']\n", done.stderr

@@ -63,27 +63,27 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for module in _PRELOADED:
             importlib.import_module(module)
-        sources = [self.requests.fileno(), self.agent.fileno(), signals]
+        requests, agent = self.requests.fileno(), self.agent.fileno()
+        sources = [requests, agent, signals]
         self.forker = Forker([*sources, self.null], self._environment)
         gc.collect()
         gc.freeze()
         events = select.poll()
         for source in sources:
             events.register(source, select.POLLIN)
-        requests, agent, _ = sources
         ending = False
         while not ending:
-            ready = events.poll(0 if self.untold else None)
+            ready = [fd for fd, _ in events.poll(0 if self.untold else None)]
             if not ready:
                 self._tell_all()
-            for fd, _ in ready:
-                if fd == requests:
-                    self.serve()
-                elif fd == agent:
-                    ending |= not self._heard_from_agent()
-                else:
-                    ending |= self._terminated(signals)
-                    self.reap()
+            # The agent first: what it says of the run was said before anything was asked for.
+            if agent in ready:
+                ending |= not self._heard_from_agent()
+            if requests in ready:
+                self.serve()
+            if signals in ready:
+                ending |= self._terminated(signals)
+                self.reap()
         self.end()
 
     def _heard_from_agent(self) -> bool:
