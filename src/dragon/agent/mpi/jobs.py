@@ -135,6 +135,7 @@ class Jobs:
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
         self._served_since: dict[str, float] = {}
+        self._removing: list[float] = []  # since when the jobs are whose memory is being removed
         self._pmix: dict[str, PmixServer] = {}
         self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
         self._services: dict[str, str] = {}  # MPI_Publish_name
@@ -252,11 +253,13 @@ class Jobs:
     def _close(self, name: str) -> None:
         orderly, since = self._serving.pop(name).close(), self._served_since.pop(name)
         if not orderly:
-            asyncio.get_running_loop().run_in_executor(None, remove_segments, since)
+            self._removing.append(since)
+            removed = asyncio.get_running_loop().run_in_executor(None, remove_segments, since)
+            removed.add_done_callback(lambda _: self._removing.remove(since))
 
     def close(self) -> None:
         """The run ends: no rank lives any more."""
-        since = min(self._served_since.values(), default=None)
+        since = min([*self._served_since.values(), *self._removing], default=None)
         for serving in self._serving.values():
             serving.close()
         for server in self._pmix.values():
