@@ -98,7 +98,7 @@ class Site:
             try:
                 environment = Path(f"/proc/{entry}/environ").read_bytes()
                 state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
             if self.mark.encode() in environment and state not in "ZX":
@@ -110,7 +110,7 @@ class Site:
         # Unlike Path.rglob(), this may look while a run is still removing its folder.
         runtime = os.walk(self.folder / "r")
         files = [os.path.join(at, name) for at, folders, names in runtime for name in folders + names]
-        data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _belongs_to_a_live_run(name)]
+        data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _is_in_use(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
     def kill(self, command: str = "") -> None:
@@ -142,10 +142,29 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place.assert_nothing_left()
 
 
-def _belongs_to_a_live_run(name: str) -> bool:
-    """Whether data is of a run, not of these tests, that somebody has at the same time."""
+def _is_in_use(name: str) -> bool:
+    """Whether shared memory is of others, of a run or an MPI job that somebody has at the same time."""
     owner = re.fullmatch(r"dragon-\d+\.(\d+)-.*", name)
-    return owner is not None and Path(f"/proc/{owner[1]}").exists()
+    if owner is not None:
+        return Path(f"/proc/{owner[1]}").exists()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if f"/dev/shm/{name}" in maps.read_text():
+                return True
+        except OSError:
+            continue  # it has ended, or is somebody else's
+    return False
+
+
+# One of each at a time is enough for a machine, and none shares its memory or its ports with another.
+_PEERS = {"mpi", "mpich", "openmpi", "running_slurm", "running_hosts", "running_pods", "running_ray"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two processes share the tests by files, but for those that need a peer: one of the two has them all."""
+    for item in items:
+        with_peer = _PEERS & set(getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group("peers" if with_peer else str(item.path)))
 
 
 @pytest.fixture
