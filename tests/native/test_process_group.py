@@ -201,6 +201,12 @@ def _affinity(queue: Queue) -> None:
     queue.put(sorted(os.sched_getaffinity(0)))
 
 
+def test_members_are_found_as_soon_as_their_ids_are_known() -> None:
+    members = group((100, ProcessTemplate("true")))
+    assert [Process(None, ident=puid).join() for puid in reversed(members.puids)] == [0] * 100
+    members.close()
+
+
 def test_members_output_can_be_read_by_one_process_after_another() -> None:
     members = group(
         (2, ProcessTemplate("sh", ["-c", "seq 1 3; echo bad >&2"], stdout=MSG_PIPE, stderr=MSG_PIPE)),

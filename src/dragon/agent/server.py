@@ -220,7 +220,7 @@ class Agent:
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {part}.{name}")
         if part == "registry" or name == "lifetimes":
-            self.spawner.catch_up()
+            self.spawner.catch_up(arguments.get("identifier"))
         if descriptors:
             arguments["descriptors"] = descriptors
         return getattr(served, name)(**arguments)

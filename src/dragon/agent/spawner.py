@@ -61,18 +61,25 @@ class Spawner:
         self._events.send(encode(settings))
         self._events.setblocking(False)
 
-    def catch_up(self) -> None:
-        """Take in what the zygote has done so far: who saw a process start or end must find that with the agent."""
+    def catch_up(self, puid: object = None) -> None:
+        """Take in what the zygote has done so far: who saw a process start or end must find that with the agent. If it
+        was asked for the process of that id, that is started too."""
+        while self._synchronise() and self.awaits(puid):
+            self._send_waiting()
+
+    def _synchronise(self) -> bool:
+        """False where the zygote is gone, or says nothing for a second."""
         self._synchronised = False
         try:
             self._events.send(SYNCHRONISE)
         except BrokenPipeError:
             self._on_events()  # the zygote is gone, and what it said last is still to be heard
-            return
+            return False
         waiting = select.poll()
         waiting.register(self._events, select.POLLIN)
         while not self._synchronised and not self._is_gone and waiting.poll(1000):
             self._on_events()
+        return self._synchronised
 
     @property
     def waiting(self) -> int:
@@ -84,7 +91,7 @@ class Spawner:
         """Processes that it was asked for and has said nothing of yet."""
         return len(self._kept)
 
-    def awaits(self, puid: int) -> bool:
+    def awaits(self, puid: object) -> bool:
         """Whether that process is one of these."""
         return puid in self._kept
 

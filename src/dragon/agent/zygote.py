@@ -71,16 +71,20 @@ class Zygote:
         events = select.poll()
         for source in sources:
             events.register(source, select.POLLIN)
-        ending = False
+        ending = heard = False
         while not ending:
             ready = [fd for fd, _ in events.poll(0 if self.untold else None)]
             if not ready:
                 self._tell_all()
-            # The agent first: what it says of the run was said before anything was asked for.
-            if agent in ready:
+            if agent in ready and not heard:
+                # What the run is like was said before anything was asked for.
+                heard = True
+                ready.remove(agent)
                 ending |= not self._heard_from_agent()
             if requests in ready:
                 self.serve()
+            if agent in ready:
+                ending |= not self._heard_from_agent()
             if signals in ready:
                 ending |= self._terminated(signals)
                 self.reap()
