@@ -156,17 +156,6 @@ def _is_in_use(name: str) -> bool:
     return False
 
 
-# One of each at a time is enough for a machine, and none shares its memory or its ports with another.
-_PEERS = {"mpi", "mpich", "openmpi", "running_slurm", "running_hosts", "running_pods", "running_ray"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes share the tests by files, but for those that need a peer: one of the two has them all."""
-    for item in items:
-        with_peer = _PEERS & set(getattr(item, "fixturenames", ()))
-        item.add_marker(pytest.mark.xdist_group("peers" if with_peer else str(item.path)))
-
-
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], object]], None]:
     """Wait until a condition holds, and fail where that takes too long."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from conftest import Site
+from dragon.cli import runs
+from peers import await_that
 
 __all__ = ["Program", "running"]
 
@@ -42,13 +44,16 @@ class Program:
 
 @contextlib.contextmanager
 def running(site: Site, source: str, *options: str, name: str = "program.py", plain: bool = False) -> Iterator[Program]:
-    """Start a program with `dragon` and `options`, or with Python alone, and wait until it has printed process ids."""
+    """Start a program with `dragon` and `options`, or with Python alone; wait until it has printed process ids and its
+    run is known."""
     program = site.write(source, name)
     process = site.start(sys.executable, *([] if plain else ["-m", "dragon", *options]), program)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate(timeout=60)[1]
+        # A program may be ahead of its agent, which makes the run known.
+        await_that(lambda: any(str(process.pid) in run.words for run in runs.find()), "the agent of the program")
         yield Program(process, json.loads(line), site)
     finally:
         if process.poll() is None:
