@@ -35,6 +35,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr int kSkipped = 77;
+constexpr unsigned kPatience = 120;  // seconds, after which a test hangs
 constexpr Nanoseconds kSecond = 1'000'000'000;
 
 Nanoseconds in(double seconds) { return deadline_after(seconds); }
@@ -1218,6 +1219,7 @@ void kill_after_every_change(const char* name, const Operation& o) {
     uint64_t before = 0;
     int n = 0;
     for (bool finished = false; !finished; ++n) {
+        alarm(kPatience);  // for each change, as their number takes minutes on a slow machine
         o.prepare();
         pid_t child;
         finished = killed_after(o, watch, n, child);
@@ -1629,7 +1631,7 @@ int run(const Test& test) {
     pid_t pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
-        alarm(120);
+        alarm(kPatience);
         test.run();
         fflush(stdout);
         _exit(0);

@@ -75,7 +75,9 @@ def test_a_source_that_fails_is_told_once_and_others_go_on(told: list[str]) -> N
 def test_a_source_that_hangs_is_told_once_and_not_asked_again(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_PATIENCE", 0.02)
     hanging = Hanging()
-    sample_until([hanging, Well()], lambda stored: len(stored) > 10 and bool(told))
+    # Where processors are busy, the other one may be late, too.
+    sample_until([hanging, Well()], lambda stored: len(stored) > 10 and any("hangs" in line for line in told))
     hanging.end.set()
     assert hanging.calls == 1
-    assert [line.split(" for ")[0] for line in told] == ["one that hangs have not been measured"]
+    [line] = [line for line in told if "hangs" in line]
+    assert line.startswith("one that hangs have not been measured for ")
