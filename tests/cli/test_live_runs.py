@@ -73,6 +73,18 @@ def test_runs_are_listed(site: Site, plain: bool) -> None:
         assert line.split()[3] == str(owner)
 
 
+def test_a_run_is_listed_from_its_first_moment(site: Site) -> None:
+    program = """
+        import os
+        from dragon.cli import runs
+        from dragon.native.queue import Queue
+
+        queue = Queue()
+        print(any(run.head and run.head.pid == os.getpid() for run in runs.find()))
+    """
+    assert site.python(program).stdout == "True\n"
+
+
 def test_the_processes_of_a_run_are_listed(site: Site) -> None:
     with running(site, WAITING, plain=True) as program:
         by_name = {row["name"]: row for row in program.ask("ps")["processes"]}

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 from dragon import _core
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
-from dragon.runtime.folder import FrontEnd, Owner, RunInfo
+from dragon.runtime.folder import Owner
 
 __all__ = ["become_reaper", "fork_zygote", "main"]
 
 _PR_SET_CHILD_SUBREAPER = 36
-_ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET = 3, 4, 5
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -25,26 +23,17 @@ def main(settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     folder = Path(settings["folder"])
     owner = Owner(*settings["owner"])
-    for fd in (_ARENA, _AGENT_SOCKET, _ZYGOTE_SOCKET):
+    for fd in (run_module.ARENA, run_module.AGENT_SOCKET, run_module.ZYGOTE_SOCKET):
         os.set_inheritable(fd, False)
-    _core.open_arena(_ARENA)
+    _core.open_arena(run_module.ARENA)
     _core.set_bell_folder(str(folder))
     _core.set_keeper()
     me = run_folder.this_process()
-    front_end = FrontEnd(owner, run_folder.this_machine()) if settings["front_end"] else None
-    RunInfo(
-        owner=owner,
-        agent=me,
-        arena_fd=_ARENA,
-        command=settings["command"],
-        started=time.time(),
-        front_end=front_end,
-    ).write(folder)
     run = run_module.Run(folder, me, label=settings["label"])
     run_module.serve(run)
-    requests = socket.socket(fileno=_AGENT_SOCKET)
+    requests = socket.socket(fileno=run_module.AGENT_SOCKET)
     become_reaper()
-    zygote, events = fork_zygote(run, socket.socket(fileno=_ZYGOTE_SOCKET), [requests])
+    zygote, events = fork_zygote(run, socket.socket(fileno=run_module.ZYGOTE_SOCKET), [requests])
     from dragon.agent.server import Agent
 
     Agent(run, zygote, events, requests, owner=owner).serve_for_ever()

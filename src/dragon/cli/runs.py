@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 
@@ -60,7 +59,7 @@ class Run(msgspec.Struct):
 def find() -> list[Run]:
     """All that live, the oldest first."""
     runs: dict[str, Run] = {}
-    for folder in sorted(_folders(), key=lambda path: path.name):
+    for folder in sorted(run_folder.all_runs(), key=lambda path: path.name):
         try:
             info = RunInfo.read(folder)
         except RunEndedError:
@@ -72,24 +71,6 @@ def find() -> list[Run]:
     for run in runs.values():
         run.nodes.sort(key=lambda node: node.info.node)
     return sorted(runs.values(), key=since)
-
-
-def _folders() -> set[Path]:
-    """Those that this shell's environment leads to, and those of every agent that listens, wherever it was started."""
-    found = set(run_folder.find_runs())
-    mine = f"dragon-{os.getuid()}"
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
-        path = Path(line.split(maxsplit=7)[7]) if line.count("/") else Path()
-        if path.name == "agent" and path.parent.parent.name == mine and _is_own(path.parent):
-            found.add(path.parent)
-    return found
-
-
-def _is_own(folder: Path) -> bool:
-    try:
-        return folder.stat().st_uid == os.getuid()
-    except OSError:
-        return False
 
 
 def choose(word: str, runs: list[Run]) -> Run:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from multiprocessing import util as mp_util
 from pathlib import Path
@@ -25,8 +26,10 @@ from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.runtime import folder as run_folder
 
-__all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "start_run", "this_run"]
+__all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "leave", "start_run", "this_run"]
 
+# The agent's descriptors, as the process that starts it gives them.
+ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
 _END_TIMEOUT = 20.0
 
 
@@ -127,8 +130,6 @@ def start_run(label: str = "", command: str = "") -> Run:
         "folder": str(folder),
         "owner": [owner.pid, owner.start_time],
         "label": label,
-        "command": command or " ".join(sys.argv),
-        "front_end": bool(command),
         "path": str(Path(__file__).parents[2]),
     }
     with open(os.devnull) as null:
@@ -136,7 +137,16 @@ def start_run(label: str = "", command: str = "") -> Run:
         pid = _start_agent(descriptors, settings)
     agent_socket.close()
     zygote_socket.close()
-    started = Run(folder, run_folder.Owner(pid, run_folder.process_start_time(pid) or 0), os.getpid(), label)
+    agent = run_folder.Owner(pid, run_folder.process_start_time(pid) or 0)
+    run_folder.RunInfo(
+        owner=owner,
+        agent=agent,
+        arena_fd=ARENA,
+        command=command or " ".join(sys.argv),
+        started=time.time(),
+        front_end=run_folder.FrontEnd(owner, run_folder.this_machine()) if command else None,
+    ).write(folder)
+    started = Run(folder, agent, os.getpid(), label)
     _enter(started, Identity(puid=next_puid(0), name="head"))
     _end_at_exit()
     return started
@@ -202,6 +212,15 @@ def join_run(folder: Path) -> Run:
         _enter(Run(folder, info.agent, node=info.node), Identity(puid=next_puid(info.node), name="guest"))
     atexit.register(_core.leave_arena)
     return this_run()
+
+
+def leave() -> None:
+    """This process, which no run started, belongs to its run no longer; its objects cannot be used any more."""
+    global _run, _identity
+    with _lock:
+        _core.leave_arena()
+        _core.close_arena()
+        _run, _identity = None, Identity()
 
 
 def next_puid(node: int) -> int:

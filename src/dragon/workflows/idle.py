@@ -1,0 +1,13 @@
+"""The head of a run that others use: tells where it is, and ends with its standard input."""
+
+import sys
+
+from dragon.runtime.run import this_run
+from dragon.workflows.runtime import current_runtime
+
+if __name__ == "__main__":
+    this_run()
+    here = current_runtime()
+    assert here is not None
+    print(here.sdesc, flush=True)
+    sys.stdin.read()

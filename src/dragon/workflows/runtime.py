@@ -1,0 +1,272 @@
+"""A run that several programs use: published under a name, and attached to by other programs of the same user.
+
+# in a program of the run                      # in any other program on one of its nodes
+from dragon.workflows import runtime           from dragon.workflows import runtime
+runtime.publish("training")                    with runtime.attach(runtime.lookup("localhost", "training")):
+                                                   ...  # queues, processes, dictionaries of that run
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from dragon.infrastructure.errors import NotSupportedError, RunEndedError
+from dragon.runtime import folder as run_folder
+from dragon.runtime.folder import RunInfo
+from dragon.runtime.run import current_run, join_run, leave, this_run
+
+__all__ = ["DragonRuntime", "LocalRuntime", "attach", "current_runtime", "lookup", "publish", "start_local_runtime"]
+
+_PAUSE = 0.02
+
+
+class _Descriptor(msgspec.Struct):
+    """What a run is called, and a host that it is on."""
+
+    run: str
+    host: str
+
+
+class DragonRuntime:
+    """A run that this process belongs to. As a context manager it is left at the end of the block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = run_folder.run_name(folder, RunInfo.read(folder))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """What `dragon ps` calls it."""
+        return self._name
+
+    @property
+    def sdesc(self) -> str:
+        """Text by which any program on one of its nodes can attach."""
+        return msgspec.json.encode(_Descriptor(self.name, socket.gethostname())).decode()
+
+    def enable(self) -> None:
+        """Belong to it (again). Raises RuntimeError in a process that belongs to another, or if it has ended."""
+        known = current_run()
+        if known is not None and known.folder == self._folder:
+            return
+        if known is not None:
+            raise RuntimeError(f"this process belongs to the run in {known.folder} already; attach before it is used")
+        try:
+            join_run(self._folder)
+        except RunEndedError as error:
+            raise RuntimeError(str(error)) from error
+
+    def disable(self) -> None:
+        """Belong to no run: objects of this one cannot be used here any more, and what was started goes on."""
+        known = current_run()
+        if known is not None and known.folder == self._folder:
+            leave()
+
+    detach = close = disable
+
+    def __enter__(self) -> DragonRuntime:
+        self.enable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.disable()
+
+
+class LocalRuntime:
+    """A run on this machine that is there until stop(), or until this process ends; nobody belongs to it at first."""
+
+    def __init__(self, dragon_cmd: Sequence[str] | str | None = None) -> None:
+        command = dragon_cmd.split() if isinstance(dragon_cmd, str) else dragon_cmd
+        self._command = [*(command or (sys.executable, "-m", "dragon")), "-m", "dragon.workflows.idle"]
+        self._process: subprocess.Popen[str] | None = None
+        self._descriptor = ""
+
+    def start(self, timeout: float = 60) -> None:
+        """Start it. Raises TimeoutError after `timeout` seconds, RuntimeError where it cannot start."""
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], timeout)[0]:
+            self.stop()
+            raise TimeoutError(f"no run after {timeout} s: {' '.join(self._command)}")
+        self._descriptor = self._process.stdout.readline().strip()
+        if not self._descriptor:
+            raise RuntimeError(f"no run: {' '.join(self._command)} ended with {self._process.wait()}")
+        atexit.register(self.stop)
+
+    @property
+    def attach_descr(self) -> str:
+        """What attach() takes."""
+        return self._descriptor
+
+    @property
+    def auth_token(self) -> None:
+        """None: a run is open to its user, and to nobody else."""
+
+    def attach(self) -> DragonRuntime:
+        """Belong to it."""
+        return attach(sdesc_str=self._descriptor)
+
+    def detach(self) -> None:
+        """Belong to it no longer."""
+        here = current_runtime()
+        if here is not None and here.sdesc == self._descriptor:
+            here.detach()
+
+    def stop(self, timeout: float = 30) -> None:
+        """End it, and all that runs in it. Killed after `timeout` seconds."""
+        if self._process is None:
+            return
+        self.detach()
+        process, self._process = self._process, None
+        try:
+            process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+    def __enter__(self) -> LocalRuntime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def start_local_runtime(timeout: float = 60, dragon_cmd: Sequence[str] | str | None = None) -> LocalRuntime:
+    """A run of its own on this machine, started with `dragon_cmd` ("dragon --nodes 2", say)."""
+    made = LocalRuntime(dragon_cmd)
+    made.start(timeout)
+    return made
+
+
+def current_runtime() -> DragonRuntime | None:
+    """The run that this process belongs to, if it does."""
+    known = current_run()
+    return None if known is None else DragonRuntime(known.folder)
+
+
+def publish(name: str, publish_dir: str | Path | None = None) -> Path:
+    """Give this process's run a name by which lookup() finds it, until this process ends.
+
+    It is a file, for this user only, in `publish_dir`, or else in ~/.dragon, which the nodes of a cluster mostly share.
+    Raises FileExistsError where a run of that name is alive.
+    """
+    this_run()
+    here = current_runtime()
+    assert here is not None
+    path = _place(name, publish_dir)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if _alive_here(path):
+        raise FileExistsError(f"a run is published as {name} already, in {path}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.touch(mode=0o600)
+    temporary.write_text(here.sdesc)
+    temporary.rename(path)
+    atexit.register(path.unlink, missing_ok=True)
+    return path
+
+
+def lookup(system: str, name: str, timeout_in: float | None = None, publish_dir: str | Path | None = None) -> str:
+    """What attach() takes, of the run that was published as `name`; waited for up to `timeout_in` seconds.
+
+    `system` is this host, or another one that shares the folder. Raises RuntimeError where there is no such run.
+    """
+    path = _place(name, publish_dir)
+    deadline = time.monotonic() + (timeout_in or 0.0)
+    while True:
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            text = ""
+        if text and (msgspec.json.decode(text, type=_Descriptor).host != socket.gethostname() or _alive_here(path)):
+            return text
+        if time.monotonic() >= deadline:
+            where = f"{path} on {socket.gethostname()}"
+            raise RuntimeError(
+                f"no run on {system} is published as {name}: looked for {where}, and waited {timeout_in or 0} s"
+            )
+        time.sleep(_PAUSE)
+
+
+def attach(
+    timeout: float = 30,
+    runtime: LocalRuntime | None = None,
+    auth_token: str | None = None,
+    sdesc_str: str | None = None,
+    oob_ssh_tunnel_override: object = None,
+    remote_cwd: object = None,
+) -> DragonRuntime:
+    """Belong to a run that other programs started: the one of a descriptor, or of `runtime`, or else the only one here.
+
+    It must have a node on this machine, where it is waited for up to `timeout` seconds. No token is needed: a run is
+    open to its user, and to nobody else. Raises RuntimeError where there is no such run, or several, or where this
+    process belongs to another; NotSupportedError for `oob_ssh_tunnel_override` and `remote_cwd`.
+    """
+    if oob_ssh_tunnel_override is not None or remote_cwd is not None:
+        raise NotSupportedError("a run is attached to on one of its nodes: start this program there, with ssh say")
+    text = runtime.attach_descr if runtime is not None else sdesc_str
+    wanted = None if text is None else _read(text)
+    deadline = time.monotonic() + timeout
+    while not (found := _runs_here(wanted.run if wanted else None)):
+        if time.monotonic() >= deadline:
+            what = f"run {wanted.run}, which {wanted.host} told of," if wanted else "run of yours"
+            raise RuntimeError(
+                f"no {what} has a node on {socket.gethostname()}: start this program on one of its nodes"
+            )
+        time.sleep(_PAUSE)
+    if len(found) > 1:
+        raise RuntimeError(f"there are several runs here: {', '.join(sorted(found))}; say which with sdesc_str")
+    made = DragonRuntime(next(iter(found.values())))
+    made.enable()
+    return made
+
+
+def _read(text: str) -> _Descriptor:
+    try:
+        return msgspec.json.decode(text, type=_Descriptor)
+    except msgspec.MsgspecError as error:
+        raise RuntimeError(f"{text!r} is no descriptor of a run; publish() and `sdesc` give one") from error
+
+
+def _place(name: str, folder: str | Path | None) -> Path:
+    if not name or "/" in name or name.startswith("."):
+        raise ValueError(f"{name!r} cannot be the name of a run: it is the name of a file")
+    return Path(folder or Path.home() / ".dragon") / name
+
+
+def _alive_here(path: Path) -> bool:
+    try:
+        return bool(_runs_here(_read(path.read_text()).run))
+    except FileNotFoundError:
+        return False
+
+
+def _runs_here(wanted: str | None) -> dict[str, Path]:
+    """The folders of live runs on this machine by name, or of one; of several nodes of a run the first one's."""
+    found: dict[str, tuple[int, Path]] = {}
+    for folder in run_folder.all_runs():
+        try:
+            info = RunInfo.read(folder)
+        except RunEndedError:
+            continue  # it begins or ends at this moment
+        name = run_folder.run_name(folder, info)
+        if wanted in (None, name) and run_folder.is_alive(info.agent):
+            found[name] = min(found.get(name, (info.node, folder)), (info.node, folder))
+    return {name: folder for name, (_, folder) in found.items()}
