@@ -38,7 +38,7 @@ FLOORS = {
         "cli": 7,
     },
 }
-HANDS_ON = {"dragon/infrastructure/connection.py"}
+HANDS_ON = {"dragon/infrastructure/connection.py", "dragon/infrastructure/parameters.py"}
 
 
 def imports(path: Path, package: str) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from dragon.globalservices import node as node_service
 from dragon.globalservices.node import DragonNodeError
-from dragon.infrastructure import node_desc, parameters
+from dragon.infrastructure import node_desc, variables
 from dragon.native.machine import Node, System, cpu_count, current
 
 
@@ -43,16 +43,16 @@ def test_affinity_limits_the_cpus() -> None:
 
 @pytest.mark.parametrize(("text", "size"), [("1024", 1024), ("2K", 2048), ("1.5G", 3 << 29), ("10MiB", 10 << 20)])
 def test_sizes(text: str, size: int) -> None:
-    assert parameters.parse_size(text) == size
+    assert variables.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "0", "1X"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="size"):
-        parameters.parse_size(text)
+        variables.parse_size(text)
 
 
 def test_the_arena_may_take_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(parameters.ARENA_SIZE, raising=False)
+    monkeypatch.delenv(variables.ARENA_SIZE, raising=False)
     total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    assert 0 < parameters.arena_limit() <= total // 2 + 1
+    assert 0 < variables.arena_limit() <= total // 2 + 1

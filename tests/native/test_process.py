@@ -16,6 +16,7 @@ from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.connection import Connection
 from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.process import MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
@@ -183,6 +184,17 @@ def end(process: Process, queue: Queue) -> None:
     alive = process.is_alive
     process.kill()
     queue.put((process.name, alive, process.join()))
+
+
+def tell_of_myself(queue: Any) -> None:
+    queue.put((this_process.my_puid, this_process.name, this_process.index))
+
+
+def test_a_process_knows_what_it_is_within_its_run() -> None:
+    queue: Any = Queue()
+    process = started(tell_of_myself, (queue,), ident="wise")
+    assert queue.get(timeout=30) == (process.puid, "wise", 0)
+    assert process.join() == 0
 
 
 def test_a_process_can_be_sent_to_another_which_ends_it() -> None:

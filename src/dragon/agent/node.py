@@ -15,7 +15,7 @@ from dragon.agent.control import join
 from dragon.agent.fabric import open_fabric
 from dragon.agent.main import become_reaper, fork_zygote
 from dragon.agent.server import Agent
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
@@ -45,7 +45,7 @@ def serve(token: Token) -> int:
         return 1
     # What the name of a host resolves to on the host itself is often of use there only.
     node = msgspec.structs.replace(node, ip_addrs=addresses)
-    _core.create_arena(parameters.arena_limit())
+    _core.create_arena(variables.arena_limit())
     _core.set_keeper()
     me = run_folder.this_process()
     run = run_module.Run(folder, me)
@@ -94,9 +94,9 @@ def _take_over(agent: Agent, membership: Membership) -> None:
     settings = membership.settings
     environment: dict[str, str] = dict(settings.get("environment", {}))
     if settings.get("log_level"):
-        environment[parameters.LOG_LEVEL] = settings["log_level"]
+        environment[variables.LOG_LEVEL] = settings["log_level"]
     if settings.get("strict"):
-        environment[parameters.STRICT] = "1"
+        environment[variables.STRICT] = "1"
     told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
     run_module.belong(agent.run, **told)
     agent.spawner.tell(told)

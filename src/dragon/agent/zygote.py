@@ -16,7 +16,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.forking import Forker
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
@@ -250,8 +250,8 @@ class Zygote:
             else:
                 environment[name] = value
         me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
-        environment[parameters.RUN] = str(self.run_info.folder)
-        environment[parameters.PROCESS] = msgspec.json.encode([me, slot, 0]).decode()
+        environment[variables.RUN] = str(self.run_info.folder)
+        environment[variables.PROCESS] = msgspec.json.encode([me, slot, 0]).decode()
         return environment
 
     # ---- ending

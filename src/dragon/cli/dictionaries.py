@@ -21,7 +21,7 @@ from dragon.cli.runs import Run
 from dragon.data.ddict import DDict, DDictKeyError, DDictManagerStats
 from dragon.data.ddict.creation import from_text
 from dragon.data.pickles import loader
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import BROADCAST
@@ -148,7 +148,7 @@ def _answer(connection: Connection, run: Run, function: Callable[..., Any], argu
 def join(run: Run) -> None:
     """Make this process a member of a run. Raises RunEndedError."""
     # What this process may have inherited is of the run that it was started in.
-    for name in (parameters.RUN, parameters.PROCESS):
+    for name in (variables.RUN, variables.PROCESS):
         os.environ.pop(name, None)
     join_run(run.nodes[0].folder)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import dragon
 from dragon.cli import machine, telemetry
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher import local
 from dragon.launcher.choice import choose
@@ -115,9 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().error("no program given; `dragon -h` shows how")
     level = _log_level(arguments.log_level)
     if level is not None:
-        os.environ[parameters.LOG_LEVEL] = level
+        os.environ[variables.LOG_LEVEL] = level
     if arguments.strict:
-        os.environ[parameters.STRICT] = "1"
+        os.environ[variables.STRICT] = "1"
     try:
         telemetry.apply(arguments)
     except telemetry.MissingError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon.cli import machine
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import Wanted, choose
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     arguments = parser().parse_args(argv)
     if arguments.log:
-        os.environ[parameters.LOG_LEVEL] = arguments.log.upper()
+        os.environ[variables.LOG_LEVEL] = arguments.log.upper()
     try:
         name, nodes = _nodes(arguments)
     except (DragonError, OSError, ValueError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.runtime.lacking import listed
 from dragon.runtime.plan import PlanRecord, read_plan
 
@@ -37,7 +37,7 @@ def main(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> int:
     as_json = "--json" in words[:1]
     # In the current folder, which other nodes see too.
     with tempfile.TemporaryDirectory(prefix=".dragon-plan-", dir=os.getcwd()) as folder:
-        path = os.environ[parameters.PLAN] = str(Path(folder) / "plan")
+        path = os.environ[variables.PLAN] = str(Path(folder) / "plan")
         stdout = os.dup(1)
         os.dup2(2, 1)
         try:

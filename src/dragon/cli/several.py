@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from dragon.infrastructure import configuration, parameters
+from dragon.infrastructure import configuration, variables
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
@@ -35,8 +35,8 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         claims["network_prefix"] = arguments.network_prefix
     settings = {
         "label": arguments.label,
-        "log_level": os.environ.get(parameters.LOG_LEVEL, ""),
-        "strict": parameters.strict(),
+        "log_level": os.environ.get(variables.LOG_LEVEL, ""),
+        "strict": variables.strict(),
         "environment": environment,
         "folder": os.getcwd(),
         "command": " ".join(command),

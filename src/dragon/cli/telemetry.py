@@ -6,7 +6,7 @@ import argparse
 import os
 from importlib.util import find_spec
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 
 __all__ = ["MissingError", "add_options", "apply"]
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-T",
         "--telemetry-level",
         type=int,
-        choices=range(parameters.HIGHEST_TELEMETRY_LEVEL + 1),
+        choices=range(variables.HIGHEST_TELEMETRY_LEVEL + 1),
         metavar="LEVEL",
         help="what to measure while the program runs: 0 nothing (the default without the options below), 1 the "
         "program's own metrics, 2 nodes, 3 GPUs, 4 processes too, 5 what they wait for (`dragon trace`)",
@@ -70,19 +70,19 @@ def _url(text: str) -> str:
 def apply(arguments: argparse.Namespace) -> None:
     """Have the run do what they say. Raises MissingError."""
     told = {
-        parameters.TELEMETRY_LEVEL: arguments.telemetry_level,
-        parameters.TELEMETRY_PORT: arguments.telemetry_port,
-        parameters.TELEMETRY_DIRECTORY: arguments.telemetry,
-        parameters.OTLP: arguments.otlp,
-        parameters.DASHBOARD: "1" if arguments.dashboard else None,
+        variables.TELEMETRY_LEVEL: arguments.telemetry_level,
+        variables.TELEMETRY_PORT: arguments.telemetry_port,
+        variables.TELEMETRY_DIRECTORY: arguments.telemetry,
+        variables.OTLP: arguments.otlp,
+        variables.DASHBOARD: "1" if arguments.dashboard else None,
     }
     _need("--telemetry", arguments.telemetry, "pyarrow", "telemetry")
     _need("--otlp", arguments.otlp, "opentelemetry.exporter", "otlp")
     os.environ.update({name: str(value) for name, value in told.items() if value is not None})
-    directory = parameters.telemetry_directory()
+    directory = variables.telemetry_directory()
     if directory is not None:
         # Other nodes are in other folders, and are told the whole path.
-        os.environ[parameters.TELEMETRY_DIRECTORY] = str(directory)
+        os.environ[variables.TELEMETRY_DIRECTORY] = str(directory)
 
 
 def _need(option: str, value: str | None, module: str, extra: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
-from dragon.infrastructure.parameters import memory_limit
+from dragon.infrastructure.variables import memory_limit
 
 __all__ = ["NodeDescriptor", "describe_this_node", "find_cpus"]
 

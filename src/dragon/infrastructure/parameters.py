@@ -1,155 +1,29 @@
-"""Settings from the environment, read once, in one place.
-
-| variable | meaning |
-|---|---|
-| DRAGON_ARENA_SIZE | most shared memory of a node, in bytes or with K, M, G, T (default: half of the memory) |
-| DRAGON_LOG_LEVEL | DEBUG, INFO, WARNING (default), ERROR or CRITICAL, of the runtime's own log on stderr |
-| DRAGON_STRICT | 1: an affinity that the node cannot meet is an error, not a warning |
-| DRAGON_PLAN | a file to which every placement of a process adds a line (JSON) |
-| DRAGON_POLICY_CONTEXT_ENV | the policy of the block that a process was started in; set by the runtime |
-| DRAGON_TELEMETRY_LEVEL | what is measured, 1 to 5 (default 0: nothing; docs/telemetry.md) |
-| DRAGON_TELEMETRY_DIRECTORY | where what is measured is written to files (default: nowhere) |
-| DRAGON_TELEMETRY_PERIOD | seconds between measurements (default 1) |
-| DRAGON_TELEMETRY_PORT | where Prometheus gets the metrics of the run, on this machine (default: nowhere) |
-| DRAGON_OTLP | the OpenTelemetry collector that the metrics of the run are sent to (a URL) |
-| DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
-| DRAGON_PATCH_MP, DRAGON_PATCH_TORCH | 1: `import dragon` makes "dragon" the start method, torch's too |
-| DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
-"""
+"""What a process is within its run, under the name that programs know; see dragon.runtime.run."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from dragon.runtime.run import identity, this_run
 
-__all__ = [
-    "ARENA_SIZE",
-    "DASHBOARD",
-    "LOG_LEVEL",
-    "OTLP",
-    "PLAN",
-    "POLICY",
-    "PROCESS",
-    "RUN",
-    "STRICT",
-    "TELEMETRY_DIRECTORY",
-    "TELEMETRY_LEVEL",
-    "TELEMETRY_PERIOD",
-    "TELEMETRY_PORT",
-    "arena_limit",
-    "dashboard",
-    "otlp",
-    "parse_size",
-    "strict",
-    "telemetry_directory",
-    "telemetry_level",
-    "telemetry_period",
-    "telemetry_port",
-]
-
-ARENA_SIZE = "DRAGON_ARENA_SIZE"
-LOG_LEVEL = "DRAGON_LOG_LEVEL"
-STRICT = "DRAGON_STRICT"
-PLAN = "DRAGON_PLAN"
-POLICY = "DRAGON_POLICY_CONTEXT_ENV"
-RUN = "DRAGON_RUN"
-PROCESS = "DRAGON_PROCESS"
-TELEMETRY_DIRECTORY = "DRAGON_TELEMETRY_DIRECTORY"
-TELEMETRY_LEVEL = "DRAGON_TELEMETRY_LEVEL"
-TELEMETRY_PERIOD = "DRAGON_TELEMETRY_PERIOD"
-TELEMETRY_PORT = "DRAGON_TELEMETRY_PORT"
-DASHBOARD = "DRAGON_DASHBOARD"
-OTLP = "DRAGON_OTLP"
-
-HIGHEST_TELEMETRY_LEVEL = 5
-SHORTEST_PERIOD = 0.05
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+__all__ = ["ThisProcess", "this_process"]
 
 
-def parse_size(text: str) -> int:
-    """Bytes from a number with an optional K, M, G or T (and an optional B or iB). Raises ValueError."""
-    number = text.strip().upper().removesuffix("IB").removesuffix("B")
-    unit = number[-1:] if number[-1:] in _UNITS and number[-1:] else ""
-    try:
-        size = int(float(number.removesuffix(unit)) * _UNITS[unit])
-    except ValueError:
-        raise ValueError(f"{text!r} is not a size; write 500M or 8G") from None
-    if size <= 0:
-        raise ValueError(f"{text!r} is not a positive size")
-    return size
+class ThisProcess:
+    """The calling process. One that no run started starts one here, and is its head."""
+
+    @property
+    def my_puid(self) -> int:
+        """Its id in the run."""
+        return identity().puid
+
+    @property
+    def name(self) -> str:
+        """Its name in the run."""
+        return identity().name
+
+    @property
+    def index(self) -> int:
+        """The index of its node."""
+        return this_run().node
 
 
-def memory_limit() -> int:
-    """Bytes of memory that this process may use: the machine's, or its control group's if that is less."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    group = Path("/proc/self/cgroup").read_text().partition("0::")[2].strip()
-    for folder in [Path("/sys/fs/cgroup" + group), *Path("/sys/fs/cgroup" + group).parents]:
-        try:
-            text = (folder / "memory.max").read_text().strip()
-        except OSError:
-            continue
-        if text != "max":
-            limit = min(limit, int(text))
-    return limit
-
-
-def arena_limit() -> int:
-    """Bytes of shared memory that a node's arena may take."""
-    text = os.environ.get(ARENA_SIZE)
-    return parse_size(text) if text else memory_limit() // 2
-
-
-def strict() -> bool:
-    """Whether an affinity that cannot be met is an error."""
-    return os.environ.get(STRICT, "") not in ("", "0")
-
-
-def telemetry_level() -> int:
-    """What is to be measured. Where that is not said: processes too for files and the dashboard, nodes for Prometheus
-    and OpenTelemetry.
-
-    Raises ValueError.
-    """
-    everything = dashboard() or telemetry_directory() is not None
-    unsaid = "4" if everything else "2" if os.environ.get(TELEMETRY_PORT) or otlp() else "0"
-    text = os.environ.get(TELEMETRY_LEVEL) or unsaid
-    if not text.isdecimal() or int(text) > HIGHEST_TELEMETRY_LEVEL:
-        raise ValueError(f"{TELEMETRY_LEVEL}={text}: the levels are 0 (off) to {HIGHEST_TELEMETRY_LEVEL}")
-    return int(text)
-
-
-def telemetry_directory() -> Path | None:
-    """Where what is measured is to be written, None for nowhere."""
-    text = os.environ.get(TELEMETRY_DIRECTORY)
-    return Path(text).absolute() if text else None
-
-
-def telemetry_period() -> float:
-    """Seconds between measurements. Raises ValueError."""
-    text = os.environ.get(TELEMETRY_PERIOD) or "1"
-    try:
-        period = float(text)
-    except ValueError:
-        period = 0.0
-    if not SHORTEST_PERIOD <= period < float("inf"):
-        raise ValueError(f"{TELEMETRY_PERIOD}={text} is not a number of seconds from {SHORTEST_PERIOD} on")
-    return period
-
-
-def otlp() -> str:
-    """Where metrics are sent to; empty for nowhere."""
-    return os.environ.get(OTLP, "")
-
-
-def dashboard() -> bool:
-    """Whether the run is to serve its page."""
-    return os.environ.get(DASHBOARD, "") not in ("", "0")
-
-
-def telemetry_port() -> int:
-    """The TCP port at which a run is looked at, 0 for any. Raises ValueError."""
-    text = os.environ.get(TELEMETRY_PORT) or "0"
-    if not text.isdecimal() or int(text) > 65535:
-        raise ValueError(f"{TELEMETRY_PORT}={text} is not a TCP port")
-    return int(text)
+this_process = ThisProcess()

@@ -10,7 +10,7 @@ import threading
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 
 __all__ = ["Policy", "PolicyError"]
@@ -101,7 +101,7 @@ class Policy:
         stack = _stack()
         if stack:
             return stack[-1]
-        inherited = os.environ.get(parameters.POLICY)
+        inherited = os.environ.get(variables.POLICY)
         return _from_text(inherited) if inherited else cls()
 
     @classmethod

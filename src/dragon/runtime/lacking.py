@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.infrastructure.policy import PolicyError
 
@@ -25,7 +25,7 @@ def note_missing(node: NodeDescriptor, **devices: list[float]) -> None:
     """Warn of devices that the node lacks, each once. Raises PolicyError with --strict."""
     if not any(devices.values()):
         return
-    if parameters.strict():
+    if variables.strict():
         raise PolicyError(_text([(node, {kind: set(numbers) for kind, numbers in devices.items()})]))
     _, gathered = _gathered.setdefault(node.host_name, (node, {}))
     for kind, numbers in devices.items():

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 
 __all__ = ["runtime_log"]
 
@@ -19,5 +19,5 @@ def runtime_log(name: str) -> logging.Logger:
         handler.setFormatter(logging.Formatter("dragon %(levelname)s %(name)s: %(message)s"))
         root.addHandler(handler)
         root.propagate = False
-        root.setLevel(os.environ.get(parameters.LOG_LEVEL, "WARNING"))
+        root.setLevel(os.environ.get(variables.LOG_LEVEL, "WARNING"))
     return root.getChild(name)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.runtime.run import current_run, in_run, this_run
 
@@ -28,7 +28,7 @@ def run_nodes() -> list[NodeDescriptor]:
     """The nodes of the run, the primary one first; this machine where the run has no more. Starts no run."""
     global _seen
     run = current_run()
-    folder = str(run.folder) if run is not None else os.environ.get(parameters.RUN, "")
+    folder = str(run.folder) if run is not None else os.environ.get(variables.RUN, "")
     if not folder:
         return [_this_node()]
     path = os.path.join(folder, _FILE)

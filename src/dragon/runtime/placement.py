@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from dragon.infrastructure.node_desc import NodeDescriptor
-from dragon.infrastructure.parameters import POLICY
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.infrastructure.variables import POLICY
 from dragon.runtime.distribution import choose
 from dragon.runtime.lacking import note_missing
 from dragon.runtime.nodes import find_node, own_node, run_nodes

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.runtime.nodes import own_node
 from dragon.runtime.placement import Placed
 
@@ -39,7 +39,7 @@ class PlanRecord(msgspec.Struct, kw_only=True):
 
 def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
     """Add a placement to the record, if one is kept. Raises OSError where it cannot be written."""
-    path = os.environ.get(parameters.PLAN)
+    path = os.environ.get(variables.PLAN)
     if not path:
         return
     record = PlanRecord(
@@ -48,7 +48,7 @@ def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
         host_name=placed.node.host_name,
         node=placed.node.index,
         cpus=placed.cpus,
-        gpus={key: value for key, value in placed.environment.items() if key != parameters.POLICY},
+        gpus={key: value for key, value in placed.environment.items() if key != variables.POLICY},
         policy=placed.source,
         puid=puid,
         rank=placed.rank,
@@ -64,7 +64,7 @@ def note(placed: Placed, name: str, target: str, puid: int = 0) -> None:
 
 def note_head(command: Sequence[str], puid: int) -> None:
     """The same for the head process, which is where it is."""
-    if os.environ.get(parameters.PLAN):
+    if os.environ.get(variables.PLAN):
         program = next((word for word in command[1:] if word.endswith(".py")), command[0])
         note(Placed(own_node(), [], {}), "head", os.path.basename(program), puid)
 

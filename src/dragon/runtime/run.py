@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from dragon import _core
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.runtime import folder as run_folder
@@ -88,7 +88,7 @@ _identity = Identity()
 
 def in_run() -> bool:
     """Whether this process belongs to a run already (and not only would start one)."""
-    return _run is not None or parameters.RUN in os.environ
+    return _run is not None or variables.RUN in os.environ
 
 
 def current_run() -> Run | None:
@@ -110,7 +110,7 @@ def this_run() -> Run:
     with _lock:
         if _run is not None:
             return _run
-        place = os.environ.get(parameters.RUN)
+        place = os.environ.get(variables.RUN)
         return join_run(Path(place)) if place else start_run()
 
 
@@ -123,7 +123,7 @@ def start_run(label: str = "", command: str = "") -> Run:
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
     run_folder.sweep()
     folder = run_folder.make_folder()
-    _core.create_arena(parameters.arena_limit())
+    _core.create_arena(variables.arena_limit())
     agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
     settings = {
@@ -200,7 +200,7 @@ def join_run(folder: Path) -> Run:
     if not run_folder.is_alive(info.agent):
         raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
     _core.open_arena(os.open(f"/proc/{info.agent.pid}/fd/{info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
-    me = os.environ.get(parameters.PROCESS)
+    me = os.environ.get(variables.PROCESS)
     if me:
         identity, slot, pid = json.loads(me)
         known = msgspec.convert(identity, Identity)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.metrics import METRICS, RunState
 from dragon.infrastructure.policy import Policy, PolicyError
@@ -32,8 +32,8 @@ _BLOCKS = 16
 
 def checked_rate(seconds: float) -> float:
     """The seconds between measurements. Raises ValueError where they are too few."""
-    if not seconds >= parameters.SHORTEST_PERIOD:
-        raise ValueError(f"collection_rate={seconds}: the shortest is {parameters.SHORTEST_PERIOD} s")
+    if not seconds >= variables.SHORTEST_PERIOD:
+        raise ValueError(f"collection_rate={seconds}: the shortest is {variables.SHORTEST_PERIOD} s")
     return seconds
 
 

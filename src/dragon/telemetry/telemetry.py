@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Kind
 from dragon.runtime.agent_client import ask
 from dragon.runtime.run import identity, in_run
@@ -33,10 +33,10 @@ class Telemetry:
         telem_cfg: Mapping[str, Any] | None = None,
     ) -> None:
         self._period = (telem_cfg or {}).get("collector_rate")
-        if self._period is not None and not self._period >= parameters.SHORTEST_PERIOD:
-            raise ValueError(f"collector_rate={self._period}: the shortest is {parameters.SHORTEST_PERIOD} s")
+        if self._period is not None and not self._period >= variables.SHORTEST_PERIOD:
+            raise ValueError(f"collector_rate={self._period}: the shortest is {variables.SHORTEST_PERIOD} s")
         # Nobody who wants no telemetry is given a run for the question.
-        self._level: int = ask("telemetry.level") if in_run() or parameters.telemetry_level() else 0
+        self._level: int = ask("telemetry.level") if in_run() or variables.telemetry_level() else 0
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.runtime.log import runtime_log
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, serve
@@ -18,7 +18,7 @@ log = runtime_log("web")
 
 def are_wanted() -> bool:
     """Whether there is anything to show."""
-    return bool(os.environ.get(parameters.TELEMETRY_PORT) or parameters.dashboard() or parameters.otlp())
+    return bool(os.environ.get(variables.TELEMETRY_PORT) or variables.dashboard() or variables.otlp())
 
 
 class Views:
@@ -27,7 +27,7 @@ class Views:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._closers: list[Callable[[], None]] = []
-        if collector := parameters.otlp():
+        if collector := variables.otlp():
             try:
                 from dragon.web.otlp import Export
 
@@ -42,12 +42,12 @@ class Views:
         """
         routes: dict[str, Handler] = {}
         lines = []
-        if os.environ.get(parameters.TELEMETRY_PORT):
+        if os.environ.get(variables.TELEMETRY_PORT):
             from dragon.web.prometheus import page
 
             routes["/metrics"] = page(self._ask)
             lines.append("metrics are at {address}/metrics")
-        if parameters.dashboard():
+        if variables.dashboard():
             from dragon.web.dashboard import Dashboard
 
             dashboard = Dashboard(self._ask)
@@ -56,7 +56,7 @@ class Views:
         if not routes:
             return
         try:
-            server = await serve(parameters.telemetry_port(), routes)
+            server = await serve(variables.telemetry_port(), routes)
         except (OSError, ValueError) as error:
             log.warning("nothing is served: %s; try another --telemetry-port", error)
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.run_state import run_state
 from dragon.agent.telemetry.seen import see
-from dragon.infrastructure import parameters
+from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample, Tags
 from dragon.runtime.log import runtime_log
 
@@ -59,7 +59,7 @@ class Telemetry:
         self._tracer: Tracer | None = None
         self._task_names: list[str] = []
         try:
-            level = parameters.telemetry_level()
+            level = variables.telemetry_level()
             if level:
                 self.start(level)
         except ValueError as error:
@@ -75,10 +75,10 @@ class Telemetry:
         """Measure at that level, every `period` seconds. Raises ValueError."""
         from dragon.agent.telemetry.history import History
 
-        highest = parameters.HIGHEST_TELEMETRY_LEVEL
+        highest = variables.HIGHEST_TELEMETRY_LEVEL
         if not 1 <= level <= highest:
             raise ValueError(f"there is no telemetry level {level}; the levels are 1 to {highest}")
-        period = parameters.telemetry_period() if period is None else period
+        period = variables.telemetry_period() if period is None else period
         self.close()
         self._level, self._period = level, period
         self._history = self._history or History()
@@ -104,7 +104,7 @@ class Telemetry:
             log.warning("the run is not traced: %s", error)
 
     def _record(self) -> None:
-        directory = parameters.telemetry_directory()
+        directory = variables.telemetry_directory()
         if directory is not None and self._recorder is None:
             from dragon.agent.telemetry.recorder import open_recorder
 
