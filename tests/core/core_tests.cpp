@@ -8,10 +8,12 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -1559,6 +1561,9 @@ struct Test {
 };
 #define TEST(function) {#function, function}
 const Test tests[] = {
+#ifndef DRAGON_SANITIZED
+    TEST(killed_while_it_reaps),  // takes by far the longest, so it begins first
+#endif
     TEST(size_classes_hold_what_they_promise),
     TEST(freed_blocks_are_used_again),
     TEST(limit_is_an_error_that_names_the_numbers),
@@ -1620,44 +1625,72 @@ const Test tests[] = {
     TEST(killed_in_changes_of_references),
     TEST(killed_as_the_last_one_attached),
     TEST(killed_with_locks_and_conditions),
-    TEST(killed_while_it_reaps),
     TEST(killed_while_it_takes_a_slot),
 #endif
 };
 
+struct Running {
+    const Test* test;
+    FILE* output;
+    Nanoseconds start;
+};
+
 // In a process group of its own, so that what a failed test leaves running ends with it.
-int run(const Test& test) {
+pid_t start(const Test& test, FILE* output) {
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
+        dup2(fileno(output), STDOUT_FILENO);
+        dup2(fileno(output), STDERR_FILENO);
         alarm(kPatience);
         test.run();
         fflush(stdout);
         _exit(0);
     }
-    int status = status_of(pid);
+    return pid;
+}
+
+// Whether the test has failed, which is told after what it printed.
+bool end(const Running& running, pid_t pid, int status) {
     kill(-pid, SIGKILL);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    rewind(running.output);
+    char part[4096];
+    while (size_t n = fread(part, 1, sizeof part, running.output)) fwrite(part, 1, n, stdout);
+    fclose(running.output);
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const char* result = code == 0               ? "ok"
+                         : code == kSkipped      ? "skipped"
+                         : code == 128 + SIGALRM ? "HUNG"
+                                                 : "FAILED";
+    printf("%-7s %s (%.2f s)\n", result, running.test->name,
+           static_cast<double>(now() - running.start) / 1e9);
+    return code != 0 && code != kSkipped;
 }
 
 }  // namespace
 }  // namespace dragon
 
-// Runs the tests that are named, or all.
+// Runs the tests that are named, or all, as many at once as there are processors.
 int main(int count, char** names) {
+    using namespace dragon;
     std::set<std::string> wanted(names + 1, names + count);
+    std::vector<const Test*> waiting;
+    for (const Test& test : tests)
+        if (wanted.empty() || wanted.count(test.name)) waiting.push_back(&test);
+    std::map<pid_t, Running> running;
     int failed = 0;
-    for (const auto& test : dragon::tests) {
-        if (!wanted.empty() && !wanted.count(test.name)) continue;
-        auto start = dragon::now();
-        int code = dragon::run(test);
-        const char* result = code == 0                  ? "ok"
-                             : code == dragon::kSkipped ? "skipped"
-                             : code == 128 + SIGALRM    ? "HUNG"
-                                                        : "FAILED";
-        printf("%-7s %s (%.2f s)\n", result, test.name, static_cast<double>(dragon::now() - start) / 1e9);
-        failed += code != 0 && code != dragon::kSkipped;
+    for (auto next = waiting.begin(); next != waiting.end() || !running.empty();) {
+        if (next != waiting.end() && running.size() < std::max(1u, std::thread::hardware_concurrency())) {
+            Running begun{*next++, tmpfile(), now()};
+            CHECK(begun.output != nullptr);
+            running[start(*begun.test, begun.output)] = begun;
+            continue;
+        }
+        int status;
+        pid_t pid = waitpid(-1, &status, 0);
+        failed += end(running.at(pid), pid, status);
+        running.erase(pid);
     }
     return failed != 0;
 }
