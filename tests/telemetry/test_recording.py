@@ -59,7 +59,7 @@ def directory(site: Site) -> Path:
 
 
 def test_every_node_is_recorded_at_level_four(site: Site, directory: Path) -> None:
-    done = site.dragon("--nodes", "2", "--telemetry", directory, site.write(ADDS), "0.5", "1", env=QUICK)
+    done = site.dragon("--nodes", "2", "--telemetry", directory, site.write(ADDS), "0.5", "3", env=QUICK)
     assert (done.returncode, done.stderr) == (0, "")
     recording = Recording(directory)
     for metric in OF_NODES | OF_PROCESSES:
@@ -70,7 +70,7 @@ def test_every_node_is_recorded_at_level_four(site: Site, directory: Path) -> No
 
 
 def test_a_recording_is_asked_like_a_run(site: Site, directory: Path) -> None:
-    site.dragon("--telemetry", directory, site.write(ADDS), "0.5", "0.3", env=QUICK)
+    site.dragon("--telemetry", directory, site.write(ADDS), "0.5", "2", env=QUICK)
     client = AnalysisClient(directory)
     client.connect()
     assert client.get_metrics() >= OF_NODES | OF_PROCESSES | {"loss"}
@@ -87,7 +87,7 @@ def test_the_level_may_be_another(site: Site, directory: Path) -> None:
 
 
 def test_a_plain_program_is_recorded_where_the_environment_says_so(site: Site, directory: Path) -> None:
-    done = site.python(ADDS, "0.5", "0.3", env={**QUICK, "DRAGON_TELEMETRY_DIRECTORY": "recordings"})
+    done = site.python(ADDS, "0.5", "2", env={**QUICK, "DRAGON_TELEMETRY_DIRECTORY": "recordings"})
     assert (done.returncode, done.stderr) == (0, "")
     assert Recording(directory).names() >= OF_NODES | OF_PROCESSES | {"loss"}
 

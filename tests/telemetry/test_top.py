@@ -160,8 +160,8 @@ def test_a_recorded_run_is_shown_at_any_time_of_it(site: Site) -> None:
             await pilot.press("3")
             await until(pilot, lambda: "late" in str(lines(pilot, "Processes")))
             await pilot.press("left")
-            await until(pilot, lambda: "head" in str(lines(pilot, "Processes")))
-            assert "late" not in str(lines(pilot, "Processes"))
+            await until(pilot, lambda: "late" not in str(lines(pilot, "Processes")))
+            assert "head" in str(lines(pilot, "Processes"))
             await pilot.press("right")
             await until(pilot, lambda: "late" in str(lines(pilot, "Processes")))
 

@@ -42,39 +42,41 @@ class Top(App[None]):
         self._period = period
         self._snapshot: Snapshot | None = None
         self._orders = {table.title: (table.order, bool(table.order)) for table in TABLES}
+        # Kept, and not looked for on the screen, which may be gone when an answer comes.
+        self._facts = Static(id="facts")
+        self._filter = Input(placeholder="a part of any cell", id="filter")
+        self._tabs = TabbedContent(initial=TABLES[0].title)
+        self._tables: dict[str, DataTable[Text]] = {
+            table.title: DataTable(cursor_type="row", zebra_stripes=True, id=f"table-{table.title}") for table in TABLES
+        }
 
     def compose(self) -> ComposeResult:
-        yield Static(id="facts")
-        yield Input(placeholder="a part of any cell", id="filter")
-        with TabbedContent(initial=TABLES[0].title):
+        yield self._facts
+        yield self._filter
+        with self._tabs:
             for number, table in enumerate(TABLES, start=1):
                 with TabPane(f"{number} {table.title}", id=table.title):
-                    yield DataTable(cursor_type="row", zebra_stripes=True, id=f"table-{table.title}")
+                    yield self._tables[table.title]
         yield Footer()
 
     async def on_mount(self) -> None:
         for table in TABLES:
-            widget = self._widget(table)
             for column in table.columns:
-                widget.add_column(column, key=column)
+                self._tables[table.title].add_column(column, key=column)
         if self._period is not None:
             self.set_interval(self._period, self._refresh)
         await self._refresh()
-        self._widget(TABLES[0]).focus()
-
-    def _widget(self, table: Table) -> DataTable[Text]:
-        return self.query_one(f"#table-{table.title}", DataTable)
+        self._tables[TABLES[0].title].focus()
 
     @property
     def _shown(self) -> Table:
-        active = self.query_one(TabbedContent).active
-        return next(table for table in TABLES if table.title == active)
+        return next(table for table in TABLES if table.title == self._tabs.active)
 
     async def _refresh(self) -> None:
         try:
             self._snapshot = await self._look()
         except DragonError as error:
-            self.query_one("#facts", Static).update(Text(str(error), style="red"))
+            self._facts.update(Text(str(error), style="red"))
             return
         self._draw()
 
@@ -84,13 +86,13 @@ class Top(App[None]):
         run = self._snapshot.run
         nodes = f"{len(run.hosts) - len(run.lost)} nodes" + (f", {len(run.lost)} lost" if run.lost else "")
         facts = f"{run.command}   run {run.name}, {nodes}, {duration(self._snapshot.now - run.started)}"
-        self.query_one("#facts", Static).update(Text(facts, style="bold", no_wrap=True, overflow="ellipsis"))
+        self._facts.update(Text(facts, style="bold", no_wrap=True, overflow="ellipsis"))
         self._fill(self._shown)
 
     def _fill(self, table: Table) -> None:
         assert self._snapshot is not None
-        widget, rows = self._widget(table), table.rows(self._snapshot)
-        wanted = self.query_one("#filter", Input).value.lower()
+        widget, rows = self._tables[table.title], table.rows(self._snapshot)
+        wanted = self._filter.value.lower()
         rows = [row for row in rows if any(wanted in cell.text.lower() for cell in row.cells)]
         order, downwards = self._orders[table.title]
         if order:
@@ -110,12 +112,12 @@ class Top(App[None]):
 
     def action_show(self, title: str) -> None:
         """Show another table."""
-        self.query_one(TabbedContent).active = title
+        self._tabs.active = title
 
     def on_tabbed_content_tab_activated(self) -> None:
         """It is drawn when it is looked at."""
         self._draw()
-        self._widget(self._shown).focus()
+        self._tables[self._shown.title].focus()
 
     def action_sort(self) -> None:
         """Sort by the next column."""
@@ -142,15 +144,13 @@ class Top(App[None]):
 
     def action_find(self) -> None:
         """Ask what the rows are to have."""
-        field = self.query_one("#filter", Input)
-        field.display = True
-        field.focus()
+        self._filter.display = True
+        self._filter.focus()
 
     def action_leave(self) -> None:
         """Show all rows again."""
-        field = self.query_one("#filter", Input)
-        field.value, field.display = "", False
-        self._widget(self._shown).focus()
+        self._filter.value, self._filter.display = "", False
+        self._tables[self._shown.title].focus()
         self._draw()
 
     def on_input_changed(self) -> None:
@@ -159,7 +159,7 @@ class Top(App[None]):
 
     def on_input_submitted(self) -> None:
         """Back to the rows."""
-        self._widget(self._shown).focus()
+        self._tables[self._shown.title].focus()
 
 
 class TopOfRecording(Top):
