@@ -193,7 +193,7 @@ def tell_of_myself(queue: Any) -> None:
 def test_a_process_knows_what_it_is_within_its_run() -> None:
     queue: Any = Queue()
     process = started(tell_of_myself, (queue,), ident="wise")
-    assert queue.get(timeout=30) == (process.puid, "wise", 0)
+    assert queue.get(timeout=30) == (process.puid, "wise", process.node)
     assert process.join() == 0
 
 
