@@ -565,7 +565,8 @@ def test_a_writer_waits_for_a_reader_that_keeps_old_pages(make: Callable[..., DD
     mine = ddict.manager(ddict.local_manager or 0)
     mine["view"] = bytes(50_000)
     with mine.view("view"):
-        process = Process(write_all_the_time, (mine, queue))
+        here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
+        process = Process(write_all_the_time, (mine, queue), policy=here)
         process.start()
         assert queue.get(timeout=30) == "begun"
         time.sleep(1)
