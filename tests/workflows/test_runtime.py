@@ -94,16 +94,32 @@ def test_a_local_runtime_is_there_until_it_is_stopped(site: Site) -> None:
 def test_a_local_runtime_may_have_several_nodes(site: Site, simulated: object) -> None:
     program = """
         import sys
+        from dragon.infrastructure.policy import Policy
         from dragon.native.machine import System
+        from dragon.native.process import Process
         from dragon.workflows import runtime
+
+        def say_much():
+            for number in range(20_000):
+                print(number)
 
         if __name__ == "__main__":
             command = [sys.executable, "-m", "dragon", "--nodes", "2", "--cpus", "3"]
             with runtime.start_local_runtime(dragon_cmd=command) as local, runtime.attach(runtime=local):
-                print(System().nnodes)
+                there = Policy(placement=Policy.Placement.HOST_ID, host_id=System().nodes[1])
+                process = Process(say_much, policy=there)
+                process.start()
+                process.join()
     """
     done = site.python(program)
-    assert done.stdout == "2\n", done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == list(map(str, range(20_000))), done.stderr
+
+
+def test_a_command_that_starts_no_run_is_an_error_that_names_it() -> None:
+    with pytest.raises(RuntimeError, match=r"no run: false -m dragon\.workflows\.idle ended with 1"):
+        runtime.start_local_runtime(dragon_cmd="false")
+    with pytest.raises(TimeoutError, match=r"no run after 0\.1 s: "):
+        runtime.start_local_runtime(0.1, dragon_cmd=[sys.executable, "-c", "import sys; sys.stdin.read()"])
 
 
 def test_what_cannot_be_attached_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import msgspec
 
@@ -95,18 +97,25 @@ class LocalRuntime:
         command = dragon_cmd.split() if isinstance(dragon_cmd, str) else dragon_cmd
         self._command = [*(command or (sys.executable, "-m", "dragon")), "-m", "dragon.workflows.idle"]
         self._process: subprocess.Popen[str] | None = None
+        self._output: threading.Thread | None = None
         self._descriptor = ""
 
     def start(self, timeout: float = 60) -> None:
         """Start it. Raises TimeoutError after `timeout` seconds, RuntimeError where it cannot start."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], timeout)[0]:
-            self.stop()
-            raise TimeoutError(f"no run after {timeout} s: {' '.join(self._command)}")
-        self._descriptor = self._process.stdout.readline().strip()
+        said = self._process.stdout
+        assert said is not None
+        command = " ".join(self._command)
+        if not select.select([said], [], [], timeout)[0]:
+            self.stop(timeout)
+            raise TimeoutError(f"no run after {timeout} s: {command}")
+        self._descriptor = said.readline().strip()
         if not self._descriptor:
-            raise RuntimeError(f"no run: {' '.join(self._command)} ended with {self._process.wait()}")
+            code = self._process.wait()
+            self.stop()
+            raise RuntimeError(f"no run: {command} ended with {code}")
+        self._output = threading.Thread(target=_pass_on, args=(said,), daemon=True)
+        self._output.start()
         atexit.register(self.stop)
 
     @property
@@ -133,12 +142,16 @@ class LocalRuntime:
         if self._process is None:
             return
         self.detach()
-        process, self._process = self._process, None
-        try:
-            process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        with self._process as process:  # which closes its streams
+            self._process = None
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if self._output is not None:
+                self._output.join()
 
     def __enter__(self) -> LocalRuntime:
         return self
@@ -147,6 +160,13 @@ class LocalRuntime:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _pass_on(said: IO[str]) -> None:
+    """What processes of other nodes print comes to the front end, and so to this program."""
+    for line in said:
+        sys.stdout.write(line)
+        sys.stdout.flush()
 
 
 def start_local_runtime(timeout: float = 60, dragon_cmd: Sequence[str] | str | None = None) -> LocalRuntime:
