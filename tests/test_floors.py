@@ -22,6 +22,7 @@ FLOORS = {
         "web": 2,
         "launcher": 5,
         "top": 5,
+        "utils": 5,
         "workflows": 5,
         "cli": 6,
     },
