@@ -46,7 +46,7 @@ _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 # What all nodes answer, each with a list.
 _TELEMETRY = ("start", "stop", "names", "kinds", "query", "lifetimes", "families", "lines")
-_EVERYWHERE = {f"telemetry.{name}" for name in _TELEMETRY} | {"registry.processes"}
+_EVERYWHERE = {f"telemetry.{name}" for name in _TELEMETRY} | {"registry.processes", "named_groups.numbers"}
 
 
 class Cluster:
@@ -212,7 +212,7 @@ class Cluster:
             return asyncio.ensure_future(self._find(operation, arguments))
         if "identifier" in arguments:
             node = node_of_puid(arguments["identifier"])
-        elif operation.startswith("groups.") and "number" in arguments:
+        elif operation.startswith(("groups.", "named_groups.")) and "number" in arguments:
             node = self._agent.groups.home_of(arguments["number"])
         elif operation.startswith("shards.") and "node" in arguments:
             node = arguments["node"]

@@ -17,6 +17,7 @@ from dragon import _core
 from dragon.agent.clients import Clients
 from dragon.agent.groups import Groups
 from dragon.agent.mpi.jobs import Jobs
+from dragon.agent.named_groups import NamedGroups
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.report import report
@@ -132,6 +133,7 @@ class Agent:
         self.jobs = Jobs(self.run.node, self.cluster)
         self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
+        self.named_groups = NamedGroups(self.run.node)
         self.shards = Shards(self.run, self.cluster)
         self._sweep()
         if self.cluster is not None:
@@ -211,6 +213,7 @@ class Agent:
         parts = {
             "registry": self.registry,
             "groups": self.groups,
+            "named_groups": self.named_groups,
             "jobs": self.jobs,
             "processes": self.processes,
             "shards": self.shards,

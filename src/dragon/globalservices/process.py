@@ -11,25 +11,29 @@ from typing import Any
 import msgspec
 
 from dragon import _core
+from dragon.globalservices.creation import ProcessCreate, create_message, start_process
 from dragon.infrastructure.errors import DragonError, NotSupportedError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.runtime import placement, plan
+from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
-from dragon.runtime.connection import connect_pipes
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.run import identity, this_run
-from dragon.runtime.spawning import EXITED, RUNNING, STATUS, environment_changes, exit_code, new_request, start
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
+from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument
 
 __all__ = [
     "DEVNULL",
     "PIPE",
     "STDOUT",
+    "ProcessCreate",
     "ProcessError",
     "create",
+    "create_with_argdata",
+    "get_create_message",
+    "get_create_message_with_argdata",
     "get_list",
     "get_multi_join_failure_puids",
     "get_multi_join_success_puids",
@@ -37,7 +41,10 @@ __all__ = [
     "kill",
     "multi_join",
     "query",
+    "runtime_reboot",
     "signal",
+    "start_capturing_child_mp_output",
+    "stop_capturing_child_mp_output",
 ]
 
 SUCCESS, TIMEOUT, PENDING = 0, 2, 4
@@ -71,41 +78,109 @@ def create(
     descriptor. Raises ProcessError where it cannot be started, ValueError for a stream that is none, NotSupportedError
     for another `group` or `user`, and for `pmi`: ranks of MPI jobs are members of a ProcessGroup(pmi=...).
     """
-    for name, value in (("group", group), ("user", user), ("pmi", pmi)):
-        if value is not None:
-            advice = "use ProcessGroup(pmi=...)" if name == "pmi" else "start a script that does it"
-            raise NotSupportedError(f"create({name}=...) is not offered; {advice}")
-    given = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
-    streams = [output_of(checked_stream(name, value)) for name, value in given.items()]
-    if soft and not user_name:
+    streams = stdin, stdout, stderr
+    message = create_message(exe, run_dir, args, env, user_name, streams, policy, group=group, user=user, pmi=pmi)
+    return _create(message, soft)
+
+
+def create_with_argdata(
+    exe: str,
+    run_dir: str,
+    args: Sequence[str],
+    env: dict[str, str] | None,
+    argdata: bytes | None = None,
+    user_name: str = "",
+    options: object = None,
+    soft: bool = False,
+    pmi: object = None,
+    stdin: StreamArgument = None,
+    stdout: StreamArgument = None,
+    stderr: StreamArgument = None,
+    policy: Policy | None = None,
+) -> ProcessDescriptor:
+    """The same for a Python program that finds `argdata`, of any size, in dragon.globalservices.api_setup._ARG_PAYLOAD.
+
+    Raises what create() does, and TypeError where `argdata` is not bytes.
+    """
+    streams = stdin, stdout, stderr
+    return _create(create_message(exe, run_dir, args, env, user_name, streams, policy, argdata, pmi=pmi), soft)
+
+
+def get_create_message(
+    exe: str,
+    run_dir: str,
+    args: Sequence[str],
+    env: dict[str, str] | None,
+    user_name: str = "",
+    options: object = None,
+    stdin: StreamArgument = None,
+    stdout: StreamArgument = None,
+    stderr: StreamArgument = None,
+    group: object = None,
+    user: object = None,
+    umask: int = -1,
+    pipesize: int = -1,
+    pmi: object = None,
+    policy: Policy | None = None,
+) -> ProcessCreate:
+    """What create() would start, for dragon.globalservices.group. Raises ValueError, NotSupportedError."""
+    streams = stdin, stdout, stderr
+    return create_message(exe, run_dir, args, env, user_name, streams, policy, group=group, user=user, pmi=pmi)
+
+
+def get_create_message_with_argdata(
+    exe: str,
+    run_dir: str,
+    args: Sequence[str],
+    env: dict[str, str] | None,
+    argdata: bytes | None = None,
+    user_name: str = "",
+    options: object = None,
+    stdin: StreamArgument = None,
+    stdout: StreamArgument = None,
+    stderr: StreamArgument = None,
+    group: object = None,
+    user: object = None,
+    umask: int = -1,
+    pipesize: int = -1,
+    pmi: object = None,
+    policy: Policy | None = None,
+) -> ProcessCreate:
+    """What create_with_argdata() would start. Raises ValueError, NotSupportedError, TypeError."""
+    streams = stdin, stdout, stderr
+    return create_message(exe, run_dir, args, env, user_name, streams, policy, argdata, group=group, user=user, pmi=pmi)
+
+
+def runtime_reboot(
+    *, puids: list[int] | None = None, huids: list[int] | None = None, hostnames: list[str] | None = None
+) -> None:
+    """Raises NotSupportedError: a run does not begin again without nodes that live."""
+    raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` goes on without a lost one")
+
+
+def start_capturing_child_mp_output() -> None:
+    """Taken, and without meaning here: what children print is always shown, in a notebook below the cell."""
+
+
+def stop_capturing_child_mp_output() -> None:
+    """Taken, and without meaning here."""
+
+
+def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
+    name = message.user_name
+    if soft and not name:
         raise ProcessError("soft=True asks for a process by name; give it a user_name")
-    known = [process for process in _living() if process["name"] == user_name] if user_name else []
+    known = [process for process in _living() if process["name"] == name] if name else []
     if known and soft:
         return query(known[0]["puid"])
     if known:
-        raise ProcessError(f"A process {user_name!r} already exists in this run")
-    folder = os.path.abspath(run_dir or ".")
+        raise ProcessError(f"A process {name!r} already exists in this run")
     try:
-        placed = placement.place(policy)
-        executable = placement.search_executable(exe, folder)
-        request, _record = new_request(
-            user_name,
-            executable=executable,
-            arguments=list(args),
-            folder=folder,
-            cpus=placed.mask,
-            node=placed.node.index,
-            streams=streams,
-        )
-        request.environment = environment_changes(this_run(), {**placed.environment, **(env or {})})
-        connections = connect_pipes(request.streams)
-        start(request)
-        plan.note(placed, request.name, plan.name_of(executable), request.puid)
+        puid, connections = start_process(message, placement.place(message.policy))
     except (AttributeError, OSError, PolicyError) as error:
         raise ProcessError(f"process create failed: {error}") from error
-    return msgspec.structs.replace(
-        query(request.puid), **{f"{name}_conn": connections.get(number) for number, name in enumerate(given)}
-    )
+    stdin, stdout, stderr = (connections.get(number) for number in range(3))
+    return msgspec.structs.replace(query(puid), stdin_conn=stdin, stdout_conn=stdout, stderr_conn=stderr)
 
 
 def _living() -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@
 | DRAGON_OTLP | the OpenTelemetry collector that the metrics of the run are sent to (a URL) |
 | DRAGON_DASHBOARD | 1: the run serves a page to look at, on this machine |
 | DRAGON_PATCH_MP, DRAGON_PATCH_TORCH | 1: `import dragon` makes "dragon" the start method, torch's too |
+| DRAGON_ARGUMENT_DATA | where a process has the bytes that it was started with; set by the runtime |
 | DRAGON_RUN | folder of the run that a process belongs to; set by the runtime |
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 
 __all__ = [
     "ARENA_SIZE",
+    "ARGUMENT_DATA",
     "DASHBOARD",
     "LOG_LEVEL",
     "OTLP",
@@ -48,6 +50,7 @@ __all__ = [
 ]
 
 ARENA_SIZE = "DRAGON_ARENA_SIZE"
+ARGUMENT_DATA = "DRAGON_ARGUMENT_DATA"
 LOG_LEVEL = "DRAGON_LOG_LEVEL"
 STRICT = "DRAGON_STRICT"
 PLAN = "DRAGON_PLAN"

@@ -1,0 +1,88 @@
+"""From a create message to a process: an executable that is started as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from dragon.infrastructure.connection import Connection
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.variables import ARGUMENT_DATA
+from dragon.native.queue import Queue
+from dragon.runtime import placement, plan
+from dragon.runtime.connection import connect_pipes
+from dragon.runtime.run import this_run
+from dragon.runtime.spawning import environment_changes, new_request, start
+from dragon.runtime.streams import StreamArgument, checked_stream, output_of
+
+__all__ = ["ProcessCreate", "create_message", "start_process"]
+
+
+class ProcessCreate(msgspec.Struct, frozen=True):
+    """What is to be started, and where. get_create_message() makes one."""
+
+    exe: str
+    run_dir: str
+    args: Sequence[str]
+    env: dict[str, str] | None
+    user_name: str
+    streams: tuple[StreamArgument, StreamArgument, StreamArgument]
+    policy: Policy | None
+    argdata: bytes | None = None
+
+
+def create_message(
+    exe: str,
+    run_dir: str,
+    args: Sequence[str],
+    env: dict[str, str] | None,
+    user_name: str,
+    streams: tuple[StreamArgument, StreamArgument, StreamArgument],
+    policy: Policy | None,
+    argdata: bytes | None = None,
+    **without_meaning: object,
+) -> ProcessCreate:
+    """The message. Raises ValueError for a stream that is none, NotSupportedError for what has no meaning here."""
+    for name, value in without_meaning.items():
+        if value is not None:
+            advice = "use ProcessGroup(pmi=...)" if name == "pmi" else "start a script that does it"
+            raise NotSupportedError(f"create({name}=...) is not offered; {advice}")
+    if argdata is not None and not isinstance(argdata, bytes):
+        raise TypeError(f"argdata must be bytes, not {type(argdata).__name__}")
+    stdin, stdout, stderr = (
+        checked_stream(name, value) for name, value in zip(("stdin", "stdout", "stderr"), streams, strict=True)
+    )
+    return ProcessCreate(exe, run_dir, args, env, user_name, (stdin, stdout, stderr), policy, argdata)
+
+
+def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:
+    """Start it there; its puid, and our ends of its streams that are a PIPE.
+
+    Raises AttributeError where there is no such executable, OSError where it cannot be started.
+    """
+    folder = os.path.abspath(message.run_dir or ".")
+    executable = placement.search_executable(message.exe, folder)
+    request, _record = new_request(
+        message.user_name,
+        executable=executable,
+        arguments=list(message.args),
+        folder=folder,
+        cpus=placed.mask,
+        node=placed.node.index,
+        streams=[output_of(stream) for stream in message.streams],
+    )
+    environment = {**placed.environment, **(message.env or {})}
+    if message.argdata is not None:
+        # The process is attached to the queue before it runs, so this end of it may go.
+        queue = Queue()
+        queue.put(message.argdata)
+        request.attached.append(queue._name())
+        environment[ARGUMENT_DATA] = ",".join(map(str, queue._name()))
+    request.environment = environment_changes(this_run(), environment)
+    connections = connect_pipes(request.streams)
+    start(request)
+    plan.note(placed, request.name, plan.name_of(executable), request.puid)
+    return request.puid, connections

@@ -1,0 +1,188 @@
+"""Groups of executables by name: started together, looked up, added to and ended by any process of the run.
+
+dragon.native.process_group.ProcessGroup does more: Python functions, restarts, MPI jobs, reports of failures.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from dragon.globalservices import process
+from dragon.globalservices.creation import ProcessCreate, start_process
+from dragon.infrastructure.errors import DragonError, NodeLostError
+from dragon.infrastructure.group_desc import GroupDescriptor, GroupMember
+from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.runtime import placement
+from dragon.runtime.agent_client import ask
+
+__all__ = [
+    "GroupError",
+    "add_to",
+    "create",
+    "create_add_to",
+    "destroy",
+    "destroy_remove_from",
+    "get_list",
+    "kill",
+    "query",
+    "remove_from",
+]
+
+Items = Sequence[tuple[int, ProcessCreate]]
+
+
+class GroupError(DragonError):
+    """A group that cannot be made, or that there is not."""
+
+
+def create(
+    items: Items, policy: Policy | None, user_name: str = "", soft: bool = False, pmix_ddict: object = None
+) -> GroupDescriptor:
+    """Start processes and give them a name together.
+
+    Args:
+        items: (count, what get_create_message() gave) for each kind of member.
+        policy: their placement; a message's own policy lies above it.
+        user_name: what others look the group up by.
+        soft: return the group of that name where there is one.
+
+    Raises GroupError where a member cannot be started; those that were are then ended.
+    """
+    if soft and not user_name:
+        raise GroupError("soft=True asks for a group by name; give it a user_name")
+    if user_name:
+        try:
+            known = query(user_name)
+        except GroupError:
+            pass
+        else:
+            if soft:
+                return known
+            raise GroupError(f"a group {user_name!r} already exists in this run")
+    made = ask("named_groups.create", name=user_name, sets=_start(items, policy))
+    return _described(made, policy)
+
+
+def _start(items: Items, policy: Policy | None) -> list[list[int]]:
+    """The puids of the members, an item's in one list."""
+    for item in items:
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], ProcessCreate) and item[0] > 0):
+            raise GroupError(f"{item!r} is not (count, what process.get_create_message() gave)")
+    messages = [message for count, message in items for _ in range(count)]
+    members = placement.members("", (Policy.merge(policy, message.policy) for message in messages))
+    started: list[int] = []
+    try:
+        for message, member in zip(messages, members, strict=True):
+            placed = placement.place(message.policy, policy, member=member)
+            started.append(start_process(message, placed)[0])
+    except (AttributeError, OSError, PolicyError, NodeLostError) as error:
+        _end(started)
+        raise GroupError(f"member {len(started)} of {len(messages)} cannot be started: {error}") from error
+    puids = iter(started)
+    return [[next(puids) for _ in range(count)] for count, _ in items]
+
+
+def _end(puids: list[int]) -> None:
+    for puid in puids:
+        process.kill(puid)
+    for puid in puids:
+        process.join(puid)
+
+
+def get_list() -> list[int]:
+    """The numbers of the groups that were not destroyed."""
+    return list(ask("named_groups.numbers"))
+
+
+def query(identifier: int | str) -> GroupDescriptor:
+    """The group of that number or name. Raises GroupError where there is none."""
+    return _described(_find(identifier))
+
+
+def _find(identifier: int | str) -> dict[str, Any]:
+    try:
+        if isinstance(identifier, str):
+            found = ask("named_groups.query", identifier=identifier)
+        else:
+            found = ask("named_groups.numbered", number=identifier)
+    except (LookupError, NodeLostError) as error:
+        raise GroupError(str(error)) from None
+    return dict(found)
+
+
+def _described(found: dict[str, Any], policy: Policy | None = None) -> GroupDescriptor:
+    sets = [[_member(puid) for puid in puids] for puids in found["sets"]]
+    return GroupDescriptor(GroupDescriptor.State.ACTIVE, found["number"], found["name"], sets, policy)
+
+
+def _member(puid: int) -> GroupMember:
+    known = process.query(puid)
+    return GroupMember(known.state, puid, known.node, known, known.ecode)
+
+
+def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> GroupDescriptor:
+    """Send a signal to every member; those that have ended do not mind. Raises GroupError where there is no group."""
+    found = _find(identifier)
+    for puid in _puids(found):
+        process.kill(puid, sig)
+    return _described(found)
+
+
+def destroy(identifier: int | str) -> GroupDescriptor:
+    """End every member with SIGKILL, and the group. Raises GroupError where there is none."""
+    found = _find(identifier)
+    _end(_puids(found))
+    described = _described(found)
+    ask("named_groups.forget", number=found["number"])
+    described.state = GroupDescriptor.State.DEAD
+    return described
+
+
+def _puids(found: dict[str, Any]) -> list[int]:
+    return [puid for puids in found["sets"] for puid in puids]
+
+
+def add_to(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
+    """Have processes that run already, by puid or name, among the members. Raises GroupError."""
+    return _add(_find(identifier), [_uids(items)])
+
+
+def create_add_to(identifier: int | str, items: Items, policy: Policy | None) -> GroupDescriptor:
+    """Start further members, as create() does. Raises GroupError."""
+    found = _find(identifier)
+    return _add(found, _start(items, policy))
+
+
+def _add(found: dict[str, Any], members: list[list[int]]) -> GroupDescriptor:
+    ask("named_groups.add", number=found["number"], members=members)
+    return query(found["number"])
+
+
+def remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
+    """Processes, by puid or name, are members no longer, and go on. Raises GroupError where one is no member."""
+    found = _find(identifier)
+    members = _members_of(found, items)
+    ask("named_groups.remove", number=found["number"], members=members)
+    return query(found["number"])
+
+
+def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
+    """End members with SIGKILL and leave them out. Raises GroupError where one is no member."""
+    _end(_members_of(_find(identifier), items))
+    return remove_from(identifier, items)
+
+
+def _members_of(found: dict[str, Any], items: Sequence[int | str]) -> list[int]:
+    members = _uids(items)
+    if strangers := set(members) - set(_puids(found)):
+        raise GroupError(f"not members of group {found['name']!r}: {sorted(strangers)}")
+    return members
+
+
+def _uids(items: Sequence[int | str]) -> list[int]:
+    try:
+        return [process.query(item).p_uid for item in items]
+    except process.ProcessError as error:
+        raise GroupError(str(error)) from None
