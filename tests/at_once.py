@@ -1,0 +1,89 @@
+"""Several tests at a time: each worker has a network and a runtime folder of its own.
+
+Runs of one worker are then not seen by tests of another that list or end all runs of the user, and the ports of one are
+free for the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+__all__ = [
+    "pytest_cmdline_main",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_xdist_auto_num_workers",
+]
+
+_NEW_NETWORK = 0x40000000
+_TRY = "unshare --net ip link add eth0 type veth peer name far"
+_MOST_WORKERS = 4
+# Peers that take long to start.
+_STARTED_ONCE = {
+    "slurm": "running_slurm",
+    "ssh_hosts": "running_hosts",
+    "pods": "running_pods",
+    "ray_cluster": "running_ray",
+}
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """As many as there are processors, or none where they cannot be kept apart."""
+    tried = subprocess.run(["sh", "-c", _TRY], capture_output=True, check=False)
+    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS) if tried.returncode == 0 else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """With several workers, which of them runs a test is decided below."""
+    options = config.option
+    if getattr(options, "numprocesses", None) == "auto" and not pytest_xdist_auto_num_workers():
+        options.numprocesses = 0
+    elif getattr(options, "numprocesses", None) and options.dist == "no":
+        options.dist = "loadgroup"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep a worker apart from the others."""
+    if not hasattr(config, "workerinput"):
+        return
+    take_own_network()
+    folder = Path(config.option.basetemp).with_name(config.workerinput["workerid"])
+    folder.mkdir(mode=0o700)
+    os.environ["XDG_RUNTIME_DIR"] = str(folder)
+
+
+def take_own_network() -> None:
+    """Leave the machine's network for one with the same addresses that leads nowhere. Raises OSError."""
+    told = subprocess.run(["ip", "-json", "-4", "addr", "show", "scope", "global"], capture_output=True, check=True)
+    addresses = [f"{a['local']}/{a['prefixlen']}" for device in json.loads(told.stdout) for a in device["addr_info"]]
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), "no network of its own")
+    for command in [
+        "link set lo up",
+        "link add eth0 type veth peer name far",
+        *[f"addr add {address} dev eth0" for address in addresses],
+        "link set eth0 up",
+        "link set far up",
+        "route add default dev eth0",  # programs ask which of their addresses leads out
+    ]:
+        subprocess.run(["ip", *command.split()], check=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that share a peer are for one worker, and begin early as they take long together."""
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        named = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        for peer, running in _STARTED_ONCE.items():
+            if running in getattr(item, "fixturenames", ()) or peer in named:
+                item.add_marker(pytest.mark.xdist_group(peer))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
