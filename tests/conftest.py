@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from dragon.telemetry import Telemetry
 
 MARK = "DRAGON_TEST_MARK"
+# A busy machine is no fault; no test may take longer than pytest allows it.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 pytest_plugins = [
     "at_once",
     "peers.browser",

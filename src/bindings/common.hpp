@@ -197,5 +197,6 @@ void bind_handle(nb::class_<H>& c) {
 void bind_channel(nb::module_& m);
 void bind_sync(nb::module_& m);
 void bind_inspection(nb::module_& m);
+void bind_pinned(nb::module_& m);
 
 }  // namespace dragon::py

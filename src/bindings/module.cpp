@@ -223,4 +223,5 @@ NB_MODULE(_core, m) {
     bind_channel(m);
     bind_sync(m);
     bind_inspection(m);
+    bind_pinned(m);
 }

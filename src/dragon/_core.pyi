@@ -196,6 +196,13 @@ class Loan:
     def __init__(self, size: int) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+@final
+class Pinned:
+    """A buffer that may only be read, and lives as long as somebody looks into it."""
+
+    def __init__(self, memory: Buffer, owner: object) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 def create_arena(limit: int) -> int:
     """Make an arena for this process; returns its descriptor."""
 

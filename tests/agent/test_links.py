@@ -100,7 +100,7 @@ def send_all(port: int, sent: list[bytes]) -> None:
         return  # it was thrown out
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(frames, min_size=1, max_size=4))
 def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> None:
     async def test(ends: Ends) -> None:

@@ -36,7 +36,7 @@ sizes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes)
 def test_payloads_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> None:
     async def test(ends: Ends) -> None:

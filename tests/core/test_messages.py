@@ -142,7 +142,7 @@ class ChannelAndDeque(RuleBasedStateMachine):
 
 
 ChannelAndDeque.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestChannelAndDeque = ChannelAndDeque.TestCase
 
@@ -169,7 +169,7 @@ def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
         assert sorted(channel.get(timeout=10) for _ in puts) == [0, 1, 2, 3]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.lists(things, max_size=8))
 def test_nothing_stays_in_use(sent: list[Any]) -> None:
     gc.freeze()  # what the tests have loaded by now takes long to look through

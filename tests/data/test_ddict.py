@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dragon.data.ddict import (
     DDict,
@@ -376,6 +379,82 @@ def test_a_view_is_of_the_memory_itself(make: Callable[..., DDict]) -> None:
     mine["small"] = 1
     with pytest.raises(DDictError, match="not one buffer"), mine.view("small"):
         pass
+
+
+def test_arrays_of_a_frozen_dictionary_are_its_memory_to_be_read(make: Callable[..., DDict]) -> None:
+    ddict = make()
+    mine = ddict.manager(ddict.local_manager or 0)
+    array = np.arange(100_000)
+    mine["arrays"] = {"large": array, "small": array[:10], "text": b"x" * 100_000}
+    ddict.freeze()
+    first, second = mine["arrays"], mine["arrays"]
+    assert first["large"].ctypes.data == second["large"].ctypes.data
+    assert not first["large"].flags.writeable
+    assert np.array_equal(first["large"], array)
+    assert np.array_equal(first["small"], array[:10])
+    assert first["text"] == b"x" * 100_000
+    assert (mine.get("missing"), "missing" in mine) == (None, False)
+
+
+def test_what_a_frozen_dictionary_gave_outlives_it(make: Callable[..., DDict]) -> None:
+    ddict = make()
+    mine = ddict.manager(ddict.local_manager or 0)
+    given_at = []
+    for value in range(3):
+        mine["array"] = np.full(100_000, value)
+        ddict.freeze()
+        given_at += [mine["array"] for _ in range(5000)]  # more than a shard has places for readers
+        ddict.unfreeze()
+    mine["array"] = np.full(100_000, 3)
+    del mine
+    ddict.destroy()
+    gc.collect()
+    assert [int(array[0]) for array in given_at[::5000]] == [0, 1, 2]
+    assert {int(array[-1]) for array in given_at} == {0, 1, 2}
+
+
+def test_tensors_of_a_frozen_dictionary_may_be_written(make: Callable[..., DDict]) -> None:
+    torch = pytest.importorskip("torch")
+    ddict = make()
+    mine = ddict.manager(ddict.local_manager or 0)
+    mine["tensor"] = torch.zeros(100_000)
+    ddict.freeze()
+    mine["tensor"].add_(1)
+    assert mine["tensor"].sum() == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["view", "put", "pop", "clear"]), st.sampled_from("ab")), max_size=40))
+@settings(max_examples=30)
+def test_a_view_is_always_of_what_the_dictionary_holds(steps: list[tuple[str, str]]) -> None:
+    with DDict(1, 1, 16 * 2**20, working_set_size=2) as ddict:
+        model: dict[str, int] = {}
+        for number, (step, key) in enumerate(steps):
+            if step == "put":
+                ddict[key] = bytes([number]) * 50_000
+                model[key] = number
+            elif step == "pop" and key in model:
+                del ddict[key], model[key]
+            elif step == "clear":
+                ddict.clear()
+                model.clear()
+            elif step == "view" and key in model:
+                with ddict.view(key) as memory:
+                    assert (memory[0], memory[-1], len(memory)) == (model[key], model[key], 50_000)
+            elif step == "view":
+                with pytest.raises(KeyError), ddict.view(key):
+                    pass
+
+
+def test_views_of_other_checkpoints_are_of_theirs(make: Callable[..., DDict]) -> None:
+    ddict = make(working_set_size=2)
+    mine = ddict.manager(ddict.local_manager or 0)
+    for value in (b"a", b"b"):
+        mine["key"] = value * 50_000
+        mine.checkpoint()
+    for checkpoint, value in ((0, b"a"), (1, b"b"), (0, b"a"), (2, b"b")):
+        mine.checkpoint_id = checkpoint
+        with mine.view("key") as memory:
+            assert bytes(memory[:1]) == value
 
 
 def test_what_does_not_fit_is_refused_and_the_rest_stays(make: Callable[..., DDict]) -> None:

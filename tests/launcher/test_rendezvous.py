@@ -264,7 +264,7 @@ def test_frames_that_are_malformed_or_too_large(frame: bytes, refusals: pytest.L
     ),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_a_stranger_sends_the_run_comes_about(sent: list[bytes], by_tls: bool) -> None:
     async def run() -> None:
         meeting = Meeting("a")
@@ -292,7 +292,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["nonce", "proof", "version", "index", "member"]), values, max_size=5))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_in_a_greeting_the_run_comes_about(changed: dict[str, Any]) -> None:
     async def run() -> None:
         meeting = Meeting("a")

@@ -191,7 +191,7 @@ spawnssofar=1|cmd=barrier_in|cmd=abort exitcode=x|cmd=|cmd=__init__|mcmd=dance|c
 ).split("|")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.one_of(st.binary(max_size=60), st.sampled_from([f"{line}\n".encode() for line in NONSENSE])), max_size=12

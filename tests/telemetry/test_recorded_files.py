@@ -60,7 +60,7 @@ moments = st.one_of(st.integers(-5, 5).map(lambda n: NOON + n), st.floats(NOON -
 rows = st.builds(row, moments, numbers, st.sampled_from(["loss", "speed"]), model=st.sampled_from(["small", "large"]))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(st.tuples(moments, st.lists(rows, max_size=8)), max_size=5),
     metrics=st.sampled_from([["loss"], ["loss", "speed"], ["other"], []]),

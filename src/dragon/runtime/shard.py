@@ -10,6 +10,8 @@ the newest first, and a reader takes the first that is not newer than its own ch
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -17,7 +19,8 @@ from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictKeyError,
 )
-from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Stored
+from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored
+from dragon.runtime.handle import Words
 from dragon.runtime.records import Record, bytes_in, int_of, of_int
 from dragon.runtime.transactions import CHANGES, NEWEST, Transactions
 
@@ -26,10 +29,24 @@ __all__ = ["MISSING", "Shard"]
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 _PAGE = 4096
+_MOST_VIEWED = 64
 
 
 class Shard(Transactions):
     """A shard as one process of its node has it open. Keys are encoded ones."""
+
+    def __init__(self, settings: Settings, words: Words) -> None:
+        super().__init__(settings, words)
+        # Where the records are that were viewed, and in which state of the shard. LMDB's module touches every page of a
+        # value that it is asked for; in the same state it need not be asked again.
+        self._viewed: dict[tuple[bytes, int], tuple[tuple[int, int], Stored]] = {}
+        self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions that keep what somebody looks into
+        self._pinning = threading.Lock()
+
+    def close(self) -> None:
+        """Close it in this process, now or when nothing of it is pinned any more."""
+        if not self._pinned:
+            super().close()
 
     # ---- reading
 
@@ -48,13 +65,45 @@ class Shard(Transactions):
         self._check()
         txn = self._env.begin(buffers=True)
         try:
-            stored = self._find(txn, key, checkpoint)
+            stored = self._find_again(txn, key, checkpoint)
             if stored is None:
                 raise DDictKeyError(f"no such key in {self.where}")
             return txn, stored
         except BaseException:
             txn.abort()
             raise
+
+    def pin(self, key: bytes, checkpoint: int, exact: bool = False) -> tuple[Any, Stored] | None:
+        """What keeps the blobs of a frozen shard's record where they are, for as long as somebody refers to it, and the
+        record; None where there is no such key. `exact` is as in read()."""
+        self._check()
+        txn = self._env.begin(buffers=True)
+        stored = self._find_again(txn, key, checkpoint)
+        if stored is None or (exact and _is_earlier(stored, checkpoint)):
+            txn.abort()
+            return None
+        if not stored.blobs:
+            txn.abort()
+            return None, stored
+        with self._pinning:
+            for pinned in self._pinned:
+                if pinned.id() == txn.id():
+                    txn.abort()  # of the places for readers one is enough
+                    return pinned, stored
+            self._pinned.add(txn)
+        return txn, stored
+
+    def _find_again(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
+        """_find(), but where the shard is as it was when the key was last asked for the record is where it was."""
+        state = txn.id(), self.newest
+        seen, stored = self._viewed.get((key, checkpoint), (None, None))
+        if stored is None or seen != state:
+            stored = self._find(txn, key, checkpoint)
+            if stored is not None and stored.blobs:
+                if len(self._viewed) == _MOST_VIEWED:
+                    self._viewed.clear()
+                self._viewed[key, checkpoint] = state, stored
+        return stored
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Whether the key is there."""

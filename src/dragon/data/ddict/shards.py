@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from dragon import _core
 from dragon.data.ddict.arrival import Memory
 from dragon.data.ddict.conduit import Conduit, conduit_to
 from dragon.runtime.agent_client import ask
@@ -58,12 +59,23 @@ class LocalShard(Shard):
         self.retire = self._persist_all
 
     def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
-        """The value of a key, or MISSING. `note` is called with its bytes."""
-        return self.read(key, checkpoint, _copied if note is None else partial(_noted_copy, note), exact)
+        """The value of a key, or MISSING. `note` is called with its bytes.
+
+        In a frozen shard its buffers are the shard's memory, to be read only.
+        """
+        if self.is_frozen:
+            pinned = self.pin(key, checkpoint, exact)
+            if pinned is None:
+                return MISSING
+            owner, stored = pinned
+            if note is not None:
+                note(_size(stored))
+            return _value_of(stored, owner)
+        return self.read(key, checkpoint, _value_of if note is None else partial(_noted_copy, note), exact)
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The same; and the key is deleted."""
-        return self.pop(key, checkpoint, _copied if note is None else partial(_noted_copy, note))
+        return self.pop(key, checkpoint, _value_of if note is None else partial(_noted_copy, note))
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
@@ -116,12 +128,17 @@ class LocalShard(Shard):
             )
 
 
+def _size(stored: Stored) -> int:
+    return len(stored.head) + sum(len(piece) for blob in stored.blobs for piece in blob)
+
+
 def _noted_copy(note: Note, stored: Stored) -> Any:
-    note(len(stored.head) + sum(len(piece) for blob in stored.blobs for piece in blob))
-    return _copied(stored)
+    note(_size(stored))
+    return _value_of(stored)
 
 
-def _copied(stored: Stored) -> Any:
+def _value_of(stored: Stored, owner: Any = None) -> Any:
+    """The value of a record, with memory of its own, or with the record's where that has an owner."""
     if not stored.blobs:
         return decode_value(stored.head, _no_blob)
 
@@ -129,6 +146,8 @@ def _copied(stored: Stored) -> Any:
         pieces = stored.blobs[i]
         if as_bytes:
             return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        if owner is not None and len(pieces) == 1:
+            return _core.Pinned(pieces[0], owner)
         memory = Memory(sum(len(piece) for piece in pieces))
         for piece in pieces:
             memory.add(piece)
