@@ -5,7 +5,8 @@
     dragon --nodes 2 benchmarks/dictionary.py dragon --remote    every key on the other node
     dragon --nodes 4 benchmarks/dictionary.py dragon --weak      a writer on every node, of keys of its own node
 
-One line of JSON for each figure. `memcpy` copies between two pieces of warm memory, `dragon-view` looks without a copy.
+One line of JSON for each figure. `memcpy` copies between two pieces of warm memory, `dragon-view` and
+`dragon-frozen` look without a copy.
 """
 
 import argparse
@@ -138,6 +139,25 @@ def write_locally(ddict, count, barrier):
     barrier.wait()
 
 
+def looked_at(ddict):
+    size = 64 * 2**20
+    ddict["view"] = bytes(size)
+
+    def view():
+        with ddict.view("view") as memory:
+            return memory[0]
+
+    def change():
+        ddict["other"] = 1
+
+    report("dragon-view", "get", size, timed(view) * 1e6, "us")
+    report("dragon-view", "get after a change", size, timed(lambda: (change(), view())) * 1e6, "us")
+    ddict["array"] = np.zeros(size, np.uint8)
+    ddict.freeze()
+    report("dragon-frozen", "get", size, timed(lambda: ddict["array"]) * 1e6, "us")
+    ddict.unfreeze()
+
+
 def weak(ddict_class, mp, each=50000):
     from dragon.infrastructure.policy import Policy
     from dragon.native.machine import System
@@ -175,13 +195,7 @@ def main():
         measure(side, Mapping(ddict), sizes)
         if side == "dragon":
             measure("dragon-array", Mapping(ddict), [size for size in sizes if size >= 2**20])
-            ddict["view"] = bytes(64 * 2**20)
-
-            def view():
-                with ddict.view("view") as memory:
-                    return memory[0]
-
-            report("dragon-view", "get", 64 * 2**20, timed(view) * 1e6, "us")
+            looked_at(ddict)
         several(side, mp, Mapping(ddict), options.clients, 20000 if side == "dragon" else 100)
         ddict.destroy()
         return
