@@ -134,3 +134,36 @@ def test_variables_need_not_be_utf_8(site: Site, nodes: str) -> None:
     environment = {"NOT_UTF_8": os.fsdecode(b"\xff")}
     assert site.dragon("--nodes", nodes, script, env=environment).returncode == 0
     assert site.dragon("--nodes", nodes, "sh", "-c", f"{sys.executable} {script}", env=environment).returncode == 0
+
+
+CHANGES_ITS_ENVIRONMENT = """
+import os, sys
+
+os.environ["SET"] = "1"
+os.environ.pop("UNSET", None)
+
+import multiprocessing as mp
+import dragon
+from dragon.native import Process
+
+def show():
+    print(*(os.environ.get(name) for name in ("SET", "UNSET", "GIVEN")), flush=True)
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    command = "echo $SET ${UNSET:-None} ${GIVEN:-None}"
+    processes = [mp.Process(target=show), Process(show), Process("sh", ["-c", command])]
+    if len(sys.argv) == 1:
+        processes.append(Process(sys.executable, [__file__, "again"], env={"GIVEN": "2"}))
+    for process in processes:
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_what_a_program_changes_in_its_environment_holds_for_its_processes(site: Site, nodes: str) -> None:
+    program = site.write(CHANGES_ITS_ENVIRONMENT)
+    done = site.dragon("--nodes", nodes, "--no-label", program, env={"UNSET": "0"})
+    assert done.stderr == ""
+    assert done.stdout == "1 None None\n" * 3 + "1 None 2\n" * 3

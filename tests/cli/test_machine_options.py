@@ -67,10 +67,12 @@ def test_what_cannot_be_is_said(site: Site, options: list[str], code: int, told:
     assert done.stdout == ""
 
 
-def test_an_argument_that_no_message_can_hold(site: Site) -> None:
-    done = site.run(sys.executable, "-m", "dragon", "--nodes", "2", site.write(PROGRAM), os.fsdecode(b"\xff"))
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
+def test_an_argument_that_no_message_can_hold(site: Site, options: list[str]) -> None:
+    done = site.dragon(*options, site.write(PROGRAM), os.fsdecode(b"\xff"))
     assert done.returncode == 1
-    assert "is not UTF-8" in done.stderr
+    assert "'\\udcff' is not UTF-8" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["-"], ["environment"], ["/nonexistent"]])

@@ -40,7 +40,7 @@ class Head:
             name="head",
             executable=executable,
             arguments=arguments,
-            environment=dict(environment),
+            environment={name: value for name, value in environment.items() if os.environ.get(name) != value},
             folder=folder,
             streams=[Output(), Output("forward"), Output("forward")],
         )

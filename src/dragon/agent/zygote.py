@@ -251,7 +251,7 @@ class Zygote:
                 environment[name] = value
         me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
         environment[variables.RUN] = str(self.run_info.folder)
-        environment[variables.PROCESS] = msgspec.json.encode([me, slot, 0]).decode()
+        environment[variables.PROCESS] = msgspec.json.encode([me, slot, 0, list(changes)]).decode()
         return environment
 
     # ---- ending

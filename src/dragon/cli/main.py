@@ -15,6 +15,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher import local
 from dragon.launcher.choice import choose
+from dragon.launcher.environment import is_text
 
 __all__ = ["main"]
 
@@ -148,6 +149,10 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         # All pods run the same command; the first is the front end, and this is another one.
         os.environ.pop("DRAGON_FRONT_END", None)
         return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
+    for word in [*command, os.getcwd()]:
+        if not is_text(word):
+            print(f"dragon: {word!r} is not UTF-8, and cannot be handed to another process", file=sys.stderr)
+            return 1
     try:
         launcher = choose(machine.wanted(arguments))
         if launcher is not None:

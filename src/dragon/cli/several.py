@@ -22,13 +22,9 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
     import uvloop
 
     from dragon.launcher import frontend
-    from dragon.launcher.base import LaunchError
-    from dragon.launcher.environment import carried, is_text
+    from dragon.launcher.environment import carried
     from dragon.runtime.folder import FrontEnd, this_machine, this_process
 
-    for word in [*command, os.getcwd()]:
-        if not is_text(word):
-            raise LaunchError(f"{word!r} is not UTF-8, and cannot be handed to another node")
     environment = carried()
     claims = {"transport": _transport(arguments.transport)}
     if arguments.network_prefix:

@@ -105,7 +105,17 @@ def joined(lists: Iterable[bytes]) -> msgspec.Raw:
     return msgspec.Raw(b"".join([b"\xdd", count.to_bytes(4), *bodies]))
 
 
-encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(message: Any) -> bytes:
+    """A message as bytes. Raises ValueError for text that is not UTF-8, as arguments and variables may have."""
+    try:
+        return _encode(message)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object!r} is not UTF-8, and cannot be handed to another process") from None
+
+
 decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
 decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -142,7 +142,7 @@ def start_run(label: str = "", command: str = "") -> Run:
         owner=owner,
         agent=agent,
         arena_fd=ARENA,
-        command=command or " ".join(sys.argv),
+        command=os.fsencode(command or " ".join(sys.argv)).decode(errors="replace"),
         started=time.time(),
         front_end=run_folder.FrontEnd(owner, run_folder.this_machine()) if command else None,
     ).write(folder)
@@ -201,17 +201,32 @@ def join_run(folder: Path) -> Run:
         raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
     _core.open_arena(os.open(f"/proc/{info.agent.pid}/fd/{info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
     me = os.environ.get(variables.PROCESS)
+    joined = Run(folder, info.agent, node=info.node)
     if me:
-        identity, slot, pid = json.loads(me)
+        identity, slot, pid, changed = json.loads(me)
         known = msgspec.convert(identity, Identity)
         # The variable is inherited by every process below; the place in the arena is for one of them.
         if pid in (0, os.getpid()) and slot:
             _core.take_slot(slot)
-        _enter(Run(folder, info.agent, node=info.node), known)
+        joined.base_environment = _without(_environment_at_start(), changed)
+        _enter(joined, known)
     else:
-        _enter(Run(folder, info.agent, node=info.node), Identity(puid=next_puid(info.node), name="guest"))
+        joined.base_environment = _environment_at_start()
+        _enter(joined, Identity(puid=next_puid(info.node), name="guest"))
     atexit.register(_core.leave_arena)
-    return this_run()
+    return joined
+
+
+def _environment_at_start() -> dict[str, str]:
+    """What this program was started with, whatever it changed before it came here."""
+    pairs = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return dict(os.fsdecode(pair).split("=", 1) for pair in pairs if b"=" in pair)
+
+
+def _without(environment: dict[str, str], changed: list[str]) -> dict[str, str]:
+    """The same without what was changed for this program, so that it counts as a change by it."""
+    kept = {name: value for name, value in environment.items() if name not in changed}
+    return {**kept, **dict.fromkeys(set(changed) - environment.keys(), "")}
 
 
 def leave() -> None:
