@@ -66,6 +66,13 @@ int start_executable(const FileText& executable, const std::vector<FileText>& ar
                    detached});
 }
 
+// The system tells it only when it is changed. What another thread creates meanwhile is for its owner alone.
+unsigned current_umask() {
+    mode_t mask = umask(0077);
+    umask(mask);
+    return mask;
+}
+
 sigset_t signal_set(const std::vector<int>& numbers) {
     sigset_t set;
     sigemptyset(&set);
@@ -213,6 +220,7 @@ NB_MODULE(_core, m) {
     m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
           nb::arg("cpus"), nb::arg("folder"));
     m.def("plain_fork", &plain_fork);
+    m.def("current_umask", &current_umask, "This process's umask, which stays as it is.");
     m.def("prctl", [](int option, unsigned long value) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });

@@ -342,6 +342,9 @@ def enter_child(
     parent: int, streams: Sequence[int], unwanted: Sequence[int], cpus: Sequence[int], folder: str
 ) -> None: ...
 def plain_fork() -> int: ...
+def current_umask() -> int:
+    """This process's umask, which stays as it is."""
+
 def prctl(option: int, value: int, /) -> None: ...
 def start_executable(
     executable: str,

@@ -167,3 +167,29 @@ def test_what_a_program_changes_in_its_environment_holds_for_its_processes(site:
     done = site.dragon("--nodes", nodes, "--no-label", program, env={"UNSET": "0"})
     assert done.stderr == ""
     assert done.stdout == "1 None None\n" * 3 + "1 None 2\n" * 3
+
+
+CHANGES_ITS_UMASK = """
+import os
+
+import multiprocessing as mp
+import dragon
+from dragon.native import Popen, Process
+
+def show():
+    print(f"{os.umask(0o022):o}", flush=True)
+
+if __name__ == "__main__":
+    os.umask(0o027)
+    mp.set_start_method("dragon")
+    for process in (mp.Process(target=show), Process(show), Process("sh", ["-c", "umask"])):
+        process.start()
+        process.join()
+    Popen(["-c", "umask"], "sh", umask=0o077).wait()
+"""
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_what_a_program_lets_others_see_holds_for_its_processes(site: Site, nodes: str) -> None:
+    done = site.dragon("--nodes", nodes, "--no-label", site.write(CHANGES_ITS_UMASK))
+    assert (done.stdout, done.stderr) == ("27\n27\n0027\n0077\n", "")

@@ -65,6 +65,7 @@ class Zygote:
             importlib.import_module(module)
         requests, agent = self.requests.fileno(), self.agent.fileno()
         sources = [requests, agent, signals]
+        self.umask = _core.current_umask()
         self.forker = Forker([*sources, self.null], self._environment)
         gc.collect()
         gc.freeze()
@@ -148,6 +149,7 @@ class Zygote:
         """Start the process of a request; its record says how that went."""
         slot = _core.reserve_slot()
         opened: list[int] = []
+        os.umask(request.umask if request.umask >= 0 else self.umask)
         try:
             for name in self._attachments(request):
                 _core.attach_for(slot, *name)

@@ -32,6 +32,7 @@ class ProcessCreate(msgspec.Struct, frozen=True):
     streams: tuple[StreamArgument, StreamArgument, StreamArgument]
     policy: Policy | None
     argdata: bytes | None = None
+    umask: int = -1
 
 
 def create_message(
@@ -43,6 +44,7 @@ def create_message(
     streams: tuple[StreamArgument, StreamArgument, StreamArgument],
     policy: Policy | None,
     argdata: bytes | None = None,
+    umask: int = -1,
     **without_meaning: object,
 ) -> ProcessCreate:
     """The message. Raises ValueError for a stream that is none, NotSupportedError for what has no meaning here."""
@@ -55,7 +57,7 @@ def create_message(
     stdin, stdout, stderr = (
         checked_stream(name, value) for name, value in zip(("stdin", "stdout", "stderr"), streams, strict=True)
     )
-    return ProcessCreate(exe, run_dir, args, env, user_name, (stdin, stdout, stderr), policy, argdata)
+    return ProcessCreate(exe, run_dir, args, env, user_name, (stdin, stdout, stderr), policy, argdata, umask)
 
 
 def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:
@@ -67,6 +69,7 @@ def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int
     executable = placement.search_executable(message.exe, folder)
     request, _record = new_request(
         message.user_name,
+        message.umask,
         executable=executable,
         arguments=list(message.args),
         folder=folder,

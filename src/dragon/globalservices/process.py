@@ -79,7 +79,9 @@ def create(
     for another `group` or `user`, and for `pmi`: ranks of MPI jobs are members of a ProcessGroup(pmi=...).
     """
     streams = stdin, stdout, stderr
-    message = create_message(exe, run_dir, args, env, user_name, streams, policy, group=group, user=user, pmi=pmi)
+    message = create_message(
+        exe, run_dir, args, env, user_name, streams, policy, umask=umask, group=group, user=user, pmi=pmi
+    )
     return _create(message, soft)
 
 
@@ -125,7 +127,9 @@ def get_create_message(
 ) -> ProcessCreate:
     """What create() would start, for dragon.globalservices.group. Raises ValueError, NotSupportedError."""
     streams = stdin, stdout, stderr
-    return create_message(exe, run_dir, args, env, user_name, streams, policy, group=group, user=user, pmi=pmi)
+    return create_message(
+        exe, run_dir, args, env, user_name, streams, policy, umask=umask, group=group, user=user, pmi=pmi
+    )
 
 
 def get_create_message_with_argdata(
@@ -148,7 +152,9 @@ def get_create_message_with_argdata(
 ) -> ProcessCreate:
     """What create_with_argdata() would start. Raises ValueError, NotSupportedError, TypeError."""
     streams = stdin, stdout, stderr
-    return create_message(exe, run_dir, args, env, user_name, streams, policy, argdata, group=group, user=user, pmi=pmi)
+    return create_message(
+        exe, run_dir, args, env, user_name, streams, policy, argdata, umask, group=group, user=user, pmi=pmi
+    )
 
 
 def runtime_reboot(

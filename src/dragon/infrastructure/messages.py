@@ -59,6 +59,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     executable: str = ""
     folder: str = ""
     environment: dict[str, str | None] = {}
+    umask: int = -1  # -1: that of the run
     cpus: list[int] = []
     attached: list[Name] = []
     streams: list[Output] = []

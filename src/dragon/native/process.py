@@ -272,6 +272,7 @@ class Popen:
         elif executable is None:
             executable, args = args[0], args[1:]
         self._process = Process(executable, args, None, cwd or ".", env, proc_name, None, stdin, stdout, stderr, policy)
+        self._process._umask = umask
         self._process.start()
         self.args = args
         self.returncode: int | None = None

@@ -39,6 +39,8 @@ class ProcessTemplate:
     pickle raises for a callable or arguments that cannot be sent.
     """
 
+    _umask = -1  # its creator's
+
     def __init__(
         self,
         target: Callable[..., Any] | str,
@@ -117,7 +119,7 @@ class ProcessTemplate:
 
     def request(self, name: str, placed: Placed | None = None) -> tuple[Spawn, Words]:
         """A request for one process of this description, and its record; without a place, that is added later."""
-        request, record = new_request(name, folder=self.cwd, streams=self._outputs())
+        request, record = new_request(name, self._umask, folder=self.cwd, streams=self._outputs())
         request.environment = environment_changes(this_run(), self.env)
         if placed is not None:
             request.node, request.cpus = placed.node.index, placed.mask

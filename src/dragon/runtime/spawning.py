@@ -229,11 +229,12 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
         raise OSError(error, f"cannot start {request.name}: {os.strerror(error)}", what)
 
 
-def new_request(name: str, **fields: Any) -> tuple[Spawn, Words]:
-    """A request with a new process id and record."""
+def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words]:
+    """A request with a new process id and record, and with this process's umask unless another one is given."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
-    return Spawn(puid=puid, record=record._name(), name=name or _default_name(puid), **fields), record
+    umask = umask if umask >= 0 else _core.current_umask()
+    return Spawn(puid=puid, record=record._name(), name=name or _default_name(puid), umask=umask, **fields), record
 
 
 def _default_name(puid: int) -> str:
