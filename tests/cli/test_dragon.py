@@ -147,14 +147,14 @@ import dragon
 from dragon.native import Process
 
 def show():
-    print(*(os.environ.get(name) for name in ("SET", "UNSET", "GIVEN")), flush=True)
+    print(*(os.environ.get(name) for name in ("SET", "UNSET", "GIVEN", "PMIX_RANK")), flush=True)
 
 if __name__ == "__main__":
     mp.set_start_method("dragon")
-    command = "echo $SET ${UNSET:-None} ${GIVEN:-None}"
+    command = "echo $SET ${UNSET:-None} ${GIVEN:-None} ${PMIX_RANK:-None}"
     processes = [mp.Process(target=show), Process(show), Process("sh", ["-c", command])]
     if len(sys.argv) == 1:
-        processes.append(Process(sys.executable, [__file__, "again"], env={"GIVEN": "2"}))
+        processes.append(Process(sys.executable, [__file__, "again"], env={"GIVEN": "2", "PMIX_RANK": "7"}))
     for process in processes:
         process.start()
         process.join()
@@ -166,7 +166,7 @@ def test_what_a_program_changes_in_its_environment_holds_for_its_processes(site:
     program = site.write(CHANGES_ITS_ENVIRONMENT)
     done = site.dragon("--nodes", nodes, "--no-label", program, env={"UNSET": "0"})
     assert done.stderr == ""
-    assert done.stdout == "1 None None\n" * 3 + "1 None 2\n" * 3
+    assert done.stdout == "1 None None None\n" * 3 + "1 None 2 None\n" * 3
 
 
 CHANGES_ITS_UMASK = """

@@ -16,6 +16,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.forking import Forker
+from dragon.agent.mpi.foreign import is_foreign
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
 from dragon.runtime.folder import remove_folder
@@ -253,7 +254,8 @@ class Zygote:
                 environment[name] = value
         me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
         environment[variables.RUN] = str(self.run_info.folder)
-        environment[variables.PROCESS] = msgspec.json.encode([me, slot, 0, list(changes)]).decode()
+        handed_on = [name for name in changes if not is_foreign(name)]  # what it starts is no rank of its job
+        environment[variables.PROCESS] = msgspec.json.encode([me, slot, 0, handed_on]).decode()
         return environment
 
     # ---- ending
