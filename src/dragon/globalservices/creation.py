@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 
 from dragon.infrastructure.connection import Connection
-from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.queue import Queue
@@ -16,9 +15,9 @@ from dragon.runtime import placement, plan
 from dragon.runtime.connection import connect_pipes
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import environment_changes, new_request, start
-from dragon.runtime.streams import StreamArgument, checked_stream, output_of
+from dragon.runtime.streams import StreamArgument, output_of
 
-__all__ = ["ProcessCreate", "create_message", "start_process"]
+__all__ = ["ProcessCreate", "start_process"]
 
 
 class ProcessCreate(msgspec.Struct, frozen=True):
@@ -31,33 +30,8 @@ class ProcessCreate(msgspec.Struct, frozen=True):
     user_name: str
     streams: tuple[StreamArgument, StreamArgument, StreamArgument]
     policy: Policy | None
-    argdata: bytes | None = None
-    umask: int = -1
-
-
-def create_message(
-    exe: str,
-    run_dir: str,
-    args: Sequence[str],
-    env: dict[str, str] | None,
-    user_name: str,
-    streams: tuple[StreamArgument, StreamArgument, StreamArgument],
-    policy: Policy | None,
-    argdata: bytes | None = None,
-    umask: int = -1,
-    **without_meaning: object,
-) -> ProcessCreate:
-    """The message. Raises ValueError for a stream that is none, NotSupportedError for what has no meaning here."""
-    for name, value in without_meaning.items():
-        if value is not None:
-            advice = "use ProcessGroup(pmi=...)" if name == "pmi" else "start a script that does it"
-            raise NotSupportedError(f"create({name}=...) is not offered; {advice}")
-    if argdata is not None and not isinstance(argdata, bytes):
-        raise TypeError(f"argdata must be bytes, not {type(argdata).__name__}")
-    stdin, stdout, stderr = (
-        checked_stream(name, value) for name, value in zip(("stdin", "stdout", "stderr"), streams, strict=True)
-    )
-    return ProcessCreate(exe, run_dir, args, env, user_name, (stdin, stdout, stderr), policy, argdata, umask)
+    argdata: bytes | None
+    umask: int
 
 
 def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:

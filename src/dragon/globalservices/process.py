@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragon import _core
-from dragon.globalservices.creation import ProcessCreate, create_message, start_process
+from dragon.globalservices.creation import ProcessCreate, start_process
 from dragon.infrastructure.errors import DragonError, NotSupportedError
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.infrastructure.policy import Policy, PolicyError
@@ -22,7 +22,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
-from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream
 
 __all__ = [
     "DEVNULL",
@@ -78,11 +78,8 @@ def create(
     descriptor. Raises ProcessError where it cannot be started, ValueError for a stream that is none, NotSupportedError
     for another `group` or `user`, and for `pmi`: ranks of MPI jobs are members of a ProcessGroup(pmi=...).
     """
-    streams = stdin, stdout, stderr
-    message = create_message(
-        exe, run_dir, args, env, user_name, streams, policy, umask=umask, group=group, user=user, pmi=pmi
-    )
-    return _create(message, soft)
+    what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
+    return _create(get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy), soft)
 
 
 def create_with_argdata(
@@ -104,8 +101,8 @@ def create_with_argdata(
 
     Raises what create() does, and TypeError where `argdata` is not bytes.
     """
-    streams = stdin, stdout, stderr
-    return _create(create_message(exe, run_dir, args, env, user_name, streams, policy, argdata, pmi=pmi), soft)
+    what = exe, run_dir, args, env, argdata, user_name, options, stdin, stdout, stderr
+    return _create(get_create_message_with_argdata(*what, pmi=pmi, policy=policy), soft)
 
 
 def get_create_message(
@@ -126,10 +123,8 @@ def get_create_message(
     policy: Policy | None = None,
 ) -> ProcessCreate:
     """What create() would start, for dragon.globalservices.group. Raises ValueError, NotSupportedError."""
-    streams = stdin, stdout, stderr
-    return create_message(
-        exe, run_dir, args, env, user_name, streams, policy, umask=umask, group=group, user=user, pmi=pmi
-    )
+    what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
+    return get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy)
 
 
 def get_create_message_with_argdata(
@@ -151,10 +146,14 @@ def get_create_message_with_argdata(
     policy: Policy | None = None,
 ) -> ProcessCreate:
     """What create_with_argdata() would start. Raises ValueError, NotSupportedError, TypeError."""
-    streams = stdin, stdout, stderr
-    return create_message(
-        exe, run_dir, args, env, user_name, streams, policy, argdata, umask, group=group, user=user, pmi=pmi
-    )
+    for name, value in (("group", group), ("user", user), ("pmi", pmi)):
+        if value is not None:
+            advice = "use ProcessGroup(pmi=...)" if name == "pmi" else "start a script that does it"
+            raise NotSupportedError(f"create({name}=...) is not offered; {advice}")
+    if argdata is not None and not isinstance(argdata, bytes):
+        raise TypeError(f"argdata must be bytes, not {type(argdata).__name__}")
+    streams = checked_stream("stdin", stdin), checked_stream("stdout", stdout), checked_stream("stderr", stderr)
+    return ProcessCreate(exe, run_dir, args, env, user_name, streams, policy, argdata, umask)
 
 
 def runtime_reboot(
