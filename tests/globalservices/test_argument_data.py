@@ -53,6 +53,30 @@ def test_what_a_program_starts_itself_was_given_nothing(program: Path) -> None:
     assert process.join(started.p_uid) == 0
 
 
+STARTS_BEFORE_IT_LOOKS = """
+from dragon.globalservices import api_setup
+from dragon.native import Process
+
+def look():
+    print(api_setup._ARG_PAYLOAD, flush=True)
+
+if __name__ == "__main__":
+    process = Process(look)
+    process.start()
+    process.join()
+    look()
+"""
+
+
+def test_what_a_program_was_given_is_not_for_its_processes(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(STARTS_BEFORE_IT_LOOKS)
+    arguments = [str(tmp_path / "program.py")]
+    output = str(tmp_path / "output")
+    started = process.create_with_argdata(sys.executable, "", arguments, None, b"data", stdout=output)
+    assert process.join(started.p_uid) == 0
+    assert (tmp_path / "output").read_text() == "None\nb'data'\n"
+
+
 def test_a_message_holds_the_data_for_each_member(program: Path) -> None:
     message = process.get_create_message_with_argdata(sys.executable, "", [str(program)], None, b"data")
     assert message.argdata == b"data"

@@ -254,7 +254,8 @@ class Zygote:
                 environment[name] = value
         me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
         environment[variables.RUN] = str(self.run_info.folder)
-        handed_on = [name for name in changes if not is_foreign(name)]  # what it starts is no rank of its job
+        # What it starts is no rank of its job, and was not given its data.
+        handed_on = [name for name in changes if not is_foreign(name) and name != variables.ARGUMENT_DATA]
         environment[variables.PROCESS] = msgspec.json.encode([me, slot, 0, handed_on]).decode()
         return environment
 
