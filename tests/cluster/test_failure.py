@@ -99,6 +99,19 @@ def test_a_signal_to_the_front_end_ends_everything(site: Site, number: signal.Si
     site.assert_nothing_left()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_agent_that_is_told_to_end_while_it_starts_leaves_nothing(site: Site, number: signal.Signals) -> None:
+    run = site.start(sys.executable, "-m", "dragon", "--nodes", "2", site.write("print(1)"))
+    while not list((site.folder / "r").rglob("hosts")):
+        assert run.poll() is None
+    for pid, command in site.processes():
+        if "dragon node --join" in command:
+            os.kill(pid, number)
+    _out, err = run.communicate(timeout=60)
+    assert "the agent of node-" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("victim", ["agent", "zygote"])
 def test_a_wait_on_a_lost_node_raises_an_error_that_names_it(site: Site, victim: str) -> None:
     process, pids = start(

@@ -155,3 +155,20 @@ def test_signals_while_the_run_ends_do_not_disturb_it(site: Site) -> None:
         time.sleep(0.005)
     assert "Traceback" not in launcher.communicate()[1]
     site.assert_nothing_left()
+
+
+def test_a_run_that_cannot_be_started_leaves_nothing(site: Site) -> None:
+    done = site.python("""
+        import os, sys
+        from dragon.native.queue import Queue
+        from dragon.runtime.folder import find_runs
+
+        sys.executable = "/no/such/python"
+        try:
+            Queue()
+        except OSError as error:
+            print(error.filename or error, find_runs())
+    """)
+    assert done.stderr == ""
+    assert "/no/such/python" in done.stdout
+    assert done.stdout.rstrip().endswith("[]")

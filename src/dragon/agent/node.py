@@ -14,7 +14,7 @@ from dragon.agent.cluster import Cluster
 from dragon.agent.control import join
 from dragon.agent.fabric import open_fabric
 from dragon.agent.main import become_reaper, fork_zygote
-from dragon.agent.server import Agent
+from dragon.agent.server import ENDING_SIGNALS, Agent
 from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
@@ -34,18 +34,19 @@ def serve(token: Token) -> int:
     """Join the run of the token and serve it to its end; the exit code. Raises JoinError where that is impossible."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run_folder.sweep()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # the agent takes them, and leaves nothing behind
     folder = run_folder.make_folder()
-    _take_host_name(token, folder)
     try:
+        _take_host_name(token, folder)
         listener, addresses = _listen(token)
         node = describe_this_node(token.claims)
+        _core.create_arena(variables.arena_limit())
     except (OSError, ValueError) as error:
         run_folder.remove_folder(folder)
         print(f"dragon: {socket.gethostname()} cannot be a node of the run: {error}", file=sys.stderr)
         return 1
     # What the name of a host resolves to on the host itself is often of use there only.
     node = msgspec.structs.replace(node, ip_addrs=addresses)
-    _core.create_arena(variables.arena_limit())
     _core.set_keeper()
     me = run_folder.this_process()
     run = run_module.Run(folder, me)

@@ -35,10 +35,11 @@ from dragon.web import serving
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
 
-__all__ = ["Agent"]
+__all__ = ["ENDING_SIGNALS", "Agent"]
 
 log = runtime_log("agent")
 
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _SWEEP_EVERY = 10.0  # seconds
 _ZYGOTE_ENDS_WITHIN = 10.0
 
@@ -89,8 +90,9 @@ class Agent:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = self.loop.create_future()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             self.loop.add_signal_handler(number, self.end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
         if self._owner is not None:
             self._watch(self._owner)
         try:

@@ -123,6 +123,19 @@ def start_run(label: str = "", command: str = "") -> Run:
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
     run_folder.sweep()
     folder = run_folder.make_folder()
+    try:
+        agent = _start_agent(folder, label, command)
+    except BaseException:  # Ctrl-C among them
+        run_folder.remove_folder(folder)
+        raise
+    started = Run(folder, agent, os.getpid(), label)
+    _enter(started, Identity(puid=next_puid(0), name="head"))
+    _end_at_exit()
+    return started
+
+
+def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
+    """Make the arena and the agent of a run in that folder."""
     _core.create_arena(variables.arena_limit())
     agent_socket, zygote_socket = bind_sockets(folder)
     owner = run_folder.this_process()
@@ -132,11 +145,9 @@ def start_run(label: str = "", command: str = "") -> Run:
         "label": label,
         "path": str(Path(__file__).parents[2]),
     }
-    with open(os.devnull) as null:
+    with agent_socket, zygote_socket, open(os.devnull) as null:
         descriptors = [null.fileno(), 1, 2, _core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
-        pid = _start_agent(descriptors, settings)
-    agent_socket.close()
-    zygote_socket.close()
+        pid = _execute_agent(descriptors, settings)
     agent = run_folder.Owner(pid, run_folder.process_start_time(pid) or 0)
     run_folder.RunInfo(
         owner=owner,
@@ -146,10 +157,7 @@ def start_run(label: str = "", command: str = "") -> Run:
         started=time.time(),
         front_end=run_folder.FrontEnd(owner, run_folder.this_machine()) if command else None,
     ).write(folder)
-    started = Run(folder, agent, os.getpid(), label)
-    _enter(started, Identity(puid=next_puid(0), name="head"))
-    _end_at_exit()
-    return started
+    return agent
 
 
 def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
@@ -162,7 +170,7 @@ def bind_sockets(folder: Path) -> tuple[socket.socket, socket.socket]:
     return agent_socket, zygote_socket
 
 
-def _start_agent(descriptors: list[int], settings: Mapping[str, object]) -> int:
+def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> int:
     code = (
         "import sys, json; settings = json.loads(sys.argv[1]); "
         "settings['path'] in sys.path or sys.path.append(settings['path']); "
