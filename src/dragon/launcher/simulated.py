@@ -23,7 +23,7 @@ class Simulated(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
-        names = {"host_names": self.nodes}
+        names = {"simulated": True, "host_names": self.nodes}
         for index, name in enumerate(self.nodes):
             claims = {**token.claims, **self.shape, **names, "host_name": name}
             own = msgspec.structs.replace(token, index=index, claims=claims)
