@@ -55,13 +55,15 @@ std::vector<std::tuple<int, uint64_t>> processes() {
 
 int start_executable(const FileText& executable, const std::vector<FileText>& arguments,
                      const std::vector<FileText>& environment, const FileText& folder,
-                     std::vector<int> descriptors, std::vector<int> cpus, int death_signal, bool detached) {
+                     std::vector<int> descriptors, std::vector<int> cpus, Limits limits, int death_signal,
+                     bool detached) {
     return launch({executable,
                    {arguments.begin(), arguments.end()},
                    {environment.begin(), environment.end()},
                    folder,
                    std::move(descriptors),
                    std::move(cpus),
+                   std::move(limits),
                    death_signal,
                    detached});
 }
@@ -92,7 +94,7 @@ int signal_descriptor(const std::vector<int>& read, const std::vector<int>& igno
 // What a child does first: one call instead of many, as every Python object touched costs a page fault after
 // a fork.
 void enter_child(int parent, const std::vector<int>& streams, const std::vector<int>& unwanted,
-                 const std::vector<int>& cpus, const std::string& folder) {
+                 const std::vector<int>& cpus, const Limits& limits, const std::string& folder) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     for (int i = 0; i < static_cast<int>(streams.size()); ++i) dup2(streams[static_cast<size_t>(i)], i);
@@ -107,6 +109,7 @@ void enter_child(int parent, const std::vector<int>& streams, const std::vector<
         for (int cpu : cpus) CPU_SET(cpu, &set);
         if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
     }
+    take_limits(limits);
     if (!folder.empty() && chdir(folder.c_str()) != 0) throw SystemFailure(errno, folder);
 }
 
@@ -218,15 +221,17 @@ NB_MODULE(_core, m) {
     m.def("signal_descriptor", &signal_descriptor, nb::arg("read"), nb::arg("ignored"),
           "Block these signals; a descriptor from which the first ones are read.");
     m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
-          nb::arg("cpus"), nb::arg("folder"));
+          nb::arg("cpus"), nb::arg("limits"), nb::arg("folder"));
     m.def("plain_fork", &plain_fork);
     m.def("current_umask", &current_umask, "This process's umask, which stays as it is.");
+    m.def("current_limits", &current_limits,
+          "Soft and hard resource limits of this process by number, then its niceness.");
     m.def("prctl", [](int option, unsigned long value) {
         if (prctl(option, value, 0, 0, 0) != 0) throw SystemFailure(errno, "prctl");
     });
     m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"),
           nb::arg("environment"), nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"),
-          nb::arg("death_signal"), nb::arg("detached"),
+          nb::arg("limits"), nb::arg("death_signal"), nb::arg("detached"),
           "Start an executable; returns its process id or raises OSError.");
     bind_channel(m);
     bind_sync(m);

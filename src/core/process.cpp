@@ -4,8 +4,11 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "arena.hpp"
 
@@ -50,6 +53,7 @@ struct Prepared {
         if (getppid() != p.parent) _exit(127);
     }
     if (!w.cpus.empty() && sched_setaffinity(0, sizeof p.cpus, &p.cpus) != 0) fail("sched_setaffinity");
+    take_limits(w.limits);
     if (!w.folder.empty() && chdir(w.folder.c_str()) != 0) fail("working directory");
     // First out of each other's way, then into place.
     int n = static_cast<int>(w.descriptors.size());
@@ -65,6 +69,30 @@ struct Prepared {
 }
 
 }  // namespace
+
+Limits current_limits() {
+    Limits result;
+    for (int number = 0; number < RLIM_NLIMITS; ++number) {
+        rlimit limit{};
+        if (getrlimit(number, &limit) != 0) throw SystemFailure(errno, "getrlimit");
+        result.push_back(static_cast<int64_t>(limit.rlim_cur));
+        result.push_back(static_cast<int64_t>(limit.rlim_max));
+    }
+    result.push_back(getpriority(PRIO_PROCESS, 0));
+    return result;
+}
+
+void take_limits(const Limits& limits) {
+    if (limits.size() != 2 * RLIM_NLIMITS + 1) return;
+    for (int number = 0; number < RLIM_NLIMITS; ++number) {
+        const int64_t* given = &limits[2 * static_cast<size_t>(number)];
+        rlimit wanted{static_cast<rlim_t>(given[0]), static_cast<rlim_t>(given[1])}, mine{};
+        if (setrlimit(number, &wanted) == 0 || getrlimit(number, &mine) != 0) continue;
+        rlimit nearest{std::min(wanted.rlim_cur, mine.rlim_max), std::min(wanted.rlim_max, mine.rlim_max)};
+        setrlimit(number, &nearest);
+    }
+    setpriority(PRIO_PROCESS, 0, static_cast<int>(limits.back()));
+}
 
 pid_t launch(const Launch& w) {
     if (w.descriptors.size() > 64) throw SystemFailure(E2BIG, "more than 64 descriptors for a new process");

@@ -339,11 +339,19 @@ def signal_descriptor(read: Sequence[int], ignored: Sequence[int]) -> int:
     """Block these signals; a descriptor from which the first ones are read."""
 
 def enter_child(
-    parent: int, streams: Sequence[int], unwanted: Sequence[int], cpus: Sequence[int], folder: str
+    parent: int,
+    streams: Sequence[int],
+    unwanted: Sequence[int],
+    cpus: Sequence[int],
+    limits: Sequence[int],
+    folder: str,
 ) -> None: ...
 def plain_fork() -> int: ...
 def current_umask() -> int:
     """This process's umask, which stays as it is."""
+
+def current_limits() -> list[int]:
+    """Soft and hard resource limits of this process by number, then its niceness."""
 
 def prctl(option: int, value: int, /) -> None: ...
 def start_executable(
@@ -353,6 +361,7 @@ def start_executable(
     folder: str,
     descriptors: Sequence[int],
     cpus: Sequence[int],
+    limits: Sequence[int],
     death_signal: int,
     detached: bool,
 ) -> int:

@@ -193,3 +193,33 @@ if __name__ == "__main__":
 def test_what_a_program_lets_others_see_holds_for_its_processes(site: Site, nodes: str) -> None:
     done = site.dragon("--nodes", nodes, "--no-label", site.write(CHANGES_ITS_UMASK))
     assert (done.stdout, done.stderr) == ("27\n27\n0027\n0077\n", "")
+
+
+CHANGES_ITS_LIMITS = """
+import os, resource
+
+import multiprocessing as mp
+import dragon
+from dragon.infrastructure.policy import Policy
+from dragon.native import Process
+from dragon.native.machine import System
+
+def show():
+    print(resource.getrlimit(resource.RLIMIT_NOFILE), os.nice(0), flush=True)
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 400))
+    os.nice(3)
+    mp.set_start_method("dragon")
+    last = Policy(placement=Policy.Placement.HOST_NAME, host_name=System().hostname_policies()[-1].host_name)
+    shell = "echo \\"($(ulimit -Sn), $(ulimit -Hn)) $(nice)\\""
+    for process in (mp.Process(target=show), Process(show, policy=last), Process("sh", ["-c", shell], policy=last)):
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_what_limits_a_program_limits_its_processes(site: Site, nodes: str) -> None:
+    done = site.dragon("--nodes", nodes, "--no-label", site.write(CHANGES_ITS_LIMITS))
+    assert (done.stdout, done.stderr) == ("(300, 400) 3\n" * 3, "")

@@ -47,7 +47,9 @@ class Forker:
             return pid
         # Nothing may return into the zygote's loop from here.
         try:
-            _core.enter_child(self._zygote, descriptors[:3], self._unwanted, request.cpus, request.folder)
+            _core.enter_child(
+                self._zygote, descriptors[:3], self._unwanted, request.cpus, request.limits, request.folder
+            )
             if not self._hooks.foreign:
                 random.seed()
             child.run_forked(request, slot, descriptors[3:])
@@ -102,6 +104,7 @@ class Forker:
                 folder=request.folder,
                 descriptors=[*descriptors[:3], memory, *descriptors[3:]],
                 cpus=request.cpus,
+                limits=request.limits,
                 death_signal=signal.SIGKILL,
                 detached=False,
             )

@@ -67,6 +67,7 @@ class Zygote:
         requests, agent = self.requests.fileno(), self.agent.fileno()
         sources = [requests, agent, signals]
         self.umask = _core.current_umask()
+        self.limits = _core.current_limits()
         self.forker = Forker([*sources, self.null], self._environment)
         gc.collect()
         gc.freeze()
@@ -151,6 +152,8 @@ class Zygote:
         slot = _core.reserve_slot()
         opened: list[int] = []
         os.umask(request.umask if request.umask >= 0 else self.umask)
+        if request.limits == self.limits:
+            request.limits = []
         try:
             for name in self._attachments(request):
                 _core.attach_for(slot, *name)
@@ -240,6 +243,7 @@ class Zygote:
             folder=request.folder,
             descriptors=streams,
             cpus=request.cpus,
+            limits=request.limits,
             death_signal=signal.SIGKILL,
             detached=False,
         )

@@ -60,6 +60,7 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     folder: str = ""
     environment: dict[str, str | None] = {}
     umask: int = -1  # -1: that of the run
+    limits: list[int] = []  # as _core.current_limits() has them; empty: those of the run
     cpus: list[int] = []
     attached: list[Name] = []
     streams: list[Output] = []

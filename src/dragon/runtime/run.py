@@ -183,6 +183,7 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
         folder="",
         descriptors=_valid(descriptors),
         cpus=[],
+        limits=[],
         death_signal=0,
         detached=True,
     )

@@ -230,11 +230,13 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
 
 
 def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words]:
-    """A request with a new process id and record, and with this process's umask unless another one is given."""
+    """A request with a new process id and record, this process's limits, and its umask unless another one is given."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()
-    return Spawn(puid=puid, record=record._name(), name=name or _default_name(puid), umask=umask, **fields), record
+    limits = _core.current_limits()
+    name = name or _default_name(puid)
+    return Spawn(puid=puid, record=record._name(), name=name, umask=umask, limits=limits, **fields), record
 
 
 def _default_name(puid: int) -> str:

@@ -85,6 +85,7 @@ class Launch:
                 folder="",
                 descriptors=[null, self._told.fileno(), self._told.fileno()],
                 cpus=[],
+                limits=[],
                 death_signal=signal.SIGTERM,
                 detached=False,
             )
