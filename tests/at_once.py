@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 __all__ = [
-    "pytest_cmdline_main",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_xdist_auto_num_workers",
@@ -34,19 +34,9 @@ _STARTED_ONCE = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """As many as there are processors, or none where they cannot be kept apart."""
+    """One more than there are processors, as tests wait a lot, or none where they cannot be kept apart."""
     tried = subprocess.run(["sh", "-c", _TRY], capture_output=True, check=False)
-    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS) if tried.returncode == 0 else 0
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With several workers, which of them runs a test is decided below."""
-    options = config.option
-    if getattr(options, "numprocesses", None) == "auto" and not pytest_xdist_auto_num_workers():
-        options.numprocesses = 0
-    elif getattr(options, "numprocesses", None) and options.dist == "no":
-        options.dist = "loadgroup"
+    return min(len(os.sched_getaffinity(0)) + 1, _MOST_WORKERS) if tried.returncode == 0 else 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,3 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if running in getattr(item, "fixturenames", ()) or peer in named:
                 item.add_marker(pytest.mark.xdist_group(peer))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Raises pytest.UsageError where groups were asked for in vain."""
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if hasattr(session.config, "workerinput") and any("@" not in item.nodeid for item in grouped):
+        raise pytest.UsageError("these versions of pytest and pytest-xdist do not keep a group on one worker")

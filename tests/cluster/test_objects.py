@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 from conftest import Site
 
 TESTS = Path(__file__).parents[1]
@@ -23,12 +21,10 @@ def over_two_nodes(site: Site, *options: str | Path) -> None:
     assert " passed" in done.stdout
 
 
-@pytest.mark.timeout(240)
 def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
     dictionaries = [TESTS / "data" / f"test_{name}.py" for name in ("ddict", "checkpoints", "model")]
     over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", *dictionaries)
 
 
-@pytest.mark.timeout(240)
 def test_every_object_may_be_on_another_node(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))

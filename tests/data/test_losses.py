@@ -13,7 +13,6 @@ from conftest import Site
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-@pytest.mark.timeout(300)
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), killed=st.integers(0, 2))
 def test_no_write_is_lost_and_none_is_torn(site: Site, seed: int, killed: int) -> None:

@@ -26,7 +26,6 @@ def over(cluster: RayCluster, *command: str, nodes: int = 0) -> list[str | Path]
     return [sys.executable, OVER, wanted, "{}", *command]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_an_agent_on_each_node(site: Site, ray_cluster: RayCluster, nodes: int) -> None:
     done = site.run(
@@ -35,13 +34,11 @@ def test_an_agent_on_each_node(site: Site, ray_cluster: RayCluster, nodes: int) 
     assert done.stdout == f"0\n{nodes or 3}\ncode 6\n", done.stderr
 
 
-@pytest.mark.timeout(240)
 def test_more_nodes_than_there_are(site: Site, ray_cluster: RayCluster) -> None:
     done = site.run(*over(ray_cluster, "true", nodes=4), timeout=120)
     assert "launch failed: 4 nodes were asked for; the Ray cluster has 3" in done.stderr
 
 
-@pytest.mark.timeout(240)
 def test_an_agent_that_fails_is_told(site: Site, ray_cluster: RayCluster) -> None:
     done = site.run(*over(ray_cluster, "true"), timeout=120, env={"STAND_IN": "/nonexistent.py"})
     assert "launch failed: the agent of Ray's actor" in done.stderr
