@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import util as mp_util
@@ -19,6 +20,8 @@ from dragon.runtime import child
 from dragon.runtime.surroundings import take_over
 
 __all__ = ["Forker"]
+
+_THREADS_END_WITHIN = 0.2  # seconds
 
 
 class Forker:
@@ -139,6 +142,9 @@ def _unsafe_to_fork() -> str:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    left = len(os.listdir("/proc/self/task"))
     os.waitpid(pid, 0)
+    # The system shows a thread that was joined for a moment more.
+    deadline = time.monotonic() + _THREADS_END_WITHIN
+    while (left := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < deadline:
+        time.sleep(0.001)
     return f"started {left - 1} threads that outlive a fork" if left > 1 else ""
