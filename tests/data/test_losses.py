@@ -68,6 +68,54 @@ def test_without_replicas_a_broken_connection_is_an_error_and_the_next_request_m
     assert all("node 1" in error for error in errors)
 
 
+def test_a_connection_that_breaks_when_it_is_first_used_is_made_again(site: Site) -> None:
+    program = site.write(
+        f"""
+        import sys, time
+        sys.path.insert(0, {str(PROGRAMS)!r})
+        from broken_links import break_connections, on, report_agent
+        from dragon.data.ddict import DDict
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+        from dragon.runtime import remote
+        from dragon.runtime.run import this_run
+
+        def hand_over(queue):
+            own = Queue(0)
+            queue.put(own)
+            print(own.get(timeout=30))
+
+        if __name__ == "__main__":
+            queue = Queue()
+            process = Process(report_agent, (queue,), policy=on(1))
+            process.start()
+            process.join()
+            agents, ask = [this_run().agent.pid, queue.get(timeout=30)], remote.ask
+
+            def ask_and_break(operation, *arguments, **named):
+                answer = ask(operation, *arguments, **named)
+                if operation == "remote.outbox":
+                    remote.ask = ask
+                    print(break_connections(agents) > 0, flush=True)
+                    time.sleep(0.5)
+                return answer
+
+            reader = Process(hand_over, (queue,), policy=on(1))
+            reader.start()
+            theirs = queue.get(timeout=30)
+            remote.ask = ask_and_break
+            theirs.put("a message")
+            reader.join()
+            remote.ask = ask_and_break
+            ddict = DDict(policy=[on(1)], total_mem=2**24)
+            ddict["key"] = "a value"
+            print(ddict["key"])
+        """
+    )
+    done = site.dragon("--nodes", "2", "--no-label", program)
+    assert sorted(done.stdout.splitlines()) == ["True", "True", "a message", "a value"], done.stderr
+
+
 def test_processes_of_three_nodes_agree_on_a_default(site: Site) -> None:
     program = site.write(
         """

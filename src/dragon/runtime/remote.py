@@ -149,13 +149,17 @@ class RemoteChannel(_Remote):
         self._put_message(*to_parts(obj), _limit(block, timeout))
 
     def _outbox(self) -> Channel | None:
-        """The way to the channel on which nobody waits for an answer. A put that may find the channel full waits."""
+        """The way to the channel on which nobody waits for an answer, None where there is none: a put that may find the
+        channel full waits, and the connection may have broken just now."""
         if self._out is None and self._bounded is not True:
             if self._bounded is None:
                 self._bounded = self._capacity() > 0
             if not self._bounded:
                 name = ask("remote.outbox", name=self._remote_name)
-                self._out = Channel._attached(as_name(name))
+                try:
+                    self._out = Channel._attached(as_name(name))
+                except _core.DestroyedError:
+                    return None
         return self._out
 
     def put_nowait(self, obj: Any) -> None:

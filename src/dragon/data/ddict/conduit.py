@@ -62,6 +62,8 @@ class Conduit:
             return self.requests
         for _ in range(2):
             outbox = self.requests._outbox()  # type: ignore[attr-defined]
+            if outbox is None:
+                continue
             try:
                 outbox._put_frames(head, buffers, None)
                 return outbox  # type: ignore[no-any-return]
