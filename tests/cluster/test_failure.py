@@ -168,6 +168,39 @@ def test_a_lock_whose_holder_was_on_a_lost_node_is_free_again(site: Site) -> Non
     assert out == "True\n", out + err
 
 
+def test_who_gets_the_lock_of_a_killed_process_of_another_node_is_warned(site: Site) -> None:
+    process, warned = start(
+        site,
+        """
+    import warnings
+    from dragon.native.lock import Lock
+
+    def hold(lock, queue):
+        lock.acquire()
+        work(queue)
+
+    def acquire(lock, queue):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lock.acquire()
+            queue.put([(os.path.basename(each.filename), str(each.message)) for each in caught])
+
+    if __name__ == "__main__":
+        queue, lock = Queue(), Lock()
+        holder = Process(hold, (lock, queue))
+        holder.start()
+        queue.get()
+        acquirer = Process(acquire, (lock, queue), policy=on(1))
+        acquirer.start()
+        holder.kill()
+        print(json.dumps(queue.get()), flush=True)
+        acquirer.join()
+    """,
+    )
+    assert warned == [["program.py", "the lock was held by a process that died; it is recovered"]]
+    assert process.communicate(timeout=60)[1] == ""
+
+
 def test_a_group_reports_the_member_of_a_lost_node(site: Site) -> None:
     process, pids = start(
         site,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -214,8 +215,10 @@ class Guests:
             return True, kind, data
 
         def acquire() -> tuple[bool, Any, Any]:
-            with _Acting(place.slot, thread, self._me):
-                return handle.acquire(False), None, b""
+            # Whom a holder that died is of interest to is the guest, in whose program it is shown.
+            with _Acting(place.slot, thread, self._me), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                return handle.acquire(False), [str(each.message) for each in caught], b""
 
         def other() -> tuple[bool, Any, Any]:
             return getattr(handle, method)(*given, 0), None, b""

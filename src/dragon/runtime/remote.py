@@ -14,6 +14,7 @@ from dragon import _core
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.handle import Channel, Handle
+from dragon.runtime.lacking import warn_user
 
 __all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
 
@@ -247,7 +248,11 @@ class RemoteChannel(_Remote):
 
 class _RemoteAcquired(_Remote):
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        return self._checked_wait("acquire", timeout=_limit(block, timeout))
+        self._check_open()
+        done, warned = self._wait("acquire", timeout=_limit(block, timeout))
+        for text in warned or ():
+            warn_user(text)
+        return done
 
     def __enter__(self) -> bool:
         return self.acquire()
