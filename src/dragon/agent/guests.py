@@ -215,7 +215,7 @@ class Guests:
             return True, kind, data
 
         def acquire() -> tuple[bool, Any, Any]:
-            # Whom a holder that died is of interest to is the guest, in whose program it is shown.
+            # The warning about a holder that died is for the guest, in whose program it is raised.
             with _Acting(place.slot, thread, self._me), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 return handle.acquire(False), [str(each.message) for each in caught], b""
