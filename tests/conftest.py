@@ -69,10 +69,15 @@ class Site:
             env=environment,
             cwd=self.folder,
             text=True,
+            bufsize=0,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             **options,
         )
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                # readline() takes its line and no more out of the pipe: the rest is for communicate().
+                stream._CHUNK_SIZE = 1
         self.started.append(process)
         return process  # type: ignore[no-any-return]
 
@@ -118,11 +123,12 @@ class Site:
         data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _is_in_use(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
-    def kill(self, command: str = "") -> None:
-        """End, the hard way, every process whose command line begins so."""
-        for pid, line in self.processes():
-            if line.startswith(command):
-                os.kill(pid, signal.SIGKILL)
+    def kill(self, command: str = "") -> int:
+        """End, the hard way, every process whose command line begins so; how many there were."""
+        found = [pid for pid, line in self.processes() if line.startswith(command)]
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return len(found)
 
     def end(self) -> None:
         """End what a test that failed has left, so that it does not disturb the next."""

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from conftest import Site
-from peers import hear, hear_error, needs_agent
+from peers import await_that, hear, hear_error, needs_agent
 from peers.pods import Pods, manifest
 
 OPTIONS = ["--namespace", "lab", "--port", "9000", "--cpus", "8", "--gpus", "4", "--memory", "64Gi"]
@@ -35,6 +35,6 @@ def test_the_loss_of_a_pod_is_told(site: Site, pods: Pods) -> None:
     assert hear(site, process) == ["ready"]
     with pods.lan.cut("sweep-2"):
         assert hear_error(site, process, "node 2 (sweep-2) is lost") < 10
-        site.kill("sleep")
+        await_that(lambda: site.kill("sleep"), "the program that the shell becomes")
         process.communicate(timeout=60)
         assert process.returncode == 128 + signal.SIGKILL

@@ -90,7 +90,7 @@ def test_the_loss_of_a_nodes_agent_is_told(site: Site, slurm: Slurm) -> None:
     assert hear(site, process) == ["ready"]
     os.kill(agent_of(site, "n2"), signal.SIGKILL)
     hear_error(site, process, "node 1 (n2) is lost")
-    site.kill("sleep")
+    await_that(lambda: site.kill("sleep"), "the program that the shell becomes")
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
     # Slurm kills what is left of the lost task; where that includes whoever cleans up, the next run does it.
