@@ -26,18 +26,22 @@ void check(Status status, PyObject* timed_out) {
     }
 }
 
-PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
-    auto& h = self_of<ChannelHandle>(self);
+Destination destination(ChannelHandle& h, Nanoseconds deadline, uint64_t ticket = 0) {
     Channel& channel = h.get();
-    check(put_object(*h.a, channel, h.handle.offset, object, deadline), python.queue_full);
+    return {*h.a, channel, h.handle.offset, deadline, ticket};
+}
+
+PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
+    check(put_object(destination(self_of<ChannelHandle>(self), deadline), object), python.queue_full);
     return nb::none().release().ptr();
 }
 
-Status take(ChannelHandle& h, Message& message, Nanoseconds deadline) {
+Status take(ChannelHandle& h, Message& message, Nanoseconds deadline,
+            std::atomic<uint64_t>* taker = nullptr) {
     Channel& channel = h.get();
     Arena& a = *h.a;
     return wait(a, h.handle.offset, Purpose::Get, deadline,
-                [&](Nanoseconds d) { return channel.get(a, message, d); });
+                [&](Nanoseconds d) { return channel.get(a, message, d, taker); });
 }
 
 PyObject* get(PyObject* self, Nanoseconds deadline) {
@@ -94,13 +98,24 @@ void put_bytes(ChannelHandle& h, nb::handle buffer, size_t start, size_t size) {
     View view(buffer);
     if (start > view.size() || size > view.size() - start)
         throw nb::value_error("buffer length < offset + size");
-    check(put_raw(*h.a, h.get(), h.handle.offset, view.data() + start, size, kForever), python.queue_full);
+    check(put_raw(destination(h, kForever), view.data() + start, size), python.queue_full);
 }
 
-void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle timeout) {
+void put_task(ChannelHandle& h, nb::handle object, uint64_t ticket) {
+    check(put_object(destination(h, kForever, ticket), object.ptr()), python.queue_full);
+}
+
+nb::object get_task(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
+    std::atomic<uint64_t>& mine = word(doing, index);
+    mine.store(0);
+    Message message;
+    check(take(h, message, kForever, &mine), python.queue_empty);
+    return nb::steal(to_object(*h.a, message));
+}
+
+void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle timeout, uint64_t ticket) {
     View view(buffer);
-    check(put_parts(*h.a, h.get(), h.handle.offset, kind, view.data(), view.size(),
-                    deadline_from(timeout.ptr())),
+    check(put_parts(destination(h, deadline_from(timeout.ptr()), ticket), kind, view.data(), view.size()),
           python.queue_full);
 }
 
@@ -110,8 +125,14 @@ nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
     return to_parts(*h.a, message);
 }
 
+nb::tuple get_task_parts(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
+    Message message;
+    check(take(h, message, 0, &word(doing, index)), python.queue_empty);
+    return to_parts(*h.a, message);
+}
+
 void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handle timeout) {
-    check(put_frames(*h.a, h.get(), h.handle.offset, head.ptr(), buffers.ptr(), deadline_from(timeout.ptr())),
+    check(put_frames(destination(h, deadline_from(timeout.ptr())), head.ptr(), buffers.ptr()),
           python.queue_full);
 }
 
@@ -127,8 +148,7 @@ size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
     View view(buffer);
     if (start > view.size()) throw nb::value_error("a parcel is shorter than that");
     Status status;
-    size_t done =
-        put_parcel(*h.a, h.get(), h.handle.offset, view.data() + start, view.size() - start, status);
+    size_t done = put_parcel(destination(h, 0), view.data() + start, view.size() - start, status);
     if (status != Status::Timeout) check(status, python.queue_full);
     return start + done;
 }
@@ -204,8 +224,12 @@ void bind_channel(nb::module_& m) {
          nb::arg("results") = Name(), nb::arg("doing") = Name(), nb::arg("mebibytes") = 0)
         .def("_put_bytes", &put_bytes)
         .def("_get_bytes", &get_bytes, nb::arg("timeout").none())
-        .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none())
+        .def("_put_task", &put_task, nb::arg("task").none(), nb::arg("ticket"))
+        .def("_get_task", &get_task, nb::arg("doing"), nb::arg("index"))
+        .def("_put_parts", &put_taken, nb::arg("kind"), nb::arg("buffer"), nb::arg("timeout").none(),
+             nb::arg("ticket") = 0)
         .def("_get_parts", &get_parts, nb::arg("timeout").none())
+        .def("_get_task_parts", &get_task_parts, nb::arg("doing"), nb::arg("index"))
         .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())
         .def("_get_frames", &get_frames, nb::arg("timeout").none())
         .def("_take_parcel", &take_packed, nb::arg("most"))

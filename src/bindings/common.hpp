@@ -82,6 +82,12 @@ using EventHandle = Shared<Event, Kind::Event>;
 using ConditionHandle = Shared<Condition, Kind::Condition>;
 using WordsHandle = Shared<Words, Kind::Words>;
 
+inline std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
+    Words& words = h.get();
+    if (i >= words.count()) throw nb::index_error("word index out of range");
+    return words.at(i);
+}
+
 // The calling thread, or that of the guest the agent acts for.
 extern uint64_t guest_thread;
 inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }

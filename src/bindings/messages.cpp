@@ -55,25 +55,23 @@ OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
     return {a, a.allocate(size)};
 }
 
-Status put_block(Arena& a, Channel& channel, Offset offset, Label label, OwnBlock& block,
-                 Nanoseconds deadline) {
-    Status status = wait(a, offset, Purpose::Put, deadline,
-                         [&](Nanoseconds d) { return channel.put_block(a, label, block.offset(), d); });
+Status put_block(const Destination& to, Label label, OwnBlock& block) {
+    Status status = wait(to.a, to.offset, Purpose::Put, to.deadline,
+                         [&](Nanoseconds d) { return to.channel.put_block(to.a, label, block.offset(), d); });
     if (status == Status::Ok) block.pass_on();
     return status;
 }
 
-Status put_bytes(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
-                 Nanoseconds deadline) {
-    Label label{kind, size};
+Status put_bytes(const Destination& to, uint32_t kind, const void* data, size_t size) {
+    Label label{kind, size, to.ticket};
     if (size <= kSmall)
-        return wait(a, offset, Purpose::Put, deadline,
-                    [&](Nanoseconds d) { return channel.put_small(a, label, data, d); });
+        return wait(to.a, to.offset, Purpose::Put, to.deadline,
+                    [&](Nanoseconds d) { return to.channel.put_small(to.a, label, data, d); });
     // Where it would be refused anyway nothing is copied.
-    if (deadline == 0 && channel.full()) return Status::Timeout;
-    OwnBlock block = new_block(a, channel, kDataStart + size);
+    if (to.deadline == 0 && to.channel.full()) return Status::Timeout;
+    OwnBlock block = new_block(to.a, to.channel, kDataStart + size);
     copy(block.data(), data, size);
-    return put_block(a, channel, offset, label, block, deadline);
+    return put_block(to, label, block);
 }
 
 // What stands at the start of a message with buffers.
@@ -94,13 +92,13 @@ struct Views {
 };
 
 // Bytes, as a message of kind `alone`, or with buffers beside them, as one of kind `beside`.
-Status put_with_buffers(Arena& a, Channel& channel, Offset offset, MessageKind alone, MessageKind beside,
-                        PyObject* bytes, PyObject* buffers, Nanoseconds deadline) {
+Status put_with_buffers(const Destination& to, MessageKind alone, MessageKind beside, PyObject* bytes,
+                        PyObject* buffers) {
     char* data;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) throw nb::python_error();
     Py_ssize_t count = buffers == Py_None ? 0 : PyList_Size(buffers);
-    if (count <= 0) return put_bytes(a, channel, offset, alone, data, static_cast<size_t>(size), deadline);
+    if (count <= 0) return put_bytes(to, alone, data, static_cast<size_t>(size));
     Views held;
     held.views.reserve(static_cast<size_t>(count));
     size_t total = aligned(sizeof(BufferTable) + static_cast<size_t>(count) * 16 + static_cast<size_t>(size));
@@ -112,7 +110,7 @@ Status put_with_buffers(Arena& a, Channel& channel, Offset offset, MessageKind a
         held.views.push_back(view);
         total += aligned(static_cast<size_t>(view.len));
     }
-    OwnBlock block = new_block(a, channel, kDataStart + total);
+    OwnBlock block = new_block(to.a, to.channel, kDataStart + total);
     auto* table = reinterpret_cast<BufferTable*>(block.data());
     table->head_size = static_cast<uint64_t>(size);
     table->count = static_cast<uint64_t>(count);
@@ -124,12 +122,11 @@ Status put_with_buffers(Arena& a, Channel& channel, Offset offset, MessageKind a
         start += aligned(length);
     }
     memcpy(&table->buffers[count], data, static_cast<size_t>(size));
-    return put_block(a, channel, offset, {beside, total}, block, deadline);
+    return put_block(to, {beside, total, to.ticket}, block);
 }
 
-Status put_pickle(Arena& a, Channel& channel, Offset offset, PyObject* pickle, PyObject* buffers,
-                  Nanoseconds deadline) {
-    return put_with_buffers(a, channel, offset, kPickle, kPickleBuffers, pickle, buffers, deadline);
+Status put_pickle(const Destination& to, PyObject* pickle, PyObject* buffers) {
+    return put_with_buffers(to, kPickle, kPickleBuffers, pickle, buffers);
 }
 
 // A container of a few plain objects: pickle alone can do it, no reducer has a say.
@@ -151,16 +148,15 @@ bool is_plain(PyObject* object, int depth) {
     return false;
 }
 
-Status put_any(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline) {
+Status put_any(const Destination& to, PyObject* object) {
     if (is_plain(object, 3)) {
         nb::object pickle = nb::steal(PyObject_CallFunction(python.pickle_dumps, "Oi", object, 5));
         if (!pickle.is_valid()) throw nb::python_error();
-        return put_pickle(a, channel, offset, pickle.ptr(), Py_None, deadline);
+        return put_pickle(to, pickle.ptr(), Py_None);
     }
     nb::object pair = nb::steal(PyObject_CallFunctionObjArgs(python.serializer, object, nullptr));
     if (!pair.is_valid()) throw nb::python_error();
-    return put_pickle(a, channel, offset, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1),
-                      deadline);
+    return put_pickle(to, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1));
 }
 
 // A block on loan to Python objects that look into it (arrays received without a copy).
@@ -206,34 +202,32 @@ PyObject* load_with_buffers(Arena& a, Message& message) {
 
 }  // namespace
 
-Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size,
-               Nanoseconds deadline) {
-    return put_bytes(a, channel, offset, kRaw, data, size, deadline);
+Status put_raw(const Destination& to, const void* data, size_t size) {
+    return put_bytes(to, kRaw, data, size);
 }
 
-Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline) {
-    if (object == Py_None) return put_bytes(a, channel, offset, kNone, "", 0, deadline);
-    if (PyBool_Check(object))
-        return put_bytes(a, channel, offset, object == Py_True ? kTrue : kFalse, "", 0, deadline);
+Status put_object(const Destination& to, PyObject* object) {
+    if (object == Py_None) return put_bytes(to, kNone, "", 0);
+    if (PyBool_Check(object)) return put_bytes(to, object == Py_True ? kTrue : kFalse, "", 0);
     if (PyLong_CheckExact(object)) {
         int overflow;
         long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-        if (!overflow) return put_bytes(a, channel, offset, kInt, &value, sizeof value, deadline);
+        if (!overflow) return put_bytes(to, kInt, &value, sizeof value);
     } else if (PyFloat_CheckExact(object)) {
         double value = PyFloat_AsDouble(object);
-        return put_bytes(a, channel, offset, kFloat, &value, sizeof value, deadline);
+        return put_bytes(to, kFloat, &value, sizeof value);
     } else if (PyBytes_CheckExact(object)) {
         char* data;
         Py_ssize_t size;
         PyBytes_AsStringAndSize(object, &data, &size);
-        return put_bytes(a, channel, offset, kBytes, data, static_cast<size_t>(size), deadline);
+        return put_bytes(to, kBytes, data, static_cast<size_t>(size));
     } else if (PyUnicode_CheckExact(object)) {
         Py_ssize_t size;
         const char* data = PyUnicode_AsUTF8AndSize(object, &size);
-        if (data) return put_bytes(a, channel, offset, kStr, data, static_cast<size_t>(size), deadline);
+        if (data) return put_bytes(to, kStr, data, static_cast<size_t>(size));
         PyErr_Clear();  // lone surrogates: pickle knows how
     }
-    return put_any(a, channel, offset, object, deadline);
+    return put_any(to, object);
 }
 
 PyObject* to_object(Arena& a, Message& message) {
@@ -280,9 +274,8 @@ PyObject* to_object(Arena& a, Message& message) {
     return result;
 }
 
-Status put_frames(Arena& a, Channel& channel, Offset offset, PyObject* head, PyObject* buffers,
-                  Nanoseconds deadline) {
-    return put_with_buffers(a, channel, offset, kRaw, kFrames, head, buffers, deadline);
+Status put_frames(const Destination& to, PyObject* head, PyObject* buffers) {
+    return put_with_buffers(to, kRaw, kFrames, head, buffers);
 }
 
 nb::tuple to_frames(Arena& a, Message& message) {
@@ -308,9 +301,8 @@ nb::tuple to_parts(Arena& a, Message& message) {
     return nb::make_tuple(message.label.kind, nb::cast(loan, nb::rv_policy::take_ownership));
 }
 
-Status put_parts(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
-                 Nanoseconds deadline) {
-    return put_bytes(a, channel, offset, kind, data, size, deadline);
+Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t size) {
+    return put_bytes(to, kind, data, size);
 }
 
 nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
@@ -331,14 +323,14 @@ nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
     return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), 0, nb::none());
 }
 
-size_t put_parcel(Arena& a, Channel& channel, Offset offset, const char* data, size_t size, Status& status) {
+size_t put_parcel(const Destination& to, const char* data, size_t size, Status& status) {
     size_t done = 0;
     status = Status::Ok;
     while (size - done >= sizeof(PackedHead)) {
         PackedHead head;
         memcpy(&head, data + done, sizeof head);
         if (head.size > size - done - sizeof head) throw nb::value_error("a parcel is cut off");
-        status = put_bytes(a, channel, offset, head.kind, data + done + sizeof head, head.size, 0);
+        status = put_bytes(to, head.kind, data + done + sizeof head, head.size);
         if (status != Status::Ok) break;
         done += sizeof head + head.size;
     }

@@ -20,15 +20,21 @@ enum MessageKind : uint32_t {
     kFrames,         // bytes and buffers that were sent as such
 };
 
-// Puts `object` (or its bytes, if `raw`) into the channel. Throws what Python's queues throw, but for a
-// time-out.
-Status put_object(Arena& a, Channel& channel, Offset offset, PyObject* object, Nanoseconds deadline);
-Status put_raw(Arena& a, Channel& channel, Offset offset, const void* data, size_t size,
-               Nanoseconds deadline);
+// Where a message goes, until when that is tried, and the ticket it has if it is a task.
+struct Destination {
+    Arena& a;
+    Channel& channel;
+    Offset offset;
+    Nanoseconds deadline;
+    uint64_t ticket = 0;
+};
+
+// Puts an object, or bytes, into the channel. Throws what Python's queues throw, but for a time-out.
+Status put_object(const Destination& to, PyObject* object);
+Status put_raw(const Destination& to, const void* data, size_t size);
 // A head and buffers, with nothing pickled; and back: (bytes, [memory, ...]). The memory is lent, and may be
 // written.
-Status put_frames(Arena& a, Channel& channel, Offset offset, PyObject* head, PyObject* buffers,
-                  Nanoseconds deadline);
+Status put_frames(const Destination& to, PyObject* head, PyObject* buffers);
 nb::tuple to_frames(Arena& a, Message& message);
 
 // A new reference to the object that a message holds; the message's block is freed, or lent to the object.
@@ -38,14 +44,13 @@ PyObject* to_bytes(Arena& a, Message& message);
 
 // A message as it is, for another node: its kind and its bytes, and back.
 nb::tuple to_parts(Arena& a, Message& message);
-Status put_parts(Arena& a, Channel& channel, Offset offset, uint32_t kind, const void* data, size_t size,
-                 Nanoseconds deadline);
+Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t size);
 
 // Messages on their way to another node, as many as there are up to about `most` bytes: those that are small
 // as one parcel, and the kind and memory of a large one that follows them (or None).
 nb::tuple take_parcel(Arena& a, Channel& channel, size_t most);
-// Puts the messages of a parcel without waiting; returns the bytes of those that were put.
-size_t put_parcel(Arena& a, Channel& channel, Offset offset, const char* data, size_t size, Status& status);
+// Puts the messages of a parcel; returns the bytes of those that were put.
+size_t put_parcel(const Destination& to, const char* data, size_t size, Status& status);
 // Puts a message that was written into a loan, whose memory passes on; without waiting.
 Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle loan);
 

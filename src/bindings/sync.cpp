@@ -138,12 +138,6 @@ int words_buffer(PyObject* self, Py_buffer* view, int flags) {
     return PyBuffer_FillInfo(view, self, &words.at(0), static_cast<Py_ssize_t>(words.count() * 8), 0, flags);
 }
 
-std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
-    Words& words = h.get();
-    if (i >= words.count()) throw nb::index_error("word index out of range");
-    return words.at(i);
-}
-
 template <class H, class F>
 bool wait_on(H& h, nb::handle timeout, const char* what, F f) {
     return acquired(wait(*h.a, h.handle.offset, Purpose::Wait, deadline_from(timeout.ptr()), f), what);

@@ -189,6 +189,7 @@ Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds d
         head->size = label.size;
         head->kind = label.kind;
         head->small = 1;
+        head->ticket = label.ticket;
         memcpy(a.at<char>(block) + sizeof(MessageHead), data, label.size);
         append(a, block);
         if (fresh) a.disown(fresh);
@@ -201,6 +202,7 @@ Status Channel::put_block(Arena& a, Label label, Offset block, Nanoseconds deadl
     head->size = label.size;
     head->kind = label.kind;
     head->small = 0;
+    head->ticket = label.ticket;
     return put(a, deadline, [&] {
         append(a, block);
         excess_ = excess_ + excess(*head);
@@ -225,7 +227,7 @@ void Channel::await_room(Arena& a, size_t size) {
     }
 }
 
-bool Channel::try_get(Arena& a, Message& out) {
+bool Channel::try_get(Arena& a, Message& out, std::atomic<uint64_t>* taker) {
     if (count_.load(std::memory_order_relaxed) == 0) return false;
     Offset surplus = 0;
     {
@@ -234,9 +236,10 @@ bool Channel::try_get(Arena& a, Message& out) {
         if (!block) return false;
         if (bell_.load() && count_.load() == 1) ring(a, false);
         auto* head = a.at<MessageHead>(block);
-        out.label = {static_cast<uint32_t>(head->kind), head->size};
+        out.label = {static_cast<uint32_t>(head->kind), head->size, head->ticket};
         out.block = head->small ? 0 : block;
         if (head->small) memcpy(out.data, head + 1, head->size);
+        if (taker) taker->store(head->ticket);
         if (head->small && spare_count_ < kSpares) {
             moving_ = block;
             head_ = head->next;
@@ -261,13 +264,13 @@ bool Channel::try_get(Arena& a, Message& out) {
     return true;
 }
 
-Status Channel::get(Arena& a, Message& out, Nanoseconds deadline) {
+Status Channel::get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker) {
     Slices slices;
     bool slept = false;
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
         bool over = is_over();  // read before the queue is seen to be empty: what came before the end counts
-        if (try_get(a, out)) {
+        if (try_get(a, out, taker)) {
             if (slept && count_.load() > 0) readers_.pass_on();
             return Status::Ok;
         }

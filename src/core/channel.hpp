@@ -10,14 +10,15 @@
 
 namespace dragon {
 
-inline constexpr size_t kSmall = 240;     // bytes of the largest message that is copied under the lock
+inline constexpr size_t kSmall = 232;     // bytes of the largest message that is copied under the lock
 inline constexpr size_t kDataStart = 64;  // where a large message's data starts in its block
 inline constexpr size_t kSmallBlock = 256;
 
-// What the data of a message are; the channel itself does not look at it.
+// What the data of a message are, which the channel itself does not look at; and of a task, its ticket.
 struct Label {
     uint32_t kind = 0;
     uint64_t size = 0;
+    uint64_t ticket = 0;
 };
 
 struct MessageHead {
@@ -25,8 +26,9 @@ struct MessageHead {
     uint64_t size : 48;
     uint64_t kind : 15;
     uint64_t small : 1;
+    uint64_t ticket;
 };
-static_assert(sizeof(MessageHead) == 16 && sizeof(MessageHead) + kSmall == kSmallBlock);
+static_assert(sizeof(MessageHead) == 24 && sizeof(MessageHead) + kSmall == kSmallBlock);
 
 // A message that was taken: its bytes are here if it was small, else in a block that is the receiver's.
 struct Message {
@@ -61,7 +63,9 @@ class Channel : public Object {
     // Whether a large message can be written at full speed; and a moment's wait for that.
     bool has_room(Arena& a, size_t size) const;
     void await_room(Arena& a, size_t size);
-    Status get(Arena& a, Message& out, Nanoseconds deadline);
+    // `taker` holds the ticket of the message from before it is taken. So where its taker dies, at whatever
+    // point, it is known what it had.
+    Status get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker = nullptr);
     Status wait_readable(Nanoseconds deadline);
 
     uint64_t size() const { return count_.load(); }
@@ -108,7 +112,7 @@ class Channel : public Object {
     class Locked;
     template <class Append>
     Status put(Arena& a, Nanoseconds deadline, Append append);
-    bool try_get(Arena& a, Message& out);
+    bool try_get(Arena& a, Message& out, std::atomic<uint64_t>* taker);
     void append(Arena& a, Offset block);
     void free_list(Arena& a, Link& list);
     void repair(Arena& a);

@@ -10,7 +10,7 @@
 
 namespace dragon {
 
-inline constexpr uint64_t kMagic = 0x32616e65'72616764;
+inline constexpr uint64_t kMagic = 0x33616e65'72616764;
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class that keep their pages

@@ -23,7 +23,7 @@ from dragon import _core
 MIB = 2**20
 # Around the largest message that is copied under the lock, the size classes with and without the head of a large
 # message, a page, and the size from which copies are made without the GIL.
-EDGES = [0, 1, 239, 240, 241, 447, 448, 449, 4031, 4032, 4033, 4096, 4097, 262143, 262144, MIB - 64, MIB - 63, MIB]
+EDGES = [0, 1, 231, 232, 233, 447, 448, 449, 4031, 4032, 4033, 4096, 4097, 262143, 262144, MIB - 64, MIB - 63, MIB]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -157,6 +158,35 @@ def test_a_worker_killed_while_it_takes_a_task_costs_no_more_than_that_task() ->
             lost.get(60)
         assert [result.get(60) for result in before] == [None, None]
         assert [result.get(60) for result in after] == [n * n for n in range(50)]
+
+
+def test_workers_killed_at_any_moment_cost_the_tasks_that_they_had_and_no_others() -> None:
+    kills = 40
+    with Pool(3) as pool:
+        lost = 0
+        for kill in range(kills):
+            results = [pool.apply_async(square, (n,)) for n in range(100)]
+            time.sleep(random.uniform(0, 0.01))
+            pool._pool[kill % 3].kill()
+            for n, result in enumerate(results):
+                try:
+                    assert result.get(60) == n * n
+                except WorkerLostError:
+                    lost += 1
+        assert lost <= kills
+        pool.close()
+        pool.join()
+
+
+def test_a_worker_killed_when_it_sees_the_end_of_the_tasks_does_not_keep_the_others_from_it() -> None:
+    for _ in range(10):
+        pool = Pool(3)
+        victims = pool._pool
+        pool.map(square, range(3))
+        pool.close()
+        for victim in victims:
+            victim.kill()
+        pool.join(60)
 
 
 def test_terminate_ends_tasks_with_an_error() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragon import _core
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime import handle as handles
 
 __all__ = ["Guests"]
@@ -199,17 +199,23 @@ class Guests:
         self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any
     ) -> Callable[[], tuple[bool, Any, Any]]:
         method, given, thread = arguments["method"], arguments["given"], arguments["thread"]
+        doing, index = arguments.get("doing"), arguments.get("index", 0)
+        if doing is not None:
+            self._handle("Words", as_name(doing))[index] = 0
 
         def put() -> tuple[bool, Any, Any]:
             try:
-                handle._put_parts(given[0], payload, 0)
+                handle._put_parts(given[0], payload, 0, arguments.get("ticket", 0))
             except queue.Full:
                 return False, None, b""
             return True, None, b""
 
         def get() -> tuple[bool, Any, Any]:
             try:
-                kind, data = handle._get_parts(0)
+                if doing is None:
+                    kind, data = handle._get_parts(0)
+                else:
+                    kind, data = handle._get_task_parts(self._handle("Words", as_name(doing)), index)
             except queue.Empty:
                 return False, None, b""
             return True, kind, data

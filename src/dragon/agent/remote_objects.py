@@ -34,6 +34,7 @@ class RemoteObjects:
         # Is told of an operation when it is over: who asked, the node, what, and when that was.
         self.on_operated: Callable[[int, int, str, float], None] | None = None
         self._contacts: dict[int, set[int]] = {}  # by process id: the nodes that know it
+        self._ends: dict[int, int] = {}  # by process id: what can be read once it has ended
         self._inboxes: dict[tuple[int, Name], Channel] = {}
 
     def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
@@ -99,14 +100,16 @@ class RemoteObjects:
         if nodes is None:
             nodes = self._contacts[caller] = set()
             try:
-                fd = os.pidfd_open(caller)
+                self._ends[caller] = os.pidfd_open(caller)
             except ProcessLookupError:
-                self._loop.call_soon(self._caller_left, caller, -1)
+                self._loop.call_soon(self.left, caller)
             else:
-                self._loop.add_reader(fd, self._caller_left, caller, fd)
+                self._loop.add_reader(self._ends[caller], self.left, caller)
         nodes.add(node)
 
-    def _caller_left(self, caller: int, fd: int) -> None:
+    def left(self, caller: int) -> None:
+        """A process has ended: the nodes that know it are told, before anybody can tell them of its exit code."""
+        fd = self._ends.pop(caller, -1)
         if fd >= 0:
             self._loop.remove_reader(fd)
             os.close(fd)

@@ -172,6 +172,8 @@ class Agent:
         if kind == "stream":
             self.streams.add(**event, descriptors=descriptors)
             return
+        if kind == "exited" and self.cluster is not None:
+            self.cluster.remote.left(self.registry.query(event["puid"]).pid)
         getattr(self.registry, kind)(**event)
         if event["group"]:
             if kind != "started":

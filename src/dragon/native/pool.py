@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -16,7 +15,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult, Single, chunks
-from dragon.native.workers import FINISHED, NativeWorker, WorkerProcess, Workers, work
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers, pass_on_end, work
 from dragon.runtime import placement
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
@@ -70,14 +69,13 @@ class Pool:
         self._results, self._doing = Channel(), Words(count)
         self._tasks = Channel(maker=identity().puid, results=self._results._name(), doing=self._doing._name())
         arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
-        self._tickets: dict[int, tuple[int, int]] = {}
         self._next_ticket = itertools.count(1)
         self._collector = collector = Collector(self._results)
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
-        start, lost, unaccounted = self._placing_starter(arguments), self._lost_handler(), self._unaccounted_handler()
+        start = self._placing_starter(arguments)
         with one_warning():
-            self._workers = Workers(count, start, lost, unaccounted, self._doing)
+            self._workers = Workers(count, start, collector.lost, collector.gave_up, self._tasks, self._doing)
         self._callback_thread: threading.Thread | None = None
         self._state = RUN
         self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector), exitpriority=15)
@@ -141,36 +139,6 @@ class Pool:
 
         return handle
 
-    def _lost_handler(self) -> Callable[[int, BaseException], None]:
-        tickets, collector = self._tickets, self._collector
-
-        def lost(ticket: int, error: BaseException) -> None:
-            collector.poll()
-            job, part = tickets.pop(ticket, (None, 0))
-            if job is not None and job in collector.jobs:
-                collector.fail(job, part, error)
-
-        return lost
-
-    def _unaccounted_handler(self) -> Callable[[BaseException], bool]:
-        """A worker killed between taking a task and noting it: seen when nothing moves and something is left. Whether
-        that could be seen."""
-        tickets, collector, tasks, doing = self._tickets, self._collector, self._tasks, self._doing
-
-        def look(error: BaseException) -> bool:
-            for _ in range(3):
-                if tasks._size() or any(doing[i] not in (0, FINISHED) for i in range(len(doing))):
-                    return False
-                collector.poll()
-                time.sleep(0.05)
-            for ticket, (job, part) in list(tickets.items()):
-                if job in collector.jobs:
-                    collector.fail(job, part, error)
-                tickets.pop(ticket, None)
-            return True
-
-        return look
-
     # ---- submitting
 
     def _check_running(self) -> None:
@@ -181,15 +149,11 @@ class Pool:
 
     def _submit(self, job: int, part: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         ticket = next(self._next_ticket)
-        self._tickets[ticket] = (job, part)
-        if ticket % 4096 == 0:
-            live = self._collector.jobs
-            for old in [t for t, (j, _) in list(self._tickets.items()) if j not in live]:
-                self._tickets.pop(old, None)
+        self._collector.tickets[ticket] = (job, part)
         try:
-            self._tasks.put((ticket, job, part, function, args, kwargs))
+            self._tasks._put_task((ticket, function, args, kwargs), ticket)
         except Exception as error:
-            self._collector.fail(job, part, error)
+            self._collector.deliver(ticket, False, error)
 
     def apply_async(
         self,
@@ -324,7 +288,7 @@ class Pool:
         """Take no more tasks; the workers end when all are done."""
         if self._state == RUN:
             self._state = CLOSE
-            self._tasks.put(None)
+            pass_on_end(self._tasks)
 
     def terminate(self, patience: float = _DEFAULT_PATIENCE) -> None:
         """End the workers now; tasks that are not done get an error for a result."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from dragon.native.workers import START_FAILED
 from dragon.runtime.handle import Channel
 
 __all__ = ["ApplyResult", "Collector", "IMapIterator", "IMapUnorderedIterator", "MapResult", "Single", "chunks"]
@@ -26,6 +27,7 @@ class Collector:
         self._busy = False
         self._numbers = itertools.count()
         self.jobs: dict[int, Any] = {}
+        self.tickets: dict[int, tuple[int, int]] = {}  # of each task that has no result yet: its job, and which part
         self.on_start_failure: Callable[[BaseException], None] = lambda error: None
 
     def add(self, job: Any) -> int:
@@ -65,7 +67,7 @@ class Collector:
                 message = self._results.get(True, left)
             except queue.Empty:
                 return
-            self._deliver(message)
+            self.deliver(*message)
 
     def _collect_ready(self, done: Callable[[], bool]) -> bool:
         self.poll()
@@ -83,19 +85,20 @@ class Collector:
                     message = self._results.get_nowait()
                 except (queue.Empty, ValueError):
                     return
-                self._deliver(message)
+                self.deliver(*message)
         finally:
             with self._turn:
                 self._busy = False
                 self._turn.notify_all()
 
-    def _deliver(self, message: tuple[int, int, bool, Any]) -> None:
-        number, index, success, value = message
-        if number < 0:
+    def deliver(self, ticket: int, success: bool, value: Any) -> None:
+        """The result of a task, or its error; the first that comes is the one."""
+        if ticket == START_FAILED:
             self.on_start_failure(value)
             return
+        number, part = self.tickets.pop(ticket, (-1, 0))
         job = self.jobs.get(number)
-        if job is not None and job._arrived(index, success, value):
+        if job is not None and job._arrived(part, success, value):
             self.jobs.pop(number, None)
             self.wake()
 
@@ -104,15 +107,20 @@ class Collector:
         with self._turn:
             self._turn.notify_all()
 
-    def fail(self, number: int, index: int, error: BaseException) -> None:
-        """Give a task that will never be done an error for a result."""
-        self._deliver((number, index, False, error))
+    def lost(self, ticket: int, error: BaseException) -> None:
+        """A task died with its worker. What the worker had put before that is there first."""
+        self._results.put((ticket, False, error))
+
+    def gave_up(self, error: BaseException) -> None:
+        """There is no worker, nor will there be."""
+        self._results.put((START_FAILED, False, error))
 
     def fail_all(self, error: BaseException) -> None:
         """Give every job an error for a result."""
         for number, job in list(self.jobs.items()):
             job._failed(error)
             self.jobs.pop(number, None)
+        self.tickets.clear()
         self.wake()
 
 

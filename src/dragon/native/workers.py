@@ -18,11 +18,20 @@ from dragon.runtime.tracing import note_task
 if TYPE_CHECKING:
     from dragon.native.process import Process
 
-__all__ = ["NativeWorker", "WorkerLostError", "WorkerProcess", "Workers", "work"]
+__all__ = [
+    "FINISHED",
+    "START_FAILED",
+    "NativeWorker",
+    "WorkerLostError",
+    "WorkerProcess",
+    "Workers",
+    "pass_on_end",
+    "work",
+]
 
-START_FAILED = -1
+START_FAILED = 0  # instead of a ticket: the initializer raised
 FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
-_LOOK_AGAIN = 200  # milliseconds
+_END = 2**64 - 2  # the ticket of the end of the tasks
 
 
 class WorkerLostError(DragonError):
@@ -89,23 +98,23 @@ def work(
 ) -> None:
     """A worker's loop: take a task, do it, put its result, until None comes (and stays) or `most` tasks are done.
 
-    `doing[index]` holds the number of the task at hand, so that it is known which one a killed worker had.
+    `doing[index]` is the ticket of the task at hand, so that it is known which one a killed worker had.
     """
     if initializer is not None:
         try:
             initializer(*initargs)
         except Exception as error:
-            results.put((START_FAILED, 0, False, ExceptionWithTraceback(error, error.__traceback__)))
+            results.put((START_FAILED, False, ExceptionWithTraceback(error, error.__traceback__)))
+            doing[index] = FINISHED
             return
     done = 0
     while most is None or done < most:
-        task = tasks.get()
+        task = tasks._get_task(doing, index)
         if task is None:
-            tasks.put(None)
+            pass_on_end(tasks)
             doing[index] = FINISHED
             return
-        ticket, job, part, function, args, kwargs = task
-        doing[index] = ticket
+        ticket, function, args, kwargs = task
         begun = _core.begin_span()
         try:
             result = (True, function(*args, **kwargs))
@@ -114,20 +123,25 @@ def work(
         if begun:
             note_task(function, args, begun)
         try:
-            results.put((job, part, *result))
+            results.put((ticket, *result))
         except Exception as error:
             wrapped = MaybeEncodingError(error, result[1])
-            results.put((job, part, False, wrapped))
-        doing[index] = 0
+            results.put((ticket, False, wrapped))
         done += 1
         task = function = args = kwargs = result = None  # type: ignore[assignment]
+    doing[index] = 0
+
+
+def pass_on_end(tasks: Channel) -> None:
+    """No more tasks come: whichever worker sees that hands it on to the others."""
+    tasks._put_task(None, _END)
 
 
 class Workers:
-    """The workers of one pool.
+    """The workers that share `tasks`. In `doing` each has the ticket of its task.
 
-    `start(index)` starts one; `lost(ticket, error)` is told of tasks that died; `unaccounted(error)` looks for a task
-    that a worker had taken and not yet noted when it died, and says whether it could be seen by now.
+    `start(index)` starts one; `lost(ticket, error)` is told of tasks that died with their worker; `gave_up(error)` that
+    no worker is left, and why no other could be started.
     """
 
     def __init__(
@@ -135,18 +149,20 @@ class Workers:
         count: int,
         start: Callable[[int], WorkerProcess],
         lost: Callable[[int, BaseException], None],
-        unaccounted: Callable[[BaseException], bool],
+        gave_up: Callable[[BaseException], None],
+        tasks: Channel,
         doing: Words,
     ) -> None:
         self._start = start
         self._lost = lost
-        self._unaccounted = unaccounted
+        self._gave_up = gave_up
+        self._tasks = tasks
         self._doing = doing
         self._lock = threading.Lock()
         self._wake = os.eventfd(0)
         self._replacing = True
         self._terminated = False
-        self._suspicion: BaseException | None = None
+        self._not_started: BaseException | None = None
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
@@ -165,13 +181,13 @@ class Workers:
             events = select.poll()
             for fd in [*waiting, self._wake]:
                 events.register(fd, select.POLLIN)
-            for fd, _ in events.poll(None if self._suspicion is None else _LOOK_AGAIN):
+            for fd, _ in events.poll():
                 if fd == self._wake:
                     os.eventfd_read(fd)
                 else:
                     self._ended(waiting[fd])
-            if self._suspicion is not None and self._unaccounted(self._suspicion):
-                self._suspicion = None
+        if self._not_started is not None and not self._terminated:
+            self._gave_up(self._not_started)
         with self._lock:
             os.close(self._wake)
             self._wake = -1
@@ -189,12 +205,12 @@ class Workers:
         if ticket == FINISHED or self._terminated:
             return  # whoever terminated it says so of its task
         self._doing[index] = 0
-        error = WorkerLostError(f"the worker (pid {process.pid}) died in this task, {_how(process.exitcode or 0)}")
-        if ticket:
-            self._lost(ticket, error)
+        if ticket == _END:
+            pass_on_end(self._tasks)  # it may have died before it could
+        elif ticket:
+            how = _how(process.exitcode or 0)
+            self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
         self.replace(index)
-        if process.exitcode != 0:
-            self._suspicion = error
 
     def replace(self, index: int) -> None:
         """Start a new worker in the place of one that ended."""
@@ -204,7 +220,7 @@ class Workers:
                     self.processes[index] = self._start(index)
                 except Exception as error:
                     self._replacing = False
-                    self._suspicion = error
+                    self._not_started = error
 
     def stop_replacing(self) -> None:
         """Workers that end from now on are not replaced."""

@@ -172,6 +172,14 @@ class RemoteChannel(_Remote):
     def get_nowait(self) -> Any:
         return self.get(False)
 
+    def _put_task(self, task: Any, ticket: int) -> None:
+        self._check_open()
+        kind, data = to_parts(task)
+        self._wait("put", kind, timeout=None, payload=bytes(data), ticket=ticket)
+
+    def _get_task(self, doing: RemoteWords, index: int) -> Any:
+        return self._receive(None, doing=doing._name(), index=index).get()
+
     def _put_message(self, kind: int, data: Any, timeout: float | None) -> None:
         if isinstance(data, _core.Loan):
             done = self._put_large(kind, data, timeout)
@@ -197,11 +205,11 @@ class RemoteChannel(_Remote):
         if kind:
             raise error_named(kind, text)
 
-    def _receive(self, timeout: float | None) -> Channel:
+    def _receive(self, timeout: float | None, **task: Any) -> Channel:
         """The next message, in this thread's own channel."""
         self._check_open()
         inbox = _own_channel()
-        done, message = self._wait("get", timeout=timeout, inbox=inbox._name())
+        done, message = self._wait("get", timeout=timeout, inbox=inbox._name(), **task)
         if not done:
             raise queue.Empty
         if message is not None:

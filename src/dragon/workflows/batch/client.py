@@ -17,7 +17,7 @@ from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 from dragon.workflows.batch.call import Call
-from dragon.workflows.batch.crew import UNACCOUNTED
+from dragon.workflows.batch.crew import NO_WORKER
 from dragon.workflows.batch.entry import Entry
 from dragon.workflows.batch.errors import BatchError, SubmitAfterCloseError
 from dragon.workflows.batch.failures import cancellation
@@ -28,7 +28,7 @@ from dragon.workflows.batch.scheduler import Scheduler
 __all__ = ["Client", "OtherClient", "OwnClient"]
 
 # What other clients tell.
-_HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE = range(UNACCOUNTED + 10, UNACCOUNTED + 15)
+_HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE = range(NO_WORKER + 10, NO_WORKER + 15)
 # What they are told.
 _OUTCOME, _CANCELLED, _ENDED = range(3)
 

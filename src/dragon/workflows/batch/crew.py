@@ -9,17 +9,17 @@ from dragon.globalservices import process as process_service
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.errors import RunEndedError
 from dragon.native.process import Process
-from dragon.native.workers import NativeWorker, WorkerProcess, Workers
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers, pass_on_end
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
 from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
 
-__all__ = ["LOST", "UNACCOUNTED", "Crew"]
+__all__ = ["LOST", "NO_WORKER", "Crew"]
 
-LOST, UNACCOUNTED = 2, 3
-"""The first words of what is told when a worker has died: with a task in hand, or perhaps with one."""
+LOST, NO_WORKER = 2, 3
+"""The first words of what is told when a worker has died with a task in hand, and when none is left."""
 
 
 class Crew:
@@ -41,17 +41,11 @@ class Crew:
         def lost(number: int, error: BaseException) -> None:
             events.put((LOST, number, error))
 
-        def unaccounted(error: BaseException) -> bool:
-            events.put((UNACCOUNTED, error))  # the scheduler looks for as long as it takes
-            return True
+        def gave_up(error: BaseException) -> None:
+            events.put((NO_WORKER, error))
 
         with one_warning():
-            self._workers = Workers(len(policies), start, lost, unaccounted, self._doing)
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether no worker lives, nor will."""
-        return not self._workers._replacing and not any(p.is_alive() for p in self._workers.processes)
+            self._workers = Workers(len(policies), start, lost, gave_up, tasks, self._doing)
 
     def task_of(self, worker: int) -> int:
         """The number of the task that a worker says it has; 0: none, or it is dead."""
@@ -75,7 +69,7 @@ class Crew:
 
     def finish(self, timeout: float | None) -> bool:
         """Let the workers end when they have done all that was sent; whether they have, within `timeout` seconds."""
-        self._tasks.put(None)
+        pass_on_end(self._tasks)
         return self._workers.join(timeout)
 
     def stop_replacing(self) -> None:

@@ -19,7 +19,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.access import Accesses
 from dragon.workflows.batch.call import NEVER, Call, Kind
-from dragon.workflows.batch.crew import LOST, UNACCOUNTED, Crew
+from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
 from dragon.workflows.batch.entry import Entry, Need, State
 from dragon.workflows.batch.errors import (
     BatchError,
@@ -38,7 +38,6 @@ __all__ = ["Scheduler"]
 STOP = 4
 
 _AT_A_TIME = 256  # messages that are taken before others get the lock
-_UNTIL_SENT_AGAIN = 0.5
 _PATIENCE = 5.0  # between the two signals to what was cancelled
 
 
@@ -119,16 +118,15 @@ class Scheduler:
             self._put(entry)
 
     def _put(self, entry: Entry) -> None:
-        """Send it, perhaps once more: whoever claims it first has it, and others that get it drop it."""
+        """Send it, again if a worker died before it could claim it."""
         call = entry.call
         assert call is not None
         tells = entry.timeout < NEVER
         try:
             results = [one.outcome.sent() for one in entry.inputs if isinstance(one.outcome, Value)]
             buffers = [pickle.PickleBuffer(buffer) for buffer in call.buffers]
-            self._tasks.put(
-                (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams)
-            )
+            message = (entry.number, entry.slot, int(entry.kind), tells, call.data, buffers, results, call.streams)
+            self._tasks._put_task(message, entry.number)
         except Exception as error:
             failure = Failure.of(error)
             self._after(0, lambda: self._complete(entry, failure))
@@ -254,8 +252,8 @@ class Scheduler:
             self._runs(*message[1:])
         elif kind == LOST:
             self._lost(*message[1:])
-        elif kind == UNACCOUNTED:
-            self._look_for_lost(message[1])
+        elif kind == NO_WORKER:
+            self._break(f"no worker is left: {worded(message[1])}")
         elif kind == REFUSES:
             self.give_up(f"the initializer raised {message[1].text}")
         else:
@@ -289,21 +287,6 @@ class Scheduler:
 
     def _is_unclaimed(self, entry: Entry) -> bool:
         return entry.state == State.SENT and self._claims[entry.slot] == queued(entry.number)
-
-    def _look_for_lost(self, error: BaseException) -> None:
-        """A worker died, perhaps between taking a task and noting which. What nobody has claimed soon is sent again."""
-        if self.crew.is_broken:
-            self._break(f"no worker is left: {worded(error)}")
-            return
-        numbers = [number for number, entry in self._unfinished.items() if self._is_unclaimed(entry)]
-        if numbers:
-            self._after(_UNTIL_SENT_AGAIN, lambda: self._send_again(numbers))
-
-    def _send_again(self, numbers: list[int]) -> None:
-        for number in numbers:
-            entry = self._unfinished.get(number)
-            if entry is not None and self._is_unclaimed(entry):
-                self._put(entry)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.call_after(seconds, call)

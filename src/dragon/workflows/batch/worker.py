@@ -16,7 +16,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.template import STREAMS
-from dragon.native.workers import FINISHED
+from dragon.native.workers import FINISHED, pass_on_end
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
@@ -101,20 +101,18 @@ def work(index: int, setting: Setting) -> None:
             doing[index] = FINISHED
             return
     while True:
-        message = tasks.get()
+        message = tasks._get_task(doing, index)
         if message is None:
-            tasks.put(None)
+            pass_on_end(tasks)
             doing[index] = FINISHED
             return
         number, slot, kind = message[:3]
         mine = claimed(number, index)
-        doing[index] = number
         if claims.swap_if(slot, queued(number), mine):
             ended = _run(Kind(kind), message, setting)
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, queued(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
             _tell(events, number, ended)
-        doing[index] = 0
         del message  # and with it the memory that it lies in
 
 
