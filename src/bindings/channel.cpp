@@ -232,6 +232,7 @@ void bind_channel(nb::module_& m) {
         .def("_get_task_parts", &get_task_parts, nb::arg("doing"), nb::arg("index"))
         .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())
         .def("_get_frames", &get_frames, nb::arg("timeout").none())
+        .def_static("_before_frame", &before_frame, nb::arg("head"), nb::arg("size"))
         .def("_take_parcel", &take_packed, nb::arg("most"))
         .def("_put_parcel", &put_packed, nb::arg("buffer"), nb::arg("start"))
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))

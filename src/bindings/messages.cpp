@@ -294,6 +294,15 @@ nb::tuple to_frames(Arena& a, Message& message) {
                           buffers);
 }
 
+nb::tuple before_frame(nb::bytes head, size_t size) {
+    size_t start = aligned(sizeof(BufferTable) + 16 + head.size());
+    std::string bytes(start, 0);
+    uint64_t table[] = {head.size(), 1, start, size};
+    memcpy(bytes.data(), table, sizeof table);
+    memcpy(bytes.data() + sizeof table, head.c_str(), head.size());
+    return nb::make_tuple(static_cast<uint32_t>(kFrames), nb::bytes(bytes.data(), bytes.size()));
+}
+
 nb::tuple to_parts(Arena& a, Message& message) {
     if (message.block == 0)
         return nb::make_tuple(message.label.kind, nb::bytes(message.data, message.label.size));

@@ -36,6 +36,8 @@ Status put_raw(const Destination& to, const void* data, size_t size);
 // written.
 Status put_frames(const Destination& to, PyObject* head, PyObject* buffers);
 nb::tuple to_frames(Arena& a, Message& message);
+// What precedes a single buffer of that size in such a message, and the message's kind.
+nb::tuple before_frame(nb::bytes head, size_t size);
 
 // A new reference to the object that a message holds; the message's block is freed, or lent to the object.
 PyObject* to_object(Arena& a, Message& message);

@@ -73,6 +73,10 @@ class Channel:
     def _get_frames(self, timeout: float | None) -> tuple[bytes, list[Any]]:
         """What _put_frames() put: the bytes, and the buffers as memory on loan or as bytes."""
 
+    @staticmethod
+    def _before_frame(head: bytes, size: int) -> tuple[int, bytes]:
+        """The kind of message that _put_frames() puts, and what precedes a single buffer of that size in it."""
+
     def _take_parcel(self, most: int) -> tuple[bytes, int, Loan | None]: ...
     def _put_parcel(self, buffer: Buffer, start: int) -> int: ...
     def _put_loan(self, kind: int, loan: Loan) -> bool: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 import threading
 import time
@@ -103,6 +104,48 @@ def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> 
     # Read in another order than they were asked for.
     asked = [ddict.begin_get(number) for number in range(12)]
     assert [each.result() for each in reversed(asked)] == list(reversed(values * 3))
+
+
+def test_large_values_that_are_overwritten_while_they_are_read_are_whole(make: Callable[..., DDict]) -> None:
+    ddict = make(1, total_mem=2**28 * System().nnodes)
+    for number in range(System().nnodes):
+        shard = ddict.manager(number)
+        shard["key"] = np.zeros(2 * PIECE + 5, np.uint8)
+
+        def overwrite(shard: DDict = shard) -> None:
+            for value in range(1, 20):
+                shard["key"] = np.full(2 * PIECE + 5, value, np.uint8)
+
+        writer = threading.Thread(target=overwrite)
+        writer.start()
+        while writer.is_alive():
+            found = shard["key"]
+            assert found.min() == found.max()
+        assert shard["key"][0] == 19
+
+
+def read_all_the_time(shard: DDict, queue: Queue) -> None:
+    for number in itertools.count():
+        shard.get_many(["key"] * 3)
+        if number == 2:
+            queue.put("reading")
+
+
+def test_of_a_reader_that_is_killed_nothing_keeps_what_it_read(make: Callable[..., DDict]) -> None:
+    ddict, queue = make(1, total_mem=2**27 * System().nnodes), Queue()
+    for number in range(System().nnodes):
+        shard = ddict.manager(number)
+        shard["key"] = bytes(3 * PIECE)
+        processes = [Process(read_all_the_time, (shard, queue)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        for _ in processes:
+            assert queue.get(timeout=60) == "reading"
+        for process in processes:
+            process.kill()
+            process.join()
+        for _ in range(20):  # more than fits
+            shard["key"] = bytes(3 * PIECE)
 
 
 def test_tensors(ddict: DDict) -> None:

@@ -43,10 +43,15 @@ _BESIDE = 1 << 63  # in the size of a payload: it does
 REQUEST, VALUE, ERROR, NOTICE, CANCEL, MESSAGES, GREETING = range(7)
 
 
-def _memory(part: Any, size: int) -> Any:
-    """Where a payload is received: a large message straight in the arena."""
+def _memory(part: Any, size: int) -> tuple[Any, memoryview]:
+    """The memory for a payload, a large message's straight in the arena, and where in it is received: the start of a
+    message may be here already."""
+    start = part[3] if part[0] == MESSAGES and len(part) > 3 else b""
     to_arena = part[0] == VALUE or (part[0] == MESSAGES and part[2] >= 0)
-    return _core.Loan(size) if to_arena and size >= _LARGE else bytearray(size)
+    whole = _core.Loan(len(start) + size) if to_arena and size >= _LARGE else bytearray(len(start) + size)
+    view = memoryview(whole)
+    view[: len(start)] = start
+    return whole, view[len(start) :]
 
 
 @dataclass(eq=False, slots=True)
@@ -160,11 +165,11 @@ class Link(asyncio.BufferedProtocol):
         if payload == 0:
             self._arrived(part, b"")
             return True
-        memory = _memory(part, payload)
+        whole, memory = _memory(part, payload)
         if beside:
-            self._expect(part, memory)
+            self._expect(part, whole, memory)
             return True
-        self._in_link.receive(memory, partial(self._arrived, part, memory))
+        self._in_link.receive(memory, partial(self._arrived, part, whole))
         there = min(payload, self._end - self._start)
         self._in_link.rest[:there] = memoryview(self._buffer)[self._start : self._start + there]
         self._start += there
@@ -180,11 +185,11 @@ class Link(asyncio.BufferedProtocol):
         else:
             self._received(part, payload)
 
-    def _expect(self, part: Any, memory: Any) -> None:
+    def _expect(self, part: Any, whole: Any, memory: memoryview) -> None:
         """The payload of a frame comes by the other lane."""
         if self._beside is None:
             raise ValueError("there is no fabric over which a payload could come")
-        arrival = _Arrival(part, memory, False)
+        arrival = _Arrival(part, whole, False)
         self._arrivals.append(arrival)
         self._beside.receive(memory, partial(self._complete, arrival))
 

@@ -72,9 +72,9 @@ class Links:
         """The same without an answer."""
         self._send(node, NOTICE, None, (operation, arguments), payload)
 
-    def send_messages(self, node: int, flow: int, kind: int, data: Any) -> None:
-        """Send messages of a flow, in order. Where the connection breaks `is_broken` says so."""
-        self._send(node, MESSAGES, None, (flow, kind), data)
+    def send_messages(self, node: int, flow: int, kind: int, data: Any, start: bytes = b"") -> None:
+        """Send messages of a flow, in order: `start` and `data`. Where the connection breaks `is_broken` says so."""
+        self._send(node, MESSAGES, None, (flow, kind, start) if start else (flow, kind), data)
 
     def host(self, node: int) -> str:
         """How messages name a node."""

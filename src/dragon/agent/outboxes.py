@@ -8,6 +8,7 @@ wrote them to. What is under way is bounded: a full outbox lets its writers wait
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from dragon.agent.flows import PARCEL, WINDOW, Watcher
@@ -74,6 +75,13 @@ class Outboxes:
             if node_of(name) == node:
                 outbox.send()
 
+    def lend(self, leads_to: Name, messages: list[tuple[bytes, Any]]) -> None:
+        """Send messages of a head and a buffer, which is kept until it has been sent, after those that are there."""
+        outbox = self._outboxes.get(leads_to)
+        if outbox is not None:  # else who they are for has gone, or its connection
+            outbox.lent.extend(messages)
+            outbox.send()
+
     def taken(self, node: int, number: int, size: int) -> None:
         """So many bytes more have arrived."""
         outbox = self._by_flow.get((node, number))
@@ -119,6 +127,7 @@ class _Outbox:
         self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
         self.users: set[int] = set()
+        self.lent: deque[tuple[bytes, Any]] = deque()
         self.flow = 0
         self._links = links
         self._node = node_of(leads_to)
@@ -138,6 +147,11 @@ class _Outbox:
             if loan is not None:
                 self._pass(kind, memoryview(loan))
             if not parcel and loan is None:
+                if self.lent:
+                    head, memory = self.lent.popleft()
+                    kind, start = Channel._before_frame(head, len(memory))
+                    self._pass(kind, memory, start)
+                    continue
                 if self._closing:
                     self.end()
                 elif not self._listening:
@@ -152,12 +166,13 @@ class _Outbox:
         else:
             self._loop.remove_reader(self._bell)
 
-    def _pass(self, kind: int, data: Any) -> None:
-        self._under_way += len(data)
+    def _pass(self, kind: int, data: Any, start: bytes = b"") -> None:
+        size = len(start) + len(data)
+        self._under_way += size
         self._messages += 1
         if self._outboxes.on_sent is not None:
-            self._outboxes.on_sent(self._node, self.flow, self._messages, len(data))
-        self._links.send_messages(self._node, self.flow, kind, data)
+            self._outboxes.on_sent(self._node, self.flow, self._messages, size)
+        self._links.send_messages(self._node, self.flow, kind, data, start)
 
     def arrived(self, size: int) -> None:
         """The window moves on."""
@@ -176,6 +191,7 @@ class _Outbox:
         if self._ended:
             return
         self._ended = True
+        self.lent.clear()
         self._listen(False)
         self.channel._destroy()
         self.channel._close()

@@ -148,6 +148,7 @@ class _Beside:
                 for start in range(0, len(payload), _AT_A_TIME):
                     await self._loop.sock_sendall(connection, payload[start : start + _AT_A_TIME])
                 self._fabric.sent += len(payload)
+                del payload  # or what it lies in is kept until the next one comes
             self._there.clear()
             await self._there.wait()
 
@@ -159,6 +160,7 @@ class _Beside:
                     await _fill(self._loop, connection, memory)
                     self._fabric.received += len(memory)
                     done()
+                    del memory, done
                 self._expected.clear()
                 await self._expected.wait()
         except OSError as error:

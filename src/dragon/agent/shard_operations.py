@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dragon import _core
 from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record, bytes_in
 from dragon.runtime.shard import MISSING, Shard
@@ -26,13 +27,14 @@ Operation = Callable[[Shard, list[Any], list[Any], Answer], None]
 def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
     key, checkpoint, exact, newer = arguments
     seen = shard.changed_since() if newer else 0
-
-    def take(stored: Stored) -> None:
-        # Sent from the shard's own memory, which is valid here.
-        answer((_described(stored), seen), _blobs(stored), as_bytes=bytes_in(stored.head, 0) >= 0)
-
-    if shard.read(key, checkpoint, take, exact) is MISSING:
+    pinned = shard.pin(key, checkpoint, exact)
+    if pinned is None:
         answer((None, seen), [])
+        return
+    owner, stored = pinned
+    # Sent from the shard's own memory, which stays as it is until then.
+    blobs = [_core.Pinned(blob, owner) for blob in _blobs(stored)]
+    answer((_described(stored), seen), blobs, as_bytes=bytes_in(stored.head, 0) >= 0)
 
 
 def read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:

@@ -4,7 +4,8 @@ Small reads, which wait for nobody, are done where they arrive. All else a threa
 shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
 of the asking thread's, both by way of the outboxes. A request has seven parts, or eight with who asks for a write that
 is done once however often it is asked for; an answer has three. A large one is told first, with the sizes of its
-buffers and whether they become bytes objects, and follows in pieces: it is under way while it is copied at both ends.
+buffers and whether they become bytes objects, and follows in pieces out of the shard's own memory: it is under way
+while it is copied at the other end.
 """
 
 from __future__ import annotations
@@ -155,10 +156,18 @@ class ShardService:
         way = self._send(pid, name, _encode((number, value, error, sizes, as_bytes)), [])
         if way is None:
             return
+        head = _encode((number,))
+        pieces = [
+            (head, memoryview(each)[start : start + _PIECE])
+            for size, each in zip(sizes, buffers, strict=True)
+            for start in range(0, size, _PIECE)
+        ]
+        if node_of(name) != self._cluster.index:
+            self._loop.call_soon_threadsafe(self._cluster.outboxes.lend, name, pieces)
+            return
         try:
-            for size, each in zip(sizes, buffers, strict=True):
-                for start in range(0, size, _PIECE):
-                    way._put_frames(_encode((number,)), [memoryview(each)[start : start + _PIECE]], None)
+            for _, piece in pieces:
+                way._put_frames(head, [piece], None)
         except _core.DestroyedError:
             self._ways.pop(name, None)
 
