@@ -14,17 +14,20 @@ OBJECTS = ("native/test_queue.py", "native/test_sync.py", "mpbridge/test_wait.py
 
 def over_two_nodes(site: Site, *options: str | Path, transport: str = "tcp") -> None:
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    pytest_options = ["-q", "-p", "no:cacheprovider", "-c", TESTS.parent / "pyproject.toml", "-o", "timeout=60"]
+    pytest_options = ["-q", "-p", "no:cacheprovider", "-c", TESTS.parent / "pyproject.toml", "-o", "timeout=150"]
     command = [sys.executable, "-m", "dragon", "--nodes", "2", "--transport", transport, "-m", "pytest"]
     command += map(str, [*pytest_options, *options])
-    done = site.run(*command, timeout=200, env={"PYTHONPATH": path})
+    done = site.run(*command, timeout=280, env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
 
 def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
-    dictionaries = [TESTS / "data" / f"test_{name}.py" for name in ("ddict", "checkpoints", "model")]
-    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge", *dictionaries)
+    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge")
+
+
+def test_processes_of_two_nodes_share_dictionaries(site: Site) -> None:
+    over_two_nodes(site, *(TESTS / "data" / f"test_{name}.py" for name in ("ddict", "checkpoints", "model")))
 
 
 def test_large_values_of_a_dictionary_go_over_plain_tcp(site: Site) -> None:
