@@ -84,6 +84,10 @@ struct BufferTable {
 
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
+// Where the head of a message of so many buffers lies, and its first buffer.
+size_t head_start(size_t count) { return sizeof(BufferTable) + count * sizeof(BufferTable::buffers[0]); }
+size_t first_buffer(size_t count, size_t head_size) { return aligned(head_start(count) + head_size); }
+
 struct Views {
     std::vector<Py_buffer> views;
     ~Views() {
@@ -101,8 +105,7 @@ Status put_with_buffers(const Destination& to, MessageKind alone, MessageKind be
     if (count <= 0) return put_bytes(to, alone, data, static_cast<size_t>(size));
     Views held;
     held.views.reserve(static_cast<size_t>(count));
-    size_t total = aligned(sizeof(BufferTable) + static_cast<size_t>(count) * 16 + static_cast<size_t>(size));
-    size_t first = total;
+    size_t first = first_buffer(static_cast<size_t>(count), static_cast<size_t>(size)), total = first;
     for (Py_ssize_t i = 0; i < count; ++i) {
         Py_buffer view;
         if (PyObject_GetBuffer(PyList_GetItem(buffers, i), &view, PyBUF_ANY_CONTIGUOUS) < 0)
@@ -191,7 +194,7 @@ std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
     nb::list buffers;
     for (size_t i = 0; i < table->count; ++i)
         buffers.append(slice(table->buffers[i].start, table->buffers[i].size));
-    return {slice(sizeof(BufferTable) + table->count * 16, table->head_size), buffers};
+    return {slice(head_start(table->count), table->head_size), buffers};
 }
 
 PyObject* load_with_buffers(Arena& a, Message& message) {
@@ -290,16 +293,17 @@ nb::tuple to_frames(Arena& a, Message& message) {
     nb::list buffers;
     for (size_t i = 0; i < table->count; ++i)
         buffers.append(nb::bytes(data + table->buffers[i].start, table->buffers[i].size));
-    return nb::make_tuple(nb::bytes(data + sizeof(BufferTable) + table->count * 16, table->head_size),
-                          buffers);
+    return nb::make_tuple(nb::bytes(data + head_start(table->count), table->head_size), buffers);
 }
 
 nb::tuple before_frame(nb::bytes head, size_t size) {
-    size_t start = aligned(sizeof(BufferTable) + 16 + head.size());
+    size_t start = first_buffer(1, head.size());
     std::string bytes(start, 0);
-    uint64_t table[] = {head.size(), 1, start, size};
-    memcpy(bytes.data(), table, sizeof table);
-    memcpy(bytes.data() + sizeof table, head.c_str(), head.size());
+    auto* table = reinterpret_cast<BufferTable*>(bytes.data());
+    table->head_size = head.size();
+    table->count = 1;
+    table->buffers[0] = {start, size};
+    memcpy(bytes.data() + head_start(1), head.c_str(), head.size());
     return nb::make_tuple(static_cast<uint32_t>(kFrames), nb::bytes(bytes.data(), bytes.size()));
 }
 

@@ -75,11 +75,11 @@ class Outboxes:
             if node_of(name) == node:
                 outbox.send()
 
-    def lend(self, leads_to: Name, messages: list[tuple[bytes, Any]]) -> None:
-        """Send messages of a head and a buffer, which is kept until it has been sent, after those that are there."""
+    def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
+        """Send a message of this head for each buffer, which is kept until it has gone, after those that are there."""
         outbox = self._outboxes.get(leads_to)
         if outbox is not None:  # else who they are for has gone, or its connection
-            outbox.lent.extend(messages)
+            outbox.lent.extend((head, buffer) for buffer in buffers)
             outbox.send()
 
     def taken(self, node: int, number: int, size: int) -> None:
@@ -127,7 +127,7 @@ class _Outbox:
         self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
         self.users: set[int] = set()
-        self.lent: deque[tuple[bytes, Any]] = deque()
+        self.lent: deque[tuple[bytes, memoryview]] = deque()
         self.flow = 0
         self._links = links
         self._node = node_of(leads_to)

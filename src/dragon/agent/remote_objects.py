@@ -109,6 +109,9 @@ class RemoteObjects:
 
     def left(self, caller: int) -> None:
         """A process has ended: the nodes that know it are told, before anybody can tell them of its exit code."""
+        nodes = self._contacts.pop(caller, None)
+        if nodes is None:
+            return  # it used nothing of other nodes, or they were told
         fd = self._ends.pop(caller, -1)
         if fd >= 0:
             self._loop.remove_reader(fd)
@@ -116,7 +119,7 @@ class RemoteObjects:
         self._cluster.outboxes.left(caller)
         for key in [key for key in self._inboxes if key[0] == caller]:
             del self._inboxes[key]
-        for node in self._contacts.pop(caller, ()):
+        for node in nodes:
             self._links.notify(node, "left", {"pid": caller})
 
     def announce(self, caller: int, descriptors: list[int], names: list[Any]) -> asyncio.Future[None]:

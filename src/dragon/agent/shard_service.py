@@ -158,15 +158,15 @@ class ShardService:
             return
         head = _encode((number,))
         pieces = [
-            (head, memoryview(each)[start : start + _PIECE])
+            memoryview(each)[start : start + _PIECE]
             for size, each in zip(sizes, buffers, strict=True)
             for start in range(0, size, _PIECE)
         ]
         if node_of(name) != self._cluster.index:
-            self._loop.call_soon_threadsafe(self._cluster.outboxes.lend, name, pieces)
+            self._loop.call_soon_threadsafe(self._cluster.outboxes.lend, name, head, pieces)
             return
         try:
-            for _, piece in pieces:
+            for piece in pieces:
                 way._put_frames(head, [piece], None)
         except _core.DestroyedError:
             self._ways.pop(name, None)

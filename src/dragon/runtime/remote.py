@@ -174,26 +174,25 @@ class RemoteChannel(_Remote):
 
     def _put_task(self, task: Any, ticket: int) -> None:
         self._check_open()
-        kind, data = to_parts(task)
-        self._wait("put", kind, timeout=None, payload=bytes(data), ticket=ticket)
+        self._put_message(*to_parts(task), None, ticket)
 
     def _get_task(self, doing: RemoteWords, index: int) -> Any:
         return self._receive(None, doing=doing._name(), index=index).get()
 
-    def _put_message(self, kind: int, data: Any, timeout: float | None) -> None:
+    def _put_message(self, kind: int, data: Any, timeout: float | None, ticket: int = 0) -> None:
         if isinstance(data, _core.Loan):
-            done = self._put_large(kind, data, timeout)
+            done = self._put_large(kind, data, timeout, ticket)
         else:
-            done = self._wait("put", kind, timeout=timeout, payload=bytes(data))[0]
+            done = self._wait("put", kind, timeout=timeout, payload=bytes(data), ticket=ticket)[0]
         if not done:
             raise queue.Full
 
-    def _put_large(self, kind: int, data: _core.Loan, timeout: float | None) -> bool:
+    def _put_large(self, kind: int, data: _core.Loan, timeout: float | None, ticket: int) -> bool:
         """The agent takes it out of this thread's channel, in the memory where it is."""
         channel = _own_channel()
         channel._put_loan(kind, data)
         try:
-            return self._wait("put", timeout=timeout, outgoing=channel._name())[0]
+            return self._wait("put", timeout=timeout, outgoing=channel._name(), ticket=ticket)[0]
         finally:
             if not channel.empty():
                 channel._get_parts(0)  # the agent could not even try

@@ -74,8 +74,8 @@ class Shard(Transactions):
             raise
 
     def pin(self, key: bytes, checkpoint: int, exact: bool = False) -> tuple[Any, Stored] | None:
-        """What keeps the blobs of a frozen shard's record where they are, for as long as somebody refers to it, and the
-        record; None where there is no such key. `exact` is as in read()."""
+        """What keeps the blobs of a record as they are while somebody refers to it, and the record; None where there is
+        no such key. `exact` is as in read()."""
         self._check()
         txn = self._env.begin(buffers=True)
         stored = self._find_again(txn, key, checkpoint)
