@@ -26,6 +26,7 @@ class Ends:
 
     def __init__(self, fabrics: tuple[Fabric | None, Fabric | None] = (None, None)) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self.sockets = listeners
         self.port = listeners[1].getsockname()[1]
         members = {
             index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dragon.agent.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.runtime.credentials import client_context
+from dragon.runtime.credentials import client_context, server_context
 
 
 def test_answers_come_back_with_values_and_payloads_of_any_size() -> None:
@@ -70,6 +70,31 @@ def test_what_waits_for_a_lost_node_fails_and_names_it() -> None:
             await future
         with pytest.raises(NodeLostError, match="power"):
             await ends.links[0].call(1, "echo", {})
+
+    run(test)
+
+
+def test_a_connection_that_breaks_while_it_is_made_is_made_again() -> None:
+    async def test(ends: Ends) -> None:
+        loop, broken = asyncio.get_running_loop(), []
+
+        def break_the_first_two() -> None:
+            connection, _ = ends.sockets[1].accept()
+            if len(broken) < 2:
+                broken.append(connection)
+                connection.close()
+            else:
+                accepted.append(
+                    loop.create_task(
+                        loop.connect_accepted_socket(ends.links[1].accept, connection, ssl=server_context(*KEYS[1]))
+                    )
+                )
+
+        accepted: list[asyncio.Task[object]] = []
+        loop.add_reader(ends.sockets[1], break_the_first_two)
+        value, _ = await ends.links[0].call(1, "echo", {"still": "here"})
+        assert value == {"still": "here"}
+        assert len(broken) == 2
 
     run(test)
 

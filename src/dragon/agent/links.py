@@ -19,6 +19,7 @@ __all__ = ["Links"]
 log = runtime_log("links")
 
 _CONNECT_TIMEOUT = 10.0
+_TRIES = 3  # to make a connection that breaks while it is made
 
 # (node, operation, arguments, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
 Serve = Callable[[int, str, dict[str, Any], Any, Callable[..., None]], Callable[[], None] | None]
@@ -150,10 +151,7 @@ class Links:
         try:
             for address in member.addresses:
                 try:
-                    await asyncio.wait_for(
-                        self._loop.create_connection(lambda: Link(self, node), address, member.port, ssl=self._client),
-                        _CONNECT_TIMEOUT,
-                    )
+                    await self._open(node, address, member.port)
                     return
                 except (TimeoutError, OSError, ssl.SSLError) as error:
                     failure = f"{address} port {member.port}: {error or type(error).__name__}"
@@ -161,6 +159,17 @@ class Links:
             self.forget(node, f"no connection to {failure}")
         finally:
             self._connecting.pop(node, None)
+
+    async def _open(self, node: int, address: str, port: int) -> None:
+        """Make a connection, also where the first ones break on the way: somebody is there, so the node lives."""
+        for left in reversed(range(_TRIES)):
+            opening = self._loop.create_connection(lambda: Link(self, node), address, port, ssl=self._client)
+            try:
+                await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
+                return
+            except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLError):
+                if not left:
+                    raise
 
     def made(self, node: int, link: Link) -> None:
         """A connection to that node stands."""
