@@ -44,7 +44,10 @@ struct Prepared {
         outcome.step = step;
         _exit(127);
     };
-    for (int s = 1; s < NSIG; ++s) signal(s, SIG_DFL);
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    for (int s = 1; s < NSIG; ++s)
+        if (s != SIGHUP || hangup.sa_handler != SIG_IGN) signal(s, SIG_DFL);  // else as nohup has it
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -14,11 +14,12 @@ from dragon.agent.cluster import Cluster
 from dragon.agent.control import join
 from dragon.agent.fabric import open_fabric
 from dragon.agent.main import become_reaper, fork_zygote
-from dragon.agent.server import ENDING_SIGNALS, Agent
+from dragon.agent.server import Agent
 from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
+from dragon.infrastructure.signals import ENDING
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import FrontEnd
@@ -34,7 +35,7 @@ def serve(token: Token) -> int:
     """Join the run of the token and serve it to its end; the exit code. Raises JoinError where that is impossible."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     run_folder.sweep()
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # the agent takes them, and leaves nothing behind
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the agent takes them, and leaves nothing behind
     folder = run_folder.make_folder()
     try:
         _take_host_name(token, folder)

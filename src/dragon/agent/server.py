@@ -27,6 +27,7 @@ from dragon.agent.streams import Streams
 from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
 from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.signals import ENDING, heeded
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.run import Run
@@ -35,11 +36,10 @@ from dragon.web import serving
 if TYPE_CHECKING:
     from dragon.agent.cluster import Cluster
 
-__all__ = ["ENDING_SIGNALS", "Agent"]
+__all__ = ["Agent"]
 
 log = runtime_log("agent")
 
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _SWEEP_EVERY = 10.0  # seconds
 _ZYGOTE_ENDS_WITHIN = 10.0
 
@@ -90,9 +90,9 @@ class Agent:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.over = self.loop.create_future()
-        for number in ENDING_SIGNALS:
+        for number in heeded(ENDING):
             self.loop.add_signal_handler(number, self.end)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         if self._owner is not None:
             self._watch(self._owner)
         try:

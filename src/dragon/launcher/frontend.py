@@ -39,6 +39,7 @@ import msgspec
 
 from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
+from dragon.infrastructure.signals import PASSED_ON, heeded
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.questions import Questions
 from dragon.launcher.rendezvous import Rendezvous
@@ -60,7 +61,6 @@ RESTARTED = "DRAGON_RESILIENT_RESTART"
 # Between a signal to the front end and the end of everything.
 _GRACE = 10.0
 _GOODBYE = 15.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -127,9 +127,8 @@ class FrontEnd:
         self.meeting = Rendezvous(self.launcher.nodes, self.launcher.identity)
         self.alive: dict[int, Control] = {}
         self.all_gone = asyncio.Event()
-        for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
-                self.loop.add_signal_handler(number, self._on_signal, number)
+        for number in heeded(PASSED_ON):
+            self.loop.add_signal_handler(number, self._on_signal, number)
         try:
             if await self._gather():
                 self._take_over()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import struct
 import time
 from types import FrameType
-from typing import Any
+from typing import NoReturn
 
+from dragon import _core
 from dragon.infrastructure.messages import Output
+from dragon.infrastructure.signals import PASSED_ON, heeded
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
 from dragon.runtime.spawning import Started, environment_changes, new_request, start
@@ -17,11 +21,16 @@ __all__ = ["run"]
 
 # Between a signal to the front end and the end of everything.
 _GRACE = 10.0
+_LOOK = 1.0  # seconds
+_FROM_KERNEL = 0x80  # SI_KERNEL
+_SIGNAL = struct.Struct("=Iii116x")  # signalfd_siginfo: number, errno, code, and more
 
 
 def run(command: list[str], label: str) -> int:
     """Run the head process to its end; its exit code, negative for a signal. The whole run ends with it."""
-    interrupts = _Interrupts()
+    numbers = heeded(PASSED_ON)
+    for number in numbers:
+        signal.signal(number, _leave)
     this = run_module.start_run(label, " ".join(command))
     run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
     try:
@@ -30,36 +39,37 @@ def run(command: list[str], label: str) -> int:
         request.executable, request.arguments = command[0], command[1:]
         request.environment = environment_changes(this)
         head = start(request)
+        signals = _core.signal_descriptor(numbers, [])  # from now on they are the head process's
         plan.note_head(command, request.puid)
-        interrupts.head = head
-        return _wait(head, interrupts)
+        return _wait(head, signals)
     finally:
         run_module.end()
 
 
-def _wait(head: Started, interrupts: _Interrupts) -> int:
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _wait(head: Started, signals: int) -> int:
+    """Pass signals on until the head process has ended; after the first one it has a while to end in order."""
+    events = select.poll()
+    for descriptor in (signals, head.sentinel):
+        events.register(descriptor, select.POLLIN)
+    deadline: float | None = None
     while True:
-        code = head.wait(1.0)
+        ready = [descriptor for descriptor, _ in events.poll(_LOOK * 1000)]
+        if signals in ready:
+            deadline = deadline or time.monotonic() + _GRACE
+            _pass_on(head, signals)
+        code = head.wait(_LOOK if head.sentinel in ready else 0.0)
         if code is not None:
             return code
-        if interrupts.deadline is not None and time.monotonic() > interrupts.deadline:
+        if deadline is not None and time.monotonic() > deadline:
             head.signal(signal.SIGKILL)
 
 
-class _Interrupts:
-    """Signals to the front end are the head process's, which has a while to end in order."""
-
-    def __init__(self) -> None:
-        self.head: Started | None = None
-        self.deadline: float | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> Any:
-        if self.head is None:
-            raise SystemExit(128 + number)
-        if self.deadline is None:
-            self.deadline = time.monotonic() + _GRACE
-        # From a terminal the head process had the signal already; Python takes a second SIGINT at once for one.
-        if number != signal.SIGINT or not os.isatty(0):
-            self.head.signal(number)
+def _pass_on(head: Started, signals: int) -> None:
+    number, _, code = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
+    # What the terminal sends, it sends to the head process too; Python takes a second SIGINT at once for another one.
+    if code != _FROM_KERNEL:
+        head.signal(number)

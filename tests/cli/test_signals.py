@@ -1,0 +1,97 @@
+"""Signals to the command, from a terminal and from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+WaitUntil = Callable[[Callable[[], object]], None]
+
+INTERRUPTED = """
+    import pathlib, sys, time
+
+    said = pathlib.Path(sys.argv[1])
+    try:
+        said.write_text("begun")
+        while True:
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        said.write_text("interrupted")
+        for _ in range(10):
+            time.sleep(0.05)
+        said.write_text("ended in order")
+"""
+
+
+def at_terminal(site: Site, command: str) -> tuple[int, int]:
+    """Start a command of the shell at a terminal of its own; its process id and the other end of the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execve("/bin/sh", ["sh", "-c", f"exec {sys.executable} -m {command}"], site.environment)
+    return pid, terminal
+
+
+@pytest.mark.parametrize("options", ["", "--nodes 2"])
+@pytest.mark.parametrize("given", ["", "< /dev/null"])
+@pytest.mark.parametrize("how", ["Ctrl-C", "kill"])
+def test_an_interrupt_reaches_the_program_once(
+    site: Site, wait_until: WaitUntil, tmp_path: Path, options: str, given: str, how: str
+) -> None:
+    program, said = site.write(INTERRUPTED), tmp_path / "said"
+    pid, terminal = at_terminal(site, f"dragon {options} {program} {said} {given}")
+    wait_until(lambda: said.exists() and said.read_text() == "begun")
+    if how == "kill":
+        os.kill(pid, signal.SIGINT)
+    else:
+        os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert said.read_text() == "ended in order"
+
+
+@pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])
+def test_a_program_under_nohup_outlives_its_terminal(
+    site: Site, wait_until: WaitUntil, tmp_path: Path, command: str
+) -> None:
+    said, go_on = tmp_path / "said", tmp_path / "go on"
+    program = site.write(
+        """
+        import pathlib, sys, time
+
+        from dragon.native.process import Process
+
+        def last(said):
+            said.write_text("to the end")
+
+        if __name__ == "__main__":
+            said, go_on = map(pathlib.Path, sys.argv[1:])
+            first = Process(print, ())
+            first.start()
+            first.join()
+            said.write_text("begun")
+            while not go_on.exists():
+                time.sleep(0.05)
+            process = Process(last, (said,))
+            process.start()
+            process.join()
+        """
+    )
+    words = f"{sys.executable} {command.format(program)} {said} '{go_on}'"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve("/bin/sh", ["sh", "-c", f"nohup {words} > /dev/null 2>&1 < /dev/null"], site.environment)
+    wait_until(lambda: said.exists() and said.read_text() == "begun")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGHUP
+    go_on.touch()
+    wait_until(lambda: said.read_text() == "to the end")
+    site.assert_nothing_left()
