@@ -44,7 +44,7 @@ struct Prepared {
         outcome.step = step;
         _exit(127);
     };
-    struct sigaction hangup {};
+    struct sigaction hangup{};
     sigaction(SIGHUP, nullptr, &hangup);
     for (int s = 1; s < NSIG; ++s)
         if (s != SIGHUP || hangup.sa_handler != SIG_IGN) signal(s, SIG_DFL);  // else as nohup has it
