@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent, indent
 
 import pytest
 
@@ -56,6 +57,56 @@ def test_an_interrupt_reaches_the_program_once(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
     assert said.read_text() == "ended in order"
+
+
+POOLS = {
+    "a pool of multiprocessing": """
+        import multiprocessing
+
+        multiprocessing.set_start_method("dragon")
+        with multiprocessing.Pool(4) as pool:
+            pool.map(work, range(1000))
+    """,
+    "a native pool": """
+        from dragon.native.pool import Pool
+
+        with Pool(4) as pool:
+            pool.map(work, range(1000))
+    """,
+    "a batch": """
+        from dragon.workflows.batch import Batch
+
+        with Batch() as batch:
+            for task in [batch.function(work, number) for number in range(1000)]:
+                task.get()
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_an_interrupt_of_a_program_with_workers_is_told_once(
+    site: Site, wait_until: WaitUntil, tmp_path: Path, kind: str
+) -> None:
+    begun, told = tmp_path / "begun", tmp_path / "told"
+    beginning = f"""
+        import pathlib, sys, time
+
+        import dragon
+
+        def work(number):
+            pathlib.Path({str(begun)!r}).touch()
+            for _ in range(20):
+                time.sleep(0.01)
+
+        if __name__ == "__main__":
+    """
+    program = site.write(dedent(beginning) + indent(dedent(POOLS[kind]), "    "))
+    pid, terminal = at_terminal(site, f"dragon {program} 2> {told}")
+    wait_until(begun.exists)
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT
+    os.close(terminal)
+    assert told.read_text().count("KeyboardInterrupt") == 1, told.read_text()
 
 
 @pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conftest import Site
 from dragon.globalservices.process import query
 from dragon.infrastructure.connection import Connection
 from dragon.native import process_group as pg
@@ -138,6 +139,37 @@ def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
     assert members.puids[1] == before[1]
     members.stop()
     members.close()
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_members_that_are_stopped_end_without_a_word(site: Site, nodes: str) -> None:
+    program = site.write(
+        """
+        import time
+
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+        from dragon.native.queue import Queue
+
+        def sleep(queue):
+            queue.put("begun")
+            while True:
+                time.sleep(0.01)
+
+        if __name__ == "__main__":
+            queue = Queue()
+            group = ProcessGroup()
+            group.add_process(10, ProcessTemplate(sleep, (queue,)))
+            group.init()
+            group.start()
+            for _ in range(10):
+                queue.get(timeout=30)
+            group.stop()
+            group.close()
+        """
+    )
+    done = site.dragon("--nodes", nodes, program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_stop_goes_from_interrupt_to_kill() -> None:

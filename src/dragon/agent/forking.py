@@ -8,7 +8,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing import util as mp_util
 from pathlib import Path
@@ -56,8 +55,8 @@ class Forker:
             if not self._hooks.foreign:
                 random.seed()
             child.run_forked(request, slot, descriptors[3:])
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            child.report(error)
         finally:
             os._exit(1)
 

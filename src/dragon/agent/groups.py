@@ -50,6 +50,7 @@ class Groups:
         "signal",
         "stop",
         "stop_restart",
+        "is_ending",
         "status",
         "stream",
         "end_input",
@@ -251,6 +252,11 @@ class Groups:
     def stop_restart(self, number: int) -> None:
         """Members that end from now on stay ended."""
         self._group(number).restart = False
+
+    def is_ending(self, number: int) -> bool:
+        """Whether the members of the group are told to end, or were when it was closed."""
+        group = self._groups.get(number)
+        return group is None or group.ending
 
     def status(self, number: int) -> dict[str, Any]:
         """Everything a client asks of a group."""

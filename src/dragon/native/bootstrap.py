@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from multiprocessing import util as mp_util
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure.errors import DragonError
 from dragon.runtime import serialization
-from dragon.runtime.child import run_exit_handlers
+from dragon.runtime.agent_client import ask
+from dragon.runtime.child import run_exit_handlers, write_traceback
+from dragon.runtime.run import identity
 
 __all__ = ["run", "write_call"]
 
@@ -40,15 +42,30 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
 
 def _call(payload: bytes | memoryview) -> int:
     mp_util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    begun = False
     try:
         target, args, kwargs = serialization.loads(payload)
+        begun = True
         target(*args, **kwargs)
     except SystemExit as end:
         return _exit_code(end.code)
+    except KeyboardInterrupt as error:
+        if begun and not _is_stopped():
+            write_traceback(error)
+        return _INTERRUPTED
     except BaseException as error:
-        traceback.print_exception(error)
-        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        write_traceback(error)
+        return 1
     return 0
+
+
+def _is_stopped() -> bool:
+    """Whether the interrupt is the first step of the end of this process's group, which is no error."""
+    group = identity().group
+    try:
+        return bool(group) and bool(ask("groups.is_ending", number=group))
+    except DragonError:
+        return True  # the run ends, or the node that follows the group is gone
 
 
 def _exit_code(code: Any) -> int:

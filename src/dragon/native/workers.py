@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +29,7 @@ __all__ = [
     "WorkerProcess",
     "Workers",
     "pass_on_end",
+    "quietly",
     "work",
 ]
 
@@ -86,6 +90,16 @@ class NativeWorker:
         return self._process.join(timeout)
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """An interrupt ends a worker without a word: the main program has it too, and speaks for all of them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+@quietly()
 def work(
     index: int,
     tasks: Channel,

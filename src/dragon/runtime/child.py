@@ -22,7 +22,15 @@ from dragon.runtime.surroundings import take_over
 # What Python made of stdout when this interpreter started.
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 
-__all__ = ["apply_environment", "import_main", "payload_of", "run_exit_handlers", "run_forked"]
+__all__ = [
+    "apply_environment",
+    "import_main",
+    "payload_of",
+    "report",
+    "run_exit_handlers",
+    "run_forked",
+    "write_traceback",
+]
 
 
 def apply_environment(changes: dict[str, str | None]) -> None:
@@ -58,8 +66,8 @@ def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
         # process was put on: let it go first, as it may have more to start.
         os.sched_yield()
         code = run_entry(request, descriptors)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        report(error)
     finally:
         _core.leave_arena()
         os._exit(code)
@@ -90,6 +98,17 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(line_buffering=not _TERMINAL)  # type: ignore[union-attr]
 
 
+def report(error: BaseException) -> None:
+    """Tell why the user's function was not called. Who interrupts a process that has not begun needs no traceback."""
+    if not isinstance(error, KeyboardInterrupt):
+        write_traceback(error)
+
+
+def write_traceback(error: BaseException) -> None:
+    """Write the traceback of what ended this process, in one piece."""
+    print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
+
+
 def run_exit_handlers() -> bool:
     """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised."""
     try:
@@ -97,8 +116,8 @@ def run_exit_handlers() -> bool:
         mp_util._exit_function()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         _finalise_mpi()
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        write_traceback(error)
         return False
     finally:
         mp_util._flush_std_streams()  # type: ignore[attr-defined]
@@ -131,8 +150,8 @@ def main_fresh(request_fd: int) -> None:
         if request.main is not None:
             import_main(request.main)
         code = run_entry(request, extra)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        report(error)
     finally:
         _core.leave_arena()
         os._exit(code)

@@ -16,7 +16,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.template import STREAMS
-from dragon.native.workers import FINISHED, pass_on_end
+from dragon.native.workers import FINISHED, pass_on_end, quietly
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
@@ -89,6 +89,7 @@ class Setting(NamedTuple):
     plan: Plan
 
 
+@quietly()
 def work(index: int, setting: Setting) -> None:
     """A worker's loop, until None comes (and stays for the others)."""
     tasks, events, claims, doing, plan = setting
