@@ -62,7 +62,7 @@ struct Prepared {
     int n = static_cast<int>(w.descriptors.size());
     int moved[64];
     for (int i = 0; i < n; ++i)
-        if ((moved[i] = fcntl(w.descriptors[static_cast<size_t>(i)], F_DUPFD_CLOEXEC, 100)) < 0)
+        if ((moved[i] = fcntl(w.descriptors[static_cast<size_t>(i)], F_DUPFD_CLOEXEC, n)) < 0)
             fail("descriptor");
     for (int i = 0; i < n; ++i)
         if (dup2(moved[i], i) < 0) fail("descriptor");

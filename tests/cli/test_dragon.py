@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -223,3 +226,57 @@ if __name__ == "__main__":
 def test_what_limits_a_program_limits_its_processes(site: Site, nodes: str) -> None:
     done = site.dragon("--nodes", nodes, "--no-label", site.write(CHANGES_ITS_LIMITS))
     assert (done.stdout, done.stderr) == ("(300, 400) 3\n" * 3, "")
+
+
+QUEUE = """
+    from dragon.native.process import Process
+    from dragon.native.queue import Queue
+
+    def put(queue):
+        queue.put("all is well")
+
+    if __name__ == "__main__":
+        queue = Queue()
+        process = Process(put, (queue,))
+        process.start()
+        process.join()
+        with open("told", "w") as file:
+            file.write(queue.get())
+"""
+
+
+def limited(site: Site, before: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command, run by a shell that does something before."""
+    command = shlex.join([sys.executable, "-m", "dragon", *map(str, arguments)])
+    return site.run("sh", "-c", before.format(command))
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_closed_standard_streams_do_no_harm(site: Site, closed: str, nodes: str) -> None:
+    done = limited(site, "{} " + closed, "--nodes", nodes, site.write(QUEUE))
+    assert done.returncode == 0, done.stderr
+    assert (site.folder / "told").read_text() == "all is well"
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_few_open_files_are_enough(site: Site, nodes: str) -> None:
+    done = limited(site, "ulimit -n 60 && {}", "--nodes", nodes, site.write(QUEUE))
+    assert done.returncode == 0, done.stderr
+    assert (site.folder / "told").read_text() == "all is well"
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("mkdir gone && cd gone && rmdir ../gone && {}", "the working directory was removed"),
+        ("ulimit -v 4000000 && {}", "the address space is limited (ulimit -v)"),
+        ("ulimit -f 100 && {}", "the shared memory cannot be sized (ulimit -f)"),
+    ],
+)
+def test_where_it_cannot_run_it_says_why(site: Site, before: str, message: str, nodes: str) -> None:
+    done = limited(site, before, "--nodes", nodes, site.write(QUEUE))
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -149,10 +150,10 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         # All pods run the same command; the first is the front end, and this is another one.
         os.environ.pop("DRAGON_FRONT_END", None)
         return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
-    for word in [*command, os.getcwd()]:
-        if not is_text(word):
-            print(f"dragon: {word!r} is not UTF-8, and cannot be handed to another process", file=sys.stderr)
-            return 1
+    problem = _cannot_be_handed_on(command)
+    if problem:
+        print(f"dragon: {problem}", file=sys.stderr)
+        return 1
     try:
         launcher = choose(machine.wanted(arguments))
         if launcher is not None:
@@ -164,7 +165,28 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         return 1
     except (OSError, ValueError) as error:
         parser().error(str(error))
-    return local.run(command, arguments.label)
+    try:
+        return local.run(command, arguments.label)
+    except OSError as error:
+        print(f"dragon: {_explained(error)}", file=sys.stderr)
+        return 1
+
+
+def _cannot_be_handed_on(command: list[str]) -> str:
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        return "the working directory was removed; go to another one (cd)"
+    for word in [*command, folder]:
+        if not is_text(word):
+            return f"{word!r} is not UTF-8, and cannot be handed to another process"
+    return ""
+
+
+def _explained(error: OSError) -> str:
+    if error.errno == errno.EMFILE:
+        return f"this user may not open enough files ({error}): raise the limit with `ulimit -n`"
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _split_module(words: list[str]) -> list[str]:
@@ -205,8 +227,19 @@ def _log_level(given: list[str]) -> str | None:
     return chosen
 
 
+def _open_standard_streams() -> None:
+    """Closed ones become the null device, before another file takes their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def run_and_exit() -> None:
     """The entry point of the command."""
+    _open_standard_streams()
     try:
         code = main()
     except KeyboardInterrupt:
