@@ -45,6 +45,8 @@ def test_ranks_of_several_nodes_know_who_is_near(site: Site, mpi: Mpi) -> None:
         ("fail", "ended with exit code 3; it last wrote:\nno coffee"),
         ("die", "ended with signal SIGKILL"),
         ("not-init", "ended without MPI_Init, in which others wait for it"),
+        ("fail-before-init", "ended with exit code 4; it last wrote:\nno water"),
+        ("die-before-init", "ended with signal SIGKILL"),
     ],
 )
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -165,6 +167,13 @@ def test_a_python_function_is_told_its_rank(site: Site) -> None:
 def test_a_job_starts_another_one(site: Site, mpich: Mpi) -> None:
     done = site.dragon(PROGRAMS / "job.py", "2", str(mpich.python), str(PROGRAMS / "spawn.py"))
     assert done.stdout == "2 2 ['child 0 of 2', 'child 1 of 2']\n", done.stderr
+
+
+@pytest.mark.parametrize(("command", "told"), [("true", "without MPI_Init"), ("false", "with exit code 1")])
+def test_a_job_ends_where_what_it_starts_is_no_program_of_mpi(site: Site, mpich: Mpi, command: str, told: str) -> None:
+    program = site.write("import sys; from mpi4py import MPI; MPI.COMM_WORLD.Spawn(sys.argv[1])")
+    done = site.dragon(PROGRAMS / "job.py", "2", str(mpich.python), str(program), command)
+    assert re.search(rf"first, rank 2 \(puid \d+\) on \S+ ended {told}", done.stdout), done.stderr
 
 
 def test_jobs_meet_under_a_published_name(site: Site, mpich: Mpi) -> None:

@@ -24,7 +24,7 @@ class Home:
 
     def __init__(self, placement: list[int], name: str = "dragon-job") -> None:
         self.failures: list[tuple[int, str]] = []
-        self.missed: list[int] = []
+        self.missed: list[tuple[int, int]] = []
         self.gathered: dict[str, tuple[dict[int, Any], asyncio.Event]] = {}
         self.ends: dict[int, socket.socket] = {}
         self.nodes = {}
@@ -96,8 +96,8 @@ class To:
     def begun(self) -> None:
         """Of interest to the node that follows the job only."""
 
-    def missing(self, rank: int) -> None:
-        self.home.missed.append(rank)
+    def missing(self, rank: int, code: int) -> None:
+        self.home.missed.append((rank, code))
 
 
 def run(work: Callable[[Home], Coroutine[Any, Any, None]], placement: list[int], name: str = "dragon-job") -> None:
@@ -160,9 +160,9 @@ def test_a_rank_that_leaves_early_is_told_from_one_that_never_came() -> None:
     async def work(home: Home) -> None:
         await home.ask(0, "cmd=init pmi_version=1 pmi_subversion=1")
         home.nodes[0].ended(0, 0)
-        home.nodes[0].ended(1, 0)
+        home.nodes[0].ended(1, 3)
         assert home.failures == [(0, "ended without MPI_Finalize")]
-        assert home.missed == [1]
+        assert home.missed == [(1, 3)]
 
     run(work, [0, 0])
 

@@ -424,8 +424,8 @@ class Groups:
         for job in self._jobs.close(group):
             if group.library and len(job.placement) > 1 and len(job.missing) == len(job.placement):
                 log.warning(
-                    "none of the %d ranks of %s asked for its place in the job, so each was rank 0 of 1: its MPI "
-                    "library (%s) does not speak %s; name another one with pmi=…",
+                    "none of the %d ranks of %s asked for its place in the job: if it came to MPI_Init, each was rank "
+                    "0 of 1, as its MPI library (%s) does not speak %s; name another one with pmi=…",
                     len(job.placement),
                     group.name,
                     group.library,

@@ -6,8 +6,14 @@ import sys
 import time
 
 deed = sys.argv[1]
-if deed == "not-init" and os.environ.get("PMI_RANK", os.environ.get("PMIX_RANK")) == "1":
-    sys.exit(0)
+if os.environ.get("PMI_RANK", os.environ.get("PMIX_RANK")) == "1":
+    if deed == "not-init":
+        sys.exit(0)
+    if deed == "fail-before-init":
+        print("no water", file=sys.stderr, flush=True)
+        sys.exit(4)
+    if deed == "die-before-init":
+        os.kill(os.getpid(), 9)
 
 from mpi4py import MPI  # noqa: E402
 

@@ -61,6 +61,7 @@ class GroupJobs:
             library=group.pmix_library,
             values=values,
             spawned=spawned,
+            begun=spawned,  # those that spawn it wait for its ranks
         )
         self._jobs.follow(job)
         self._by_group.setdefault(group.number, []).append(job)

@@ -51,7 +51,7 @@ class Job:
     values: dict[str, str]
     spawned: bool
     name: str = field(default_factory=lambda: f"dragon-{secrets.token_hex(8)}")
-    missing: list[int] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)  # rank and exit code
     begun: bool = False
     failed: bool = False
     launch: Launch | None = None  # by the site's launcher, where that starts it
@@ -92,14 +92,16 @@ class Job:
         self.begun = True
         self._look_for_missing()
 
-    def lacks(self, rank: int) -> None:
-        """A rank has ended without MPI_Init."""
-        self.missing.append(rank)
+    def lacks(self, rank: int, code: int) -> None:
+        """A rank has ended without MPI_Init, with that exit code."""
+        self.missing.append((rank, code))
         self._look_for_missing()
 
     def _look_for_missing(self) -> None:
         if self.missing and self.begun:
-            self.end(self.missing[0], "ended without MPI_Init, in which others wait for it", 1)
+            rank, code = self.missing[0]
+            # How it ended is told by who saw it, unless that looks like an end in order.
+            self.end(rank, "" if code else "ended without MPI_Init, in which others wait for it", code or 1)
 
     def end(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         """Have it fail, once; what follows from a failure may be told before it."""
@@ -169,9 +171,9 @@ class Jobs:
         """See Job.begin()."""
         self._job(job).begin()
 
-    def missing(self, job: str, rank: int) -> None:
+    def missing(self, job: str, rank: int, code: int) -> None:
         """See Job.lacks()."""
-        self._job(job).lacks(rank)
+        self._job(job).lacks(rank, code)
 
     def spawn(self, job: str, rank: int, programs: list[Any]) -> asyncio.Future[None]:
         """Start more ranks, which are a job of their own."""
@@ -315,8 +317,8 @@ class _Way:
     def begun(self) -> None:
         self._tell("begun")
 
-    def missing(self, rank: int) -> None:
-        self._tell("missing", rank=rank)
+    def missing(self, rank: int, code: int) -> None:
+        self._tell("missing", rank=rank, code=code)
 
     def relay_lost(self, rank: int) -> None:
         self._tell("relay_lost", rank=rank)

@@ -64,8 +64,8 @@ class Way(Protocol):
     def begun(self) -> None:
         """A rank has called MPI_Init, which returns when all have."""
 
-    def missing(self, rank: int) -> None:
-        """A rank has ended without MPI_Init."""
+    def missing(self, rank: int, code: int) -> None:
+        """A rank has ended without MPI_Init, with that exit code."""
 
 
 class Serving(Protocol):

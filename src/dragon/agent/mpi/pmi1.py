@@ -61,7 +61,7 @@ class Pmi1:
         each.read()  # what it said last
         each.close()
         if not each.initialised:
-            self.way.missing(rank)
+            self.way.missing(rank, code)
         elif not each.finalised:
             # How it ended is told by who saw it, unless that looks like an end in order.
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)

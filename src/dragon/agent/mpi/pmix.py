@@ -168,7 +168,7 @@ class Pmix:
 
     def _ended(self, rank: int, code: int) -> None:
         if rank not in self._initialised:
-            self.way.missing(rank)
+            self.way.missing(rank, code)
         elif rank not in self._finalised:
             self.way.fail(rank, "" if code else "ended without MPI_Finalize", code or 1)
 
