@@ -113,6 +113,19 @@ def test_a_process_id_that_comes_again_is_another_process() -> None:
     assert [event["pid"] for event in events if event.get("cat") == "get"] == [first, second]
 
 
+def test_a_process_begins_before_what_it_did_even_where_its_start_is_told_later() -> None:
+    lives = [
+        Lifetime(0, "a", 1, 77, "first", 0, 0, 10.0, 11.0, 0),
+        Lifetime(0, "a", 2, 77, "second", 0, 0, 12.5, 14.0, 0),
+    ]
+    spans = [("a", Span(began, began + 0.25, 77, 5, "get", "Channel 0x1")) for began in (12.0, 13.0)]
+    events = trace_events(lives, spans, 10.0, 14.0)
+    first, second = (event for event in events if event.get("cat") == "process")
+    assert (first["ts"], first["dur"]) == (0.0, 1e6)
+    assert (second["ts"], second["dur"]) == (2e6, 2e6)
+    assert [event["pid"] for event in events if event.get("cat") == "get"] == [second["pid"]] * 2
+
+
 def test_what_an_unknown_process_did_has_a_track_of_its_own() -> None:
     events = trace_events([], [("a", Span(10.0, 10.5, 99, 1, "task", "f"))], 10.0, 11.0)
     assert events[0]["args"] == {"name": "a: pid 99"}

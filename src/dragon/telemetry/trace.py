@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -33,6 +34,7 @@ class _Track:
 
     def __init__(self, number: int, title: str, order: int) -> None:
         self.number = number
+        self.first = math.inf  # when the first of its spans began
         self._title = title
         self._order = order
         self._threads: dict[int, int] = {}
@@ -55,17 +57,22 @@ class _Tracks:
 
     def __init__(self) -> None:
         self.all: list[_Track] = []
+        self.lives: list[tuple[Lifetime, _Track]] = []
         self._by_pid: dict[tuple[str, int], list[tuple[Lifetime, _Track]]] = defaultdict(list)
         self._unknown: dict[tuple[str, int], _Track] = {}
 
-    def add(self, life: Lifetime) -> _Track:
+    def add(self, life: Lifetime) -> None:
+        """Have a track for a process; those of the same process id in the order of their starts."""
         track = self._new(f"{life.host}: {life.name} (puid {life.puid})")
+        self.lives.append((life, track))
         self._by_pid[life.host, life.pid].append((life, track))
-        return track
 
     def of(self, host: str, span: Span) -> _Track:
-        for life, track in reversed(self._by_pid[host, span.pid]):
-            if life.started <= span.end:
+        """That of the process which did something."""
+        # Who tells of a start and of an end learns of both a moment later: a span may be over before the start is told.
+        lives = self._by_pid[host, span.pid]
+        for life, track in lives:
+            if life.ended is None or span.end <= life.ended or life is lives[-1][0]:
                 return track
         what = "messages" if span.link else f"pid {span.pid}"
         if (host, span.pid) not in self._unknown:
@@ -88,9 +95,10 @@ def trace_events(
     tracks = _Tracks()
     events: list[Event] = []
     for life in sorted(lifetimes, key=lambda life: (life.node, life.started)):
-        events.append(_life(life, tracks.add(life), start, end))
+        tracks.add(life)
     for host, span in spans:
         track = tracks.of(host, span)
+        track.first = min(track.first, span.start)
         place = {"pid": track.number, "tid": track.thread(span.thread), "ts": (span.start - start) * 1e6}
         title = _TITLES.get(span.what, span.what + " {}").format(span.name)
         duration = max((span.end - span.start) * 1e6, _MOMENT if span.link else 0.0)
@@ -99,17 +107,18 @@ def trace_events(
             # As text: a browser rounds numbers of that size.
             arrow = {"id": f"{span.link:x}", "name": "message", "cat": "message"}
             events.append({**place, **arrow, **({"ph": "s"} if span.what == "send" else {"ph": "f", "bp": "e"})})
-    return [event for track in tracks.all for event in track.descriptions()] + events
+    descriptions = [event for track in tracks.all for event in track.descriptions()]
+    return descriptions + [_life(life, track, start, end) for life, track in tracks.lives] + events
 
 
 def _life(life: Lifetime, track: _Track, start: float, end: float) -> Event:
-    last = life.ended or end
+    begun, last = min(life.started, track.first), life.ended or end
     return {
         "ph": "X",
         "pid": track.number,
         "tid": _LIFE,
-        "ts": (life.started - start) * 1e6,
-        "dur": max(last - life.started, 0.0) * 1e6,
+        "ts": (begun - start) * 1e6,
+        "dur": max(last - begun, 0.0) * 1e6,
         "name": life.name,
         "cat": "process",
         "args": {"puid": life.puid, "pid": life.pid, "node": life.host, "exit code": life.code},
