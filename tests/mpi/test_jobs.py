@@ -206,6 +206,27 @@ def test_a_library_that_does_not_speak_what_it_is_offered_is_named(site: Site, o
     assert "Open MPI" in told
 
 
+def test_nothing_is_said_of_the_library_of_ranks_that_were_killed(site: Site, mpich: Mpi) -> None:
+    program = site.write(
+        """
+        import sys
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi_enabled=True)
+            group.add_process(2, ProcessTemplate(sys.argv[1], ["-c", "import time; time.sleep(600)"]))
+            group.init()
+            group.start()
+            group.kill()
+            group.join(60)
+            group.close()
+        """
+    )
+    done = site.dragon(program, str(mpich.python))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_library_without_libpmix_is_told_so(site: Site, mpich: Mpi, nodes: int) -> None:
     said, _ = run_job(site, mpich, 2, "work", "--nodes", str(nodes), "--no-label", pmi="pmix")

@@ -422,7 +422,8 @@ class Groups:
 
     def _look_at_jobs(self, group: Group) -> None:
         for job in self._jobs.close(group):
-            if group.library and len(job.placement) > 1 and len(job.missing) == len(job.placement):
+            own_end = any(code >= 0 for _, code in job.missing)
+            if group.library and own_end and len(job.placement) > 1 and len(job.missing) == len(job.placement):
                 log.warning(
                     "none of the %d ranks of %s asked for its place in the job: if it came to MPI_Init, each was rank "
                     "0 of 1, as its MPI library (%s) does not speak %s; name another one with pmi=…",
