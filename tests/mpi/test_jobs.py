@@ -84,6 +84,72 @@ def test_a_job_ends_with_the_node_of_a_rank(site: Site, mpi: Mpi) -> None:
     assert re.search(r"first, rank 1 \(puid \d+\) on node-1 is lost", done.stdout), done.stderr
 
 
+def test_nothing_is_left_of_a_job_whose_agent_is_killed(site: Site, mpi: Mpi) -> None:
+    program = site.write(
+        """
+        import os, sys
+        from dragon.native.process import MSG_PIPE, Process, ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+        from dragon.runtime.run import this_run
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi_enabled=True)
+            group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], "stay"], stdout=MSG_PIPE))
+            group.init()
+            group.start()
+            Process(None, ident=group.puids[1]).stdout_conn.recv()
+            os.kill(this_run().agent.pid, 9)
+            group.join()
+        """
+    )
+    done = site.dragon(program, str(mpi.python), str(PROGRAMS / "rank.py"))
+    assert done.returncode != 0
+    site.assert_nothing_left()
+
+
+def test_jobs_end_with_their_pmix_server_and_the_next_has_another_one(site: Site, openmpi: Mpi) -> None:
+    program = site.write(
+        """
+        import os, sys
+        from pathlib import Path
+        from dragon.native.process import MSG_PIPE, Process, ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+        from dragon.runtime.run import this_run
+
+        def start(deed, **streams):
+            group = ProcessGroup(pmi_enabled=True)
+            group.add_process(2, ProcessTemplate(sys.argv[1], [sys.argv[2], deed], **streams))
+            group.init()
+            group.start()
+            return group
+
+        def server():
+            agent = this_run().agent.pid
+            children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+            return next(int(pid) for pid in children if b"pmix_server" in Path("/proc", pid, "cmdline").read_bytes())
+
+        if __name__ == "__main__":
+            groups = [start("stay", stdout=MSG_PIPE) for _ in range(2)]
+            for group in groups:
+                Process(None, ident=group.puids[1]).stdout_conn.recv()
+            os.kill(server(), 9)
+            for group in groups:
+                try:
+                    group.join(60)
+                except DragonUserCodeError as error:
+                    print(error)
+                group.close()
+            group = start("work")
+            group.join(60)
+            group.close()
+        """
+    )
+    done = site.dragon(program, str(openmpi.python), str(PROGRAMS / "rank.py"))
+    assert done.stdout.count("lost its PMIx server") == 2, done.stderr
+    assert "2 ranks, sum 1" in done.stdout
+    assert "dragon/agent" not in done.stderr
+
+
 def test_a_rank_that_floods_its_output_does_not_hold_the_job_up(site: Site, mpi: Mpi) -> None:
     said, _ = run_job(site, mpi, 2, "flood")
     assert said.count("x" * 80) == 200_000

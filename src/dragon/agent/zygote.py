@@ -17,6 +17,7 @@ import msgspec
 from dragon import _core
 from dragon.agent.forking import Forker
 from dragon.agent.mpi.foreign import is_foreign
+from dragon.agent.mpi.segments import remove_segments
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
 from dragon.runtime.folder import remove_folder
@@ -54,6 +55,7 @@ class Zygote:
         self.records: dict[int, tuple[Spawn, Words]] = {}
         self.labelled: set[int] = set()  # pipes whose lines get labels
         self.forwards = False  # whether output goes to the front end of a run of several nodes
+        self.since = time.time()
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
@@ -300,7 +302,9 @@ class Zygote:
                 break
             self.reap()
         if not self.run_info.is_alive():
+            # The agent did not come to it.
             remove_folder(self.run_info.folder)
+            remove_segments(self.since)
         os._exit(0)
 
 

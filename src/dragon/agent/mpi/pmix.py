@@ -21,6 +21,7 @@ from dragon.runtime.run import this_run
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
 
 _AWAIT_LAST = 0.1  # seconds
+_ENDED = "the PMIx server has ended"
 _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_server import main; main({descriptor})"
 
 
@@ -65,6 +66,8 @@ class PmixServer:
     async def open(self, job: Pmix) -> dict[int, dict[str, str]]:
         """Have it serve a job; the environments of its ranks here. Raises PmixUnavailableError."""
         await asyncio.shield(self._starting)
+        if self.is_lost:
+            raise PmixUnavailableError(_ENDED)
         self.jobs[job.part.name] = job
         answer = self._await(job.part.name)
         job.folder.mkdir()
@@ -78,9 +81,10 @@ class PmixServer:
             shutil.rmtree(job.folder, ignore_errors=True)
 
     def send(self, *message: Any) -> None:
-        """Tell it something."""
+        """Tell it something, unless it has ended, which its jobs learn of."""
         assert self._writer is not None
-        self._writer.write(framed(message))
+        if not self.is_lost:
+            self._writer.write(framed(message))
 
     def close(self) -> None:
         """The run ends."""
@@ -101,7 +105,7 @@ class PmixServer:
                     self.jobs[name].on_event(what, *values)
         except (asyncio.IncompleteReadError, ConnectionError):
             for answer in self._answers.values():
-                answer.set_exception(PmixUnavailableError("the PMIx server has ended"))
+                answer.set_exception(PmixUnavailableError(_ENDED))
             for job in self.jobs.values():
                 job.way.fail(job.part.ranks[0], "lost its PMIx server", 1)
 
