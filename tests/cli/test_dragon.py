@@ -19,9 +19,21 @@ def test_the_exit_code_is_the_programs(site: Site) -> None:
     assert site.dragon(site.write("import sys; sys.exit(7)")).returncode == 7
 
 
-def test_a_killed_program_gives_128_and_the_signal(site: Site) -> None:
-    done = site.dragon(site.write("import os; os.kill(os.getpid(), 9)"))
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_killed_program_gives_128_and_the_signal(site: Site, nodes: str) -> None:
+    program = site.write("import os; os.kill(os.getpid(), 9)")
+    done = site.dragon("--nodes", nodes, program, "an argument")
     assert done.returncode == 128 + signal.SIGKILL
+    assert done.stderr == f"dragon: {program} was ended by SIGKILL\n"
+
+
+def test_the_end_of_the_agent_is_told(site: Site) -> None:
+    program = site.write(
+        "import os, time; from dragon.runtime.run import this_run; os.kill(this_run().agent.pid, 9); time.sleep(60)"
+    )
+    done = site.dragon(program)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert "the agent (pid " in done.stderr
 
 
 def test_arguments_and_standard_streams_are_the_programs(site: Site) -> None:

@@ -22,6 +22,7 @@ __all__ = ["main"]
 
 _LEVELS = ("NONE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _COMMANDS = {"ps", "kill", "doctor", "ddict", "top", "dashboard", "report", "trace", "grafana"}
+_ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 _EPILOG = """\
 examples:
   dragon train.py --epochs 3        run a Python program
@@ -131,6 +132,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = _command(arguments.program, rest)
     machine.tell(machine.answers(arguments))
     code = _run(command, arguments)
+    if code < 0 and -code not in _ASKED_FOR:
+        # As the shell says of what it started itself.
+        print(
+            f"dragon: {arguments.module or arguments.program} was ended by {signal.Signals(-code).name}",
+            file=sys.stderr,
+        )
     return 128 - code if code < 0 else code
 
 

@@ -15,9 +15,13 @@ from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import PASSED_ON, heeded
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
+from dragon.runtime.folder import is_alive
+from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import Started, environment_changes, new_request, start
 
 __all__ = ["run"]
+
+log = runtime_log("frontend")
 
 # Between a signal to the front end and the end of everything.
 _GRACE = 10.0
@@ -41,7 +45,10 @@ def run(command: list[str], label: str) -> int:
         head = start(request)
         signals = _core.signal_descriptor(numbers, [])  # from now on they are the head process's
         plan.note_head(command, request.puid)
-        return _wait(head, signals)
+        code = _wait(head, signals)
+        if not is_alive(this.agent):
+            log.error("the agent (pid %d) has ended, and all processes of the run with it", this.agent.pid)
+        return code
     finally:
         run_module.end()
 
