@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from torchloader.scheduling.log import LogError
 from torchloader.service.master import LOG
-from torchloader.service.settings import SETTINGS, Settings
+from torchloader.service.settings import Settings
 
 __all__ = ["main"]
 
@@ -34,8 +32,7 @@ def main(words: Sequence[str]) -> int:
 
         logs = []
         for folder in map(Path, arguments.folders):
-            settings = msgspec.json.decode((folder / SETTINGS).read_bytes(), type=Settings)
-            logs.append((folder / LOG, settings.image_size))
+            logs.append((folder / LOG, Settings.load(folder).image_size))
         prior = fitted(logs)
         prior.save(arguments.out)
     except (ModuleNotFoundError, ValueError, LogError, OSError) as error:

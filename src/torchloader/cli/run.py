@@ -21,7 +21,7 @@ from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
-from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
+from torchloader.service.settings import JOBS, PRELOAD, Settings
 
 __all__ = ["main"]
 
@@ -122,9 +122,10 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, options: tuple[str, ...]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    began = time.time()
-    if (folder / SETTINGS).exists():
-        began = msgspec.json.decode((folder / SETTINGS).read_bytes(), type=Settings).began
+    try:
+        began = Settings.load(folder).began
+    except FileNotFoundError:
+        began = time.time()
     settings = Settings(
         folder=str(folder),
         began=began,
@@ -140,7 +141,7 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
         silence=arguments.silence,
         hold=arguments.hold,
     )
-    (folder / SETTINGS).write_bytes(msgspec.json.format(msgspec.json.encode(settings)))
+    settings.save()
     (folder / JOBS).write_bytes(msgspec.json.format(msgspec.json.encode(jobs)))
 
 

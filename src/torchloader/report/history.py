@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from torchloader.scheduling.application import HOLDING
 from torchloader.scheduling.log import read
 from torchloader.scheduling.records import Event
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.pace import PACE
-from torchloader.service.settings import SETTINGS, Settings
+from torchloader.service.settings import Settings
 
 __all__ = ["History", "Life", "Moment", "Span", "Summary", "history"]
 
@@ -140,10 +138,10 @@ def history(folder: Path) -> History:
 
 
 def _name(folder: Path) -> str:
-    path = folder / SETTINGS
-    if not path.exists():
+    try:
+        settings = Settings.load(folder)
+    except FileNotFoundError:
         return folder.name
-    settings = msgspec.json.decode(path.read_bytes(), type=Settings)
     return f"{settings.policy}, mode {settings.mode} ({folder.name})"
 
 

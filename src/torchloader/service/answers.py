@@ -26,6 +26,7 @@ def answer(master: Master, asked: Asked) -> dict[str, Any]:
         return _submit(master, asked)
     if asked.question == "stop":
         master.settings = msgspec.structs.replace(master.settings, hold=False)
+        master.settings.save()  # for a master after this one
         master.all_submitted = True
         return {"told": "it ends when its applications have ended"}
     record = master.records.get(asked.application)

@@ -16,14 +16,16 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.globalservices.process import ProcessError
+from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.infrastructure.policy import Policy
-from dragon.native.machine import Node, System, current
+from dragon.native.machine import System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
 from torchloader.service.master import FAILED, LOG, lead
-from torchloader.service.settings import JOBS, PRELOAD, SETTINGS, Settings
+from torchloader.service.settings import JOBS, PRELOAD, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
 from torchloader.service.worker import work
@@ -42,8 +44,9 @@ _MASTERS = 5  # that may end before their time, until nobody tries again
 class Head:
     """All of a cluster that is not on a certain node, or not any more when the master is started anew."""
 
-    def __init__(self, settings: Settings, jobs: Sequence[Job]) -> None:
-        self._settings = settings
+    def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
+        self._folder = folder
+        self._began = Settings.load(folder).began
         self._jobs = list(jobs)
         # Where this process is: without that node there is no run any more.
         self._here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
@@ -51,14 +54,15 @@ class Head:
         self._managers: dict[str, Queue] = {}
         self._workers: list[Process] = []
         self._submitter: Process | None = None
-        self._teller = Teller(Path(settings.folder) / LOG)
+        self._teller = Teller(folder / LOG)
 
     def run(self) -> int:
         """Until the master has ended; its exit code."""
         self._start_workers()
         self._make_contact()
         for left in reversed(range(_MASTERS)):
-            master = Process(lead, (self._inbox, self._managers, self._settings), ident="master", policy=self._here)
+            settings = Settings.load(self._folder)  # a master before this one may have changed them
+            master = Process(lead, (self._inbox, self._managers, settings), ident="master", policy=self._here)
             master.start()
             # A job that a master before this one has is not taken twice.
             self._start_submitter()
@@ -76,34 +80,35 @@ class Head:
         return 1
 
     def _start_workers(self) -> None:
-        for ident in System().nodes:
-            name = Node(ident).hostname
-            here = Policy(placement=Policy.Placement.HOST_NAME, host_name=name)
-            self._managers[name] = Queue(0)
-            worker = Process(work, (self._managers[name], self._inbox), ident=f"worker on {name}", policy=here)
-            worker.start()
+        for there in System().hostname_policies():
+            name, inbox = there.host_name, Queue(0)
+            worker = Process(work, (inbox, self._inbox), ident=f"worker on {name}", policy=there)
+            try:
+                worker.start()
+            except (NodeLostError, ProcessError, DestroyedError) as error:
+                # The run has lost the node; where jobs need it, they say what they lack.
+                print(f"torchloader: {name} is left out: {error}", file=sys.stderr, flush=True)
+                continue
+            self._managers[name] = inbox
             self._workers.append(worker)
 
     def _start_submitter(self) -> None:
         if self._submitter is not None:
             self._submitter.kill()
             self._submitter.join()
-        self._submitter = Process(
-            submit, (self._jobs, self._settings.began, self._inbox), ident="submitter", policy=self._here
-        )
+        self._submitter = Process(submit, (self._jobs, self._began, self._inbox), ident="submitter", policy=self._here)
         self._submitter.start()
 
     def _make_contact(self) -> None:
         """In the run's own folder, which only its user can read, and which goes with it."""
-        contact = Contact(base64.b64encode(self._inbox.serialize()).decode(), self._settings.folder)
+        contact = Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
         (Path(os.environ["DRAGON_RUN"]) / CONTACT).write_bytes(msgspec.json.encode(contact))
 
 
 def main(folder: Path) -> int:
     """Run what a folder describes; the exit code."""
-    settings = msgspec.json.decode((folder / SETTINGS).read_bytes(), type=Settings)
     jobs = msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
-    return Head(settings, jobs).run()
+    return Head(folder, jobs).run()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragon.native.machine import Node, System
+from dragon.native.machine import System
 
 __all__ = ["absent"]
 
 
 def absent(names: Iterable[str]) -> frozenset[str]:
     """Those of these nodes that the run has lost."""
-    return frozenset(names) - {Node(ident).hostname for ident in System().nodes}
+    return frozenset(names) - {policy.host_name for policy in System().hostname_policies()}

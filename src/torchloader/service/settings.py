@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Self
+
 import msgspec
 
 from torchloader.prediction.curve import Curve
 
-__all__ = ["JOBS", "PRELOAD", "SETTINGS", "Settings"]
+__all__ = ["JOBS", "PRELOAD", "Settings"]
 
-SETTINGS, JOBS = "settings.json", "jobs.json"
+_SETTINGS, JOBS = "settings.json", "jobs.json"
 PRELOAD = "TORCHLOADER_PRELOAD"  # a variable that is set where jobs will need PyTorch
 
 
@@ -43,6 +47,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence: float = 300.0
     guesses: dict[str, Curve] = {}
     hold: bool = False
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Those of a run's folder. Raises FileNotFoundError where there are none."""
+        return msgspec.json.decode((folder / _SETTINGS).read_bytes(), type=cls)
+
+    def save(self) -> None:
+        """Write them into the folder, all at once."""
+        path = Path(self.folder) / _SETTINGS
+        new = path.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+        os.replace(new, path)
 
     @property
     def image_size(self) -> int:

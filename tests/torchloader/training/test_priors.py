@@ -17,7 +17,7 @@ from torchloader.prediction.prior import Prior
 from torchloader.scheduling.application import Spec
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.states import State
-from torchloader.service.settings import SETTINGS, Settings
+from torchloader.service.settings import Settings
 from torchloader.training.priors import _features, curves_for, fitted
 
 
@@ -64,7 +64,7 @@ def test_one_network_alone_teaches_nothing_of_others(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_a_prior_that_a_run_begins_with(log: Path, tmp_path: Path, site: Site) -> None:
-    (tmp_path / SETTINGS).write_bytes(msgspec.json.encode(Settings(str(tmp_path), 0.0)))
+    Settings(str(tmp_path), 0.0).save()
     done = site.run(sys.executable, "-m", "torchloader", "fit", str(tmp_path), "--out", "prior.json")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("prior.json: fitted to 6 measurements; on networks left out of the fit it is off by ")
