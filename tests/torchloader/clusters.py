@@ -138,6 +138,15 @@ class Cluster:
                 return
         raise AssertionError(f"the run tells of no node {node}")
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one of its processes."""
+        os.kill(self.processes()[name], number)
+
     def kill(self, name: str) -> None:
         """End one of its processes, the hard way."""
-        os.kill(self.processes()[name], signal.SIGKILL)
+        self.signal(name, signal.SIGKILL)
+
+    def go(self) -> None:
+        """Let those go on that wait for it."""
+        (self.site.folder / "out").mkdir(exist_ok=True)
+        (self.site.folder / "out" / "go").touch()

@@ -87,6 +87,7 @@ class Application:
         progress: iterations that are done.
         held: whether it was paused by somebody, and so is not to be resumed by the scheduler.
         cost: seconds of training that changing its workers costs, where that was measured.
+        starts: how often its ranks were started, after pauses too.
     """
 
     spec: Spec
@@ -99,6 +100,7 @@ class Application:
     progress: float = 0.0
     held: bool = False
     cost: float | None = None
+    starts: int = 0
 
     @property
     def expected(self) -> Curve:

@@ -89,6 +89,7 @@ def applied(record: Application | None, event: Event) -> Application:
         changes["spec"] = replace(record.spec, devices=details.devices)
     if event.after is not record.state:
         changes |= {"state": event.after, "since": event.time}
+        changes["starts"] = record.starts + (event.after in (State.STARTING, State.RESUMING))
     if record.holds and changes.get("workers", record.workers) != record.workers:
         changes["moved"] = event.time
     after = replace(record, **changes)

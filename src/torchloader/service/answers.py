@@ -113,7 +113,7 @@ def _cancel(master: Master, record: Application, value: Any) -> dict[str, Any]:
         master.tell(name, Cancel())
     else:
         for node in attempt.nodes:
-            master.order(node, Kill(name, "somebody cancelled it"))
+            master.order(node, Kill(name, "somebody cancelled it", cancelled=True))
     return {"told": f"{name} leaves after its next iteration"}
 
 

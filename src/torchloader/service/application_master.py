@@ -51,17 +51,19 @@ class ApplicationMaster:
                         self._parts[order.application].tell(order.order)
                 case Kill():
                     with contextlib.suppress(KeyError):
-                        self._parts[order.application].kill(order.reason)
+                        self._parts[order.application].kill(order.reason, order.cancelled)
                 case _:
                     assert_never(order)
 
     def _introduce(self) -> None:
         node = self._node
-        running = {name: part.attempt for name, part in self._parts.items() if part.is_running}
+        parts = [(name, part.attempt, part.ended) for name, part in self._parts.items()]
+        running = {name: attempt for name, attempt, ended in parts if ended is None}
+        ended = tuple(ended for _, _, ended in parts if ended is not None)
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
         address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
         self._master.put(
-            Joined(node.hostname, self._incarnation, address, node.num_cpus, gpus, node.physical_mem, running)
+            Joined(node.hostname, self._incarnation, address, node.num_cpus, gpus, node.physical_mem, running, ended)
         )
 
     def _launch(self, launch: Launch) -> None:

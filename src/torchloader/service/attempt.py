@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torchloader.service.messages import Ended
 from torchloader.training.protocol import Cancelled, Finished, Paused, Progress, Report, Resized, Started
 
 __all__ = ["Attempt", "Pace"]
@@ -37,8 +38,8 @@ class Attempt:
     left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: how it said that it leaves
     codes: dict[str, Mapping[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
     cause: str = ""
+    killed: bool = False  # a rank was ended by a signal: it may do better another time
     cancelled: bool = False
-    given_up: bool = False  # it is not to be tried again
     done: dict[int, int] = field(default_factory=dict)  # iterations, by rank
     latest: dict[int, Progress] = field(default_factory=dict)
 
@@ -57,6 +58,19 @@ class Attempt:
             case Paused() | Finished() | Cancelled():
                 self.left[report.rank] = type(report)
                 self.done[report.rank] = report.iteration
+
+    def end(self, ended: Ended, now: float) -> bool:
+        """All its ranks on a node have ended; whether that is the first that is known to have failed."""
+        for report in ended.left.values():
+            self.note(report, now)
+        self.codes[ended.node] = ended.codes
+        self.cancelled = self.cancelled or ended.cancelled
+        first = bool(ended.cause) and not self.cause
+        # Ranks that fail because another one was killed may end before it.
+        if first or (ended.killed and not self.killed):
+            self.cause = ended.cause
+        self.killed = self.killed or ended.killed
+        return first
 
     @property
     def has_started(self) -> bool:
@@ -87,8 +101,3 @@ class Attempt:
         """Whether every rank said that it leaves so, and ended well."""
         ended = [code for codes in self.codes.values() for code in codes.values()]
         return len(self.left) == self.size and set(self.left.values()) == {how} and not any(ended)
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether a rank was ended by a signal: then it may do better another time."""
-        return any(code < 0 for codes in self.codes.values() for code in codes.values())

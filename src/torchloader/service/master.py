@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import signal
 import sys
 import time
@@ -25,7 +23,8 @@ from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.answers import answer
 from torchloader.service.attempt import Attempt
-from torchloader.service.command import command_of
+from torchloader.service.gathering import Gathering
+from torchloader.service.launching import launches
 from torchloader.service.learning import Learning
 from torchloader.service.messages import (
     AllSubmitted,
@@ -35,7 +34,6 @@ from torchloader.service.messages import (
     Joined,
     Kill,
     Launch,
-    Rank,
     Said,
     Submitted,
     Tell,
@@ -53,8 +51,7 @@ FAILED = 10  # an exit code that no exception leads to
 LOG = "events.jsonl"
 _TICK = 1.0  # seconds
 _INTERVAL = 2.0  # seconds for which an application is left alone after its workers were changed
-_PORTS = range(20000, 32768)  # for ranks to meet, where a job names none; below those that the kernel gives out
-_GATHERING = 5.0  # seconds that a master waits for the nodes which it was told of
+_GATHERING = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
 
 
 def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
@@ -66,7 +63,7 @@ def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> Non
 class Master:
     """Everything happens in one thread, message by message; a second is the longest that it sleeps.
 
-    A master that is started anew replays the log, asks all nodes what runs there, and goes on.
+    A master that is started anew replays the log, asks all nodes what runs there and what has ended, and goes on.
     """
 
     def __init__(self, inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
@@ -80,11 +77,9 @@ class Master:
         self.joined: dict[str, Joined] = {}
         self.reasons: dict[str, str] = {}
         self.attempts: dict[str, Attempt] = {}
-        self._starts: dict[str, int] = {}
         self._learning: dict[str, Learning] = {}
         self._failures: dict[str, int] = {}
-        self._gathering_until: float | None = self.now() + _GATHERING
-        self._waiting: list[Submitted] = []
+        self._gathering: Gathering | None = Gathering(managers, self.now() + _GATHERING)
         self.all_submitted = False
         self._ticked = self.now()
         self._highest = 0
@@ -103,7 +98,10 @@ class Master:
                 message = self._inbox.get(timeout=_TICK)
             except Empty:
                 message = None
-            self._take(message)
+            if self._gathering is None or isinstance(message, Joined):
+                self._take(message)
+            elif message is not None:
+                self._gathering.kept.append(message)
             if self.now() - self._ticked >= _TICK:
                 self._tick()
         self._pace.close()
@@ -112,19 +110,16 @@ class Master:
 
     def _is_done(self) -> bool:
         over = all(each.state in ENDED for each in self.records.values())
-        return self.all_submitted and over and not self._waiting and not self.settings.hold
+        return self.all_submitted and over and not self.settings.hold
 
     def _take(self, message: Any) -> None:
         match message:
             case Joined():
                 self._join(message)
             case Submitted():
-                self._waiting.append(message)
-                self._submit_those_that_wait()
-            case Said():
-                self._said(message)
-            case Ended():
-                self._ended(message)
+                self._submitted(message)
+            case Said() | Ended():
+                self._heed(message)
             case AllSubmitted():
                 self.all_submitted = True
             case Asked():
@@ -135,45 +130,58 @@ class Master:
     def _join(self, node: Joined) -> None:
         before = self.joined.get(node.node)
         self.joined[node.node] = node
-        if before is not None and before.incarnation == node.incarnation:
-            return
-        if before is not None:
+        if self._gathering is not None:
+            self._gathering.kept += node.ended
+            self._look_whether_all_are_there()
+        elif before is None or before.incarnation != node.incarnation:
             for name, attempt in list(self.attempts.items()):
-                if node.node in attempt.nodes and node.running.get(name) != attempt.number:
+                if node.node in attempt.nodes and not node.has(name, attempt.number):
                     self._lose(name, f"the application master of {node.node} was lost")
-        if self._gathering_until is not None and self.joined.keys() >= self._managers.keys():
-            self._gathered()
-        elif self._gathering_until is None:
+            self._end_strays(node)
             self._schedule(Cause.ARRIVAL)
 
-    def _gathered(self) -> None:
-        """All nodes are there, or do not come. What ran when a master before this one ended goes on."""
-        self._gathering_until = None
+    def _look_whether_all_are_there(self) -> None:
+        if self._gathering is None or not self._gathering.is_over(self.joined, self.now()):
+            return
+        # What a master before this one had started goes on from where it stands.
         for name, record in list(self.records.items()):
             if not record.holds:
                 continue
-            running = {node: self.joined[node].running.get(name, 0) for node in record.placement if node in self.joined}
-            numbers = set(running.values())
-            self._starts[name] = max([*numbers, 0])
-            if running.keys() == record.placement.keys() and len(numbers) == 1 and 0 not in numbers:
-                self._adopt(record, numbers.pop())
+            if all(node in self.joined and self.joined[node].has(name, record.starts) for node in record.placement):
+                self._adopt(record)
             else:
-                for node in running:
-                    self.order(node, Kill(name, "its master was started anew"))
                 self.change(name, State.QUEUED, "its ranks were lost while the master was started anew")
-        self._submit_those_that_wait()
+        for node in self.joined.values():
+            self._end_strays(node)
+        for message in self._gathering.kept:
+            self._take(message)
+        self._gathering = None
         self._schedule(Cause.ARRIVAL)
 
-    def _adopt(self, record: Application, number: int) -> None:
+    def _end_strays(self, node: Joined) -> None:
+        """End what runs on a node and is not to run there any more."""
+        for name, number in node.running.items():
+            attempt = self.attempts.get(name)
+            if attempt is None or attempt.number != number or node.node not in attempt.nodes:
+                self.order(node.node, Kill(name, "its master goes on without it"))
+
+    def _adopt(self, record: Application) -> None:
         """Go on with an application. What it was told last is told again: that may have got lost with the answer."""
-        name, size = record.spec.name, sum(map(len, record.placement.values()))
-        attempt = self.attempts[name] = Attempt(number, frozenset(record.placement), size, self.now())
+        name = record.spec.name
+        attempt = self._follow(record)
         if record.state not in (State.STARTING, State.RESUMING):
-            attempt.started = set(range(size))
+            attempt.started = set(range(attempt.size))
         if record.state is State.RESIZING:
             self.tell(name, Resize(record.workers, "its master was started anew"))
         elif record.state is State.PAUSING:
             self.tell(name, Pause())
+
+    def _follow(self, record: Application) -> Attempt:
+        """Expect what the ranks of its latest start say."""
+        size = sum(map(len, record.placement.values()))
+        attempt = Attempt(record.starts, frozenset(record.placement), size, self.now())
+        self.attempts[record.spec.name] = attempt
+        return attempt
 
     def order(self, node: str, order: Kill | Launch | Tell | Introduce) -> None:
         """Tell an application master."""
@@ -199,16 +207,10 @@ class Master:
 
     # ---- applications
 
-    def _submit_those_that_wait(self) -> None:
-        if self._gathering_until is not None:
-            return
-        waiting, self._waiting = self._waiting, []
-        for submitted in waiting:
-            error = self._submit(shortened(submitted.job, self.settings))
-            if error and submitted.job.name not in self.reasons:
-                print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
-        if waiting:
-            self._schedule(Cause.ARRIVAL)
+    def _submitted(self, submitted: Submitted) -> None:
+        error = self.submit_now(submitted)
+        if error and submitted.job.name not in self.reasons:
+            print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
 
     def _submit(self, job: Job) -> str:
         """What is wrong with it, if anything is."""
@@ -237,10 +239,18 @@ class Master:
         self.records.change(name, state, self.now(), reason, **details)
         self.reasons[name] = reason
 
-    def _said(self, said: Said) -> None:
-        attempt = self.attempts.get(said.application)
-        if attempt is None or attempt.number != said.attempt:
+    def _heed(self, message: Said | Ended) -> None:
+        """Ranks say something, or have ended. What was told already, or is of an earlier start, changes nothing."""
+        attempt = self.attempts.get(message.application)
+        if attempt is None or attempt.number != message.attempt:
             return
+        match message:
+            case Said():
+                self._said(message, attempt)
+            case Ended():
+                self._ended(message, attempt)
+
+    def _said(self, said: Said, attempt: Attempt) -> None:
         attempt.note(said.report, self.now())
         record = self.records[said.application]
         if record.state in (State.STARTING, State.RESUMING) and attempt.has_started:
@@ -250,14 +260,9 @@ class Master:
         if isinstance(said.report, Progress):
             self._learning.setdefault(said.application, Learning()).observe(said.report)
 
-    def _ended(self, ended: Ended) -> None:
+    def _ended(self, ended: Ended, attempt: Attempt) -> None:
         name = ended.application
-        attempt = self.attempts.get(name)
-        if attempt is None or attempt.number != ended.attempt:
-            return
-        attempt.codes[ended.node] = ended.codes
-        if ended.cause and not attempt.cause:
-            attempt.cause = ended.cause
+        if attempt.end(ended, self.now()):
             for node in attempt.nodes - attempt.codes.keys():
                 self.order(node, Kill(name, ended.cause))
         if not attempt.is_over:
@@ -282,8 +287,7 @@ class Master:
     def _failed(self, name: str, attempt: Attempt, progress: float) -> None:
         cause = attempt.cause or "its ranks ended before its end, without a word"
         self._failures[name] = self._failures.get(name, 0) + 1
-        again = attempt.was_killed and attempt.has_started and not attempt.given_up
-        if again and self._failures[name] <= self.settings.retries:
+        if attempt.killed and self._failures[name] <= self.settings.retries:
             self.change(name, State.QUEUED, f"{cause}; it goes on from its last checkpoint", progress=progress)
         else:
             self.change(name, State.FAILED, cause, progress=progress)
@@ -312,7 +316,7 @@ class Master:
     # ---- scheduling
 
     def _schedule(self, cause: Cause) -> None:
-        if self._gathering_until is not None:
+        if self._gathering is not None:
             return
         for action in self._scheduler.decide(self.now(), self.records, self.nodes, cause):
             self._do(action)
@@ -332,34 +336,12 @@ class Master:
                 self._lose(action.name, action.reason)
 
     def _launch(self, action: actions.Launch | actions.Resume, state: State) -> None:
-        name, job = action.name, job_of(self.records[action.name].spec)
+        name = action.name
         self.change(name, state, action.reason, workers=action.workers, placement=action.placement)
-        number = self._starts[name] = self._starts.get(name, 0) + 1
-        size = sum(map(len, action.placement.values()))
-        self.attempts[name] = Attempt(number, frozenset(action.placement), size, self.now())
-        first = self.joined[next(iter(action.placement))]
-        address = "127.0.0.1" if len(action.placement) == 1 or self.settings.rehearse else first.address
-        taken = 0
-        for node, devices in action.placement.items():
-            cpu = self.settings.device == "cpu"
-            ranks = tuple(Rank(taken + place, None if cpu else device) for place, device in enumerate(devices))
-            taken += len(devices)
-            self.order(
-                node,
-                Launch(
-                    name,
-                    number,
-                    command_of(job, self.settings),
-                    not job.script,
-                    ranks,
-                    size,
-                    address,
-                    job.port or secrets.choice(_PORTS),
-                    action.workers,
-                    os.path.abspath(job.output_folder),
-                    dict(job.environment),
-                ),
-            )
+        record = self.records[name]
+        self._follow(record)
+        for node, launch in launches(record, self.joined, self.settings).items():
+            self.order(node, launch)
 
     def resize(self, name: str, workers: int, reason: str) -> None:
         """Have so many workers for each of its devices."""
@@ -376,15 +358,14 @@ class Master:
 
     def _tick(self) -> None:
         now = self._ticked = self.now()
-        if self._gathering_until is not None:
-            if now > self._gathering_until:
-                self._gathered()
+        if self._gathering is not None:
+            self._look_whether_all_are_there()
             return
         self._look_for_lost_nodes()
         for name, attempt in list(self.attempts.items()):
             if now - attempt.heard > self.settings.silence:
                 reason = f"no rank has said anything for {self.settings.silence:.0f} s"
-                attempt.cause, attempt.given_up = attempt.cause or reason, True
+                attempt.cause = attempt.cause or reason
                 for node in attempt.nodes:
                     self.order(node, Kill(name, reason))
                 attempt.heard = now

@@ -78,10 +78,11 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End all ranks of an application on this node."""
+    """End all ranks of an application on this node; `cancelled` says that somebody asked for that."""
 
     application: str
     reason: str
+    cancelled: bool = False
 
 
 # ---- to the master
@@ -89,13 +90,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node is there, with what it has, and the attempts of the applications that run on it.
+    """A node is there, with what it has, and the latest attempts of the applications that were started on it.
 
     Args:
         node: its host name. address: where others reach it.
         cores: CPUs that the run may use. gpus: their numbers. memory: in bytes.
         incarnation: of its application master, unlike that of any before it.
         running: attempt by application.
+        ended: what has been told already, maybe to a master that is no more.
     """
 
     node: str
@@ -105,6 +107,13 @@ class Joined:
     gpus: tuple[int, ...]
     memory: int
     running: Mapping[str, int]
+    ended: tuple[Ended, ...] = ()
+
+    def has(self, application: str, attempt: int) -> bool:
+        """Whether ranks of this attempt run here, or have ended."""
+        if self.running.get(application) == attempt:
+            return True
+        return any((each.application, each.attempt) == (application, attempt) for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +128,24 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All ranks of an application on a node have ended: exit codes by rank, and why the first that failed did."""
+    """All ranks of an application on a node have ended.
+
+    Args:
+        codes: exit codes by rank; negative for a signal.
+        left: by rank, how it said that it leaves.
+        cause: why the first that failed did.
+        killed: whether a signal that did not come from torchloader ended one.
+        cancelled: whether they were ended because somebody asked for it.
+    """
 
     application: str
     attempt: int
     node: str
     codes: Mapping[int, int]
+    left: Mapping[int, Report]
     cause: str
+    killed: bool
+    cancelled: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,17 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.service.messages import Ended, Launch, Rank, Said
 from torchloader.service.rank import train
-from torchloader.training.protocol import Failed, Order, decode_report, encode
+from torchloader.training.protocol import (
+    Cancel,
+    Cancelled,
+    Failed,
+    Finished,
+    Order,
+    Paused,
+    Report,
+    decode_report,
+    encode,
+)
 
 __all__ = ["Part"]
 
@@ -34,10 +44,14 @@ class Part:
         self._orders = {rank.number: Queue(0) for rank in launch.ranks}
         self._processes: dict[int, Process] = {}
         self._codes: dict[int, int] = {}
+        self._left: dict[int, Report] = {}
         self._cause = ""
-        self._killed = ""
+        self._reason = ""  # why all of them were told to end
+        self._cancelled = False  # somebody asked for their end
+        self._stopped: set[int] = set()  # ranks that were ended from here
+        self._killed = False
         self._end_at: float | None = None
-        self.is_running = True
+        self.ended: Ended | None = None
 
     @property
     def attempt(self) -> int:
@@ -46,14 +60,15 @@ class Part:
 
     def tell(self, order: Order) -> None:
         """Give all ranks an order."""
+        self._cancelled = self._cancelled or isinstance(order, Cancel)
         for queue in self._orders.values():
             queue.put(encode(order))
 
-    def kill(self, reason: str) -> None:
-        """End all ranks."""
-        self._killed = self._killed or reason
-        for process in list(self._processes.values()):
-            process.kill()
+    def kill(self, reason: str, cancelled: bool = False) -> None:
+        """End all ranks; `cancelled` where somebody asked for it."""
+        self._reason = self._reason or reason
+        self._cancelled = self._cancelled or cancelled
+        self._stop_ranks()
 
     def run(self) -> None:
         """Start the ranks, pass on what they say until all have ended, and say how they did."""
@@ -61,7 +76,7 @@ class Part:
         try:
             Path(launch.folder).mkdir(parents=True, exist_ok=True)
             for rank in launch.ranks:
-                if not self._killed:
+                if not self._reason:
                     self._processes[rank.number] = self._start(rank)
         except Exception as error:  # of any kind: it is this job's, and the others go on
             self._cause = f"could not be started on {self._node}: {type(error).__name__}: {error}"
@@ -71,10 +86,17 @@ class Part:
             self._look()
         while self._listen(0):
             pass
-        self.is_running = False
-        if self._killed:
-            self._cause = self._killed
-        self._master.put(Ended(launch.application, launch.attempt, self._node, dict(self._codes), self._cause))
+        self.ended = Ended(
+            launch.application,
+            launch.attempt,
+            self._node,
+            self._codes,
+            self._left,
+            self._cause or self._reason,
+            self._killed,
+            self._cancelled,
+        )
+        self._master.put(self.ended)
 
     def _start(self, rank: Rank) -> Process:
         launch = self._launch
@@ -117,7 +139,9 @@ class Part:
             report = decode_report(self._reports.get(timeout=timeout) if timeout else self._reports.get_nowait())
         except Empty:
             return False
-        if isinstance(report, Failed) and not self._cause:
+        if isinstance(report, Finished | Paused | Cancelled):
+            self._left[report.rank] = report
+        elif isinstance(report, Failed) and not self._cause:
             self._cause = f"rank {report.rank} on {self._node} failed: {report.text}"
         self._master.put(Said(self._launch.application, self._launch.attempt, self._node, report))
         return True
@@ -128,17 +152,27 @@ class Part:
             if code is None:
                 continue
             self._codes[number] = code
-            if code != 0:
-                while self._listen(0):
-                    pass  # it may have said why
-                if not self._cause:
-                    self._cause = f"rank {number} on {self._node} ended with {_told(code)}{self._tail(number)}"
-                self._end_at = self._end_at or time.monotonic() + _FOR_OWN_END
-        if self._end_at is not None and time.monotonic() > self._end_at and not self._killed:
-            # The others wait for it in a collective operation.
-            for number, process in self._processes.items():
-                if number not in self._codes:
-                    process.kill()
+            if code != 0 and number not in self._stopped:
+                self._note_failure(number, code)
+        late = self._end_at is not None and time.monotonic() > self._end_at
+        if late or self._reason:
+            # The others wait for it in a collective operation; or one was being started when all were told to end.
+            self._stop_ranks()
+
+    def _note_failure(self, rank: int, code: int) -> None:
+        while self._listen(0):
+            pass  # it may have said why
+        # Ranks that fail because another one was killed may be seen to fail before it.
+        if not self._cause or (code < 0 and not self._killed):
+            self._cause = f"rank {rank} on {self._node} ended with {_told(code)}{self._tail(rank)}"
+        self._killed = self._killed or code < 0
+        self._end_at = self._end_at or time.monotonic() + _FOR_OWN_END
+
+    def _stop_ranks(self) -> None:
+        for number, process in list(self._processes.items()):
+            if process.returncode is None:
+                self._stopped.add(number)
+                process.kill()
 
     def _tail(self, rank: int) -> str:
         try:

@@ -2,7 +2,8 @@
 
     trainer.py ITERATIONS LATENCY STEP [DEED]
 
-LATENCY and STEP are seconds, of a sample to load and of an iteration; a DEED is done after the fifth iteration.
+LATENCY and STEP are seconds, of a sample to load and of an iteration. A DEED is done after the fifth iteration, but for
+those that come before the first. One that waits does so until there is a file `go` in the output folder.
 """
 
 import base64
@@ -44,10 +45,17 @@ class Samples:
         return index
 
 
-def do(deed):
-    if deed == "raise":
+def wait(folder):
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
+def do(deed, folder, rank):
+    if deed in ("wait", "wait and raise"):
+        wait(folder)
+    if deed in ("raise", "wait and raise") or (deed == "rank 0 raises" and rank == 0):
         raise RuntimeError("the gradient is not a number")
-    if deed == "hang":
+    if deed in ("hang", "rank 0 raises"):
         time.sleep(1000)
 
 
@@ -60,6 +68,8 @@ def main():
     )
     rank, workers = int(os.environ["RANK"]), int(os.environ["TORCHLOADER_WORKERS"])
     folder = Path(os.environ["TORCHLOADER_FOLDER"])
+    if sys.argv[4:] == ["wait at first"]:
+        wait(folder)
     place = folder / f"place-{os.environ['TORCHLOADER_APPLICATION']}-{rank}.json"
     new = place.with_suffix(".new")
     loader = ElasticDataLoader(Samples(latency), 4, num_workers=workers, collate_fn=list, seed=1)
@@ -102,7 +112,7 @@ def main():
                 say(Progress(rank, done, *told))
                 before = now
             if done == 5 and sys.argv[4:]:
-                do(sys.argv[4])
+                do(sys.argv[4], folder, rank)
     say(Finished(rank, done))
 
 

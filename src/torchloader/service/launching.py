@@ -1,0 +1,45 @@
+"""What application masters are told, to start the ranks of an application."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+
+from torchloader.scheduling.application import Application
+from torchloader.service.command import command_of
+from torchloader.service.messages import Joined, Launch, Rank
+from torchloader.service.placing import job_of
+from torchloader.service.settings import Settings
+
+__all__ = ["launches"]
+
+_PORTS = range(20000, 32768)  # for ranks to meet, where a job names none; below those that the kernel gives out
+
+
+def launches(record: Application, joined: Mapping[str, Joined], settings: Settings) -> dict[str, Launch]:
+    """The order for each node on which it is placed. The first of them has rank 0, and is where ranks meet."""
+    job, placement = job_of(record.spec), record.placement
+    port = job.port or secrets.choice(_PORTS)
+    alone = len(placement) == 1 or settings.rehearse
+    address = "127.0.0.1" if alone else joined[next(iter(placement))].address
+    orders: dict[str, Launch] = {}
+    taken = 0
+    for node, devices in placement.items():
+        cpu = settings.device == "cpu"
+        ranks = tuple(Rank(taken + place, None if cpu else device) for place, device in enumerate(devices))
+        taken += len(devices)
+        orders[node] = Launch(
+            record.spec.name,
+            record.starts,
+            command_of(job, settings),
+            not job.script,
+            ranks,
+            sum(map(len, placement.values())),
+            address,
+            port,
+            record.workers,
+            os.path.abspath(job.output_folder),
+            dict(job.environment),
+        )
+    return orders

@@ -1,0 +1,133 @@
+"""Jobs come to their end while their master is killed, and the next one knows how."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from clusters import Cluster
+
+from conftest import Site
+
+# Takes what is in the inbox of a master that is stopped, up to the end of a job.
+TAKE = """
+import base64, os
+from dragon.cli.runs import find
+from dragon.native.queue import Queue
+from torchloader.service.contact import contacts
+from torchloader.service.messages import Ended
+
+((run, contact),) = contacts(node.folder for each in find() for node in each.nodes).items()
+os.environ["DRAGON_RUN"] = str(run)
+inbox = Queue.attach(base64.b64decode(contact.inbox))
+while not isinstance(inbox.get(timeout=30), Ended):
+    pass
+"""
+ALONE = ("--device", "cpu", "--cores", "8", "--mode", "1")
+
+
+@pytest.fixture
+def cluster(site: Site) -> Iterator[Cluster]:
+    cluster = Cluster(site)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("deed", "command", "state", "code"),
+    [
+        ("wait", None, "finished", 0),
+        ("wait", "cancel", "cancelled", 0),
+        ("wait and raise", None, "failed", 1),
+    ],
+)
+def test_a_master_that_is_killed_takes_no_end_with_it(
+    cluster: Cluster, deed: str, command: str | None, state: str, code: int
+) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01, deed), options=ALONE)
+    cluster.until_state("job", "running")
+    cluster.until_iteration("job", 5)
+    if command is not None:
+        assert cluster.command(command, "job").returncode == 0
+    _end_unheard(cluster)
+    assert cluster.end() == code, cluster.err
+    assert cluster.states("job") == ["queued", "starting", "running", state]
+    if state == "failed":
+        assert "RuntimeError: the gradient is not a number" in cluster.reason("job")
+    else:
+        assert cluster.events()[-1]["details"]["progress"] == (10 if state == "finished" else 6)
+
+
+def test_a_job_that_paused_while_its_master_was_killed_is_paused(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=ALONE)
+    cluster.until_state("job", "running")
+    cluster.until_iteration("job", 5)
+    assert cluster.command("pause", "job").returncode == 0
+    _end_unheard(cluster)
+    cluster.until_state("job", "paused")
+    assert cluster.command("resume", "job").returncode == 0
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[3:] == ["pausing", "paused", "resuming", "running", "finished"]
+    assert cluster.samples("job") == list(range(40))
+
+
+def _end_unheard(cluster: Cluster) -> None:
+    """Its rank goes on to its end; the master takes the message that tells so, and is killed with it."""
+    cluster.signal("master", signal.SIGSTOP)
+    cluster.go()
+    done = cluster.site.python(TAKE)
+    assert done.returncode == 0, done.stderr
+    cluster.kill("master")
+
+
+def test_a_job_that_ends_while_its_master_waits_for_nodes_has_ended(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("job", 10, 0.001, 0.01, "wait", devices={"node-0": [0]}),
+        options=("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1"),
+    )
+    cluster.until_state("job", "running")
+    cluster.until_iteration("job", 5)
+    cluster.signal("application master on node-1", signal.SIGSTOP)
+    before = cluster.processes()["master"]
+    cluster.kill("master")
+    cluster.until(lambda: cluster.processes().get("master", before) != before)
+    cluster.go()
+    cluster.until(lambda: "job-rank0-1" not in cluster.processes())
+    cluster.signal("application master on node-1", signal.SIGCONT)
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job") == ["queued", "starting", "running", "finished"]
+
+
+def test_a_workload_that_was_told_to_stop_does_so_with_the_next_master(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=(*ALONE, "--hold"))
+    cluster.until_state("job", "running")
+    assert cluster.command("stop").returncode == 0
+    cluster.kill("master")
+    cluster.go()
+    assert cluster.end() == 0, cluster.err
+
+
+def test_a_job_is_started_again_although_its_rank_was_killed_before_it_trained(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("once", 10, 0.001, 0.01, "wait at first"),
+        cluster.job("twice", 10, 0.001, 0.01, "wait at first"),
+        options=(*ALONE, "--retries", "1"),
+    )
+    cluster.until_state("twice", "starting")
+    for rank in ("once-rank0-1", "twice-rank0-1", "twice-rank0-2"):
+        cluster.until(lambda rank=rank: rank in cluster.processes())  # type: ignore[misc]
+        cluster.kill(rank)
+    cluster.until_state("twice", "failed")
+    cluster.go()
+    assert cluster.end() == 1
+    assert cluster.states("once") == ["queued", "starting", "queued", "starting", "running", "finished"]
+    assert cluster.states("twice") == ["queued", "starting", "queued", "starting", "failed"]
+    assert "ended with signal SIGKILL" in cluster.reason("twice")
+
+
+def test_a_job_is_not_started_again_for_ranks_that_were_ended_after_one_failed(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01, "rank 0 raises", devices=2), options=ALONE)
+    assert cluster.end() == 1
+    assert cluster.states("job") == ["queued", "starting", "running", "failed"]
+    assert "RuntimeError: the gradient is not a number" in cluster.reason("job")
