@@ -200,7 +200,11 @@ def test_a_run_that_was_ended_goes_on_in_the_same_folder(cluster: Cluster) -> No
     cluster.start(job)
     cluster.until_iteration("job", 10)
     cluster.interrupt()
-    assert cluster.end() != 0
+    assert cluster.end() == 130
+    workload = cluster.site.folder / "jobs.toml"
+    again = f"torchloader run {workload} --folder {cluster.folder} --device cpu --cores 8"
+    assert cluster.err.splitlines()[-1] == f"torchloader: ended by SIGINT; to go on: {again}"
+    assert "Traceback" not in cluster.err
     cluster.start(job)
     assert cluster.end() == 0, cluster.err
     assert sorted(set(cluster.samples("job"))) == list(range(800))

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -76,7 +77,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where a job failed, 2 where nothing could be run."""
+    """The command; its exit code is 1 where a job failed, 2 where nothing could be run, 128 + the signal's number where
+    a signal ended it."""
     mine, options = _split(list(words))
     arguments = parser().parse_args(mine)
     try:
@@ -109,7 +111,11 @@ def main(words: Sequence[str]) -> int:
     if any(job.arch for job in jobs):
         os.environ[PRELOAD] = "1"
     print(f"the event log and what is measured are in {folder}", flush=True)
-    code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.head", str(folder)])
+    code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.begin", str(folder)])
+    if code - 128 in set(signal.Signals):
+        there = [] if arguments.folder else ["--folder", str(folder)]
+        again = shlex.join(["torchloader", "run", *mine, *there, *(["--", *options] if options else [])])
+        print(f"torchloader: ended by {signal.Signals(code - 128).name}; to go on: {again}", file=sys.stderr)
     return max(code, 1 if workload.errors else 0)
 
 

@@ -1,9 +1,4 @@
-"""The head of a running cluster: starts its processes, shows what happens, and keeps the master alive.
-
-    dragon -m torchloader.service.head FOLDER
-
-FOLDER has settings.json and jobs.json. It ends when the master has ended, with its exit code.
-"""
+"""The head of a running cluster: starts its processes, shows what happens, and keeps the master alive."""
 
 from __future__ import annotations
 
@@ -33,7 +28,8 @@ from torchloader.service.worker import work
 __all__ = ["main"]
 
 if os.environ.get(PRELOAD):
-    # Every node's zygote imports this module; the ranks that it forks, and their loading workers, have PyTorch then.
+    # Every node's zygote imports the program, and this with it; the ranks that it forks, and their loading workers,
+    # have PyTorch then.
     import torch  # noqa: F401
 
 _LOOK = 0.2  # seconds
@@ -106,10 +102,6 @@ class Head:
 
 
 def main(folder: Path) -> int:
-    """Run what a folder describes; the exit code."""
+    """Run what is in settings.json and jobs.json of a folder; the exit code, 1 where a job failed."""
     jobs = msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
     return Head(folder, jobs).run()
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
