@@ -10,18 +10,28 @@ from clusters import Cluster
 
 from conftest import Site
 
-# Takes what is in the inbox of a master that is stopped, up to the end of a job.
-TAKE = """
-import base64, os
-from dragon.cli.runs import find
+_BEGIN = """
+import base64, os, sys
+from dragon.cli.runs import choose, find
 from dragon.native.queue import Queue
-from torchloader.service.contact import contacts
+from torchloader.service import contact
 from torchloader.service.messages import Ended
 
-((run, contact),) = contacts(node.folder for each in find() for node in each.nodes).items()
+((run, found),) = contact.contacts(node.folder for node in choose(sys.argv[1], find()).nodes).items()
+"""
+# Takes what is in the inbox of a master that is stopped, up to the end of a job.
+TAKE = f"""{_BEGIN}
 os.environ["DRAGON_RUN"] = str(run)
-inbox = Queue.attach(base64.b64decode(contact.inbox))
+inbox = Queue.attach(base64.b64decode(found.inbox))
 while not isinstance(inbox.get(timeout=30), Ended):
+    pass
+"""
+# Asks the master, and does not wait for long.
+ASK = f"""{_BEGIN}
+contact._PATIENCE = 0.01
+try:
+    contact.ask(run, found, "status")
+except contact.NoMasterError:
     pass
 """
 ALONE = ("--device", "cpu", "--cores", "8", "--mode", "1")
@@ -76,9 +86,14 @@ def _end_unheard(cluster: Cluster) -> None:
     """Its rank goes on to its end; the master takes the message that tells so, and is killed with it."""
     cluster.signal("master", signal.SIGSTOP)
     cluster.go()
-    done = cluster.site.python(TAKE)
-    assert done.returncode == 0, done.stderr
+    _do(cluster, TAKE)
     cluster.kill("master")
+
+
+def _do(cluster: Cluster, program: str) -> None:
+    assert cluster.process is not None
+    done = cluster.site.python(program, str(cluster.process.pid))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_job_that_ends_while_its_master_waits_for_nodes_has_ended(cluster: Cluster) -> None:
@@ -106,6 +121,17 @@ def test_a_workload_that_was_told_to_stop_does_so_with_the_next_master(cluster: 
     cluster.kill("master")
     cluster.go()
     assert cluster.end() == 0, cluster.err
+
+
+def test_a_master_outlives_who_asks_and_does_not_wait_for_the_answer(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=ALONE)
+    cluster.until_state("job", "running")
+    cluster.signal("master", signal.SIGSTOP)
+    _do(cluster, ASK)
+    cluster.signal("master", signal.SIGCONT)
+    cluster.go()
+    assert cluster.end() == 0
+    assert cluster.err == ""
 
 
 def test_a_job_is_started_again_although_its_rank_was_killed_before_it_trained(cluster: Cluster) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dragon.infrastructure.errors import DestroyedError
+from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.states import ENDED, State
@@ -15,11 +18,17 @@ from torchloader.training.protocol import Cancel, Pause
 if TYPE_CHECKING:
     from torchloader.service.master import Master
 
-__all__ = ["answer"]
+__all__ = ["reply"]
 
 
-def answer(master: Master, asked: Asked) -> dict[str, Any]:
+def reply(master: Master, asked: Asked) -> None:
     """Do what a command asks for, or say why it cannot be done."""
+    answer = msgspec.json.encode(_answer(master, asked))
+    with contextlib.suppress(DestroyedError):  # who asked has given up
+        Queue.attach(asked.answer).put(answer)
+
+
+def _answer(master: Master, asked: Asked) -> dict[str, Any]:
     if asked.question == "status":
         return _status(master)
     if asked.question == "submit":

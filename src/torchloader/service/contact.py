@@ -46,7 +46,7 @@ def ask(run: Path, contact: Contact, question: str, application: str = "", value
     """What the master answers. This process becomes a member of the run. Raises NoMasterError."""
     os.environ["DRAGON_RUN"] = str(run)
     answer = Queue(1)
-    Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer))
+    Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer.serialize()))
     try:
         decoded: dict[str, Any] = msgspec.json.decode(answer.get(timeout=_PATIENCE))
     except Empty:

@@ -10,8 +10,6 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-import msgspec
-
 from dragon.native.queue import Queue
 from torchloader.allocation.catalogue import policy
 from torchloader.inputs.job import Job
@@ -21,7 +19,7 @@ from torchloader.scheduling.application import Application
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import ENDED, State
-from torchloader.service.answers import answer
+from torchloader.service.answers import reply
 from torchloader.service.attempt import Attempt
 from torchloader.service.gathering import Gathering
 from torchloader.service.launching import launches
@@ -123,7 +121,7 @@ class Master:
             case AllSubmitted():
                 self.all_submitted = True
             case Asked():
-                message.answer.put(msgspec.json.encode(answer(self, message)))
+                reply(self, message)
 
     # ---- nodes
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.training.protocol import Order, Report
 
@@ -162,9 +161,12 @@ class AllSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A command: what is asked, of which application, with what. The answer is JSON."""
+    """A command: what is asked, of which application, with what. The answer is JSON, for the queue of that name.
+
+    The queue itself is gone with the process that asks, which a master would learn where it takes this.
+    """
 
     question: str
     application: str
     value: Any
-    answer: Queue
+    answer: bytes
