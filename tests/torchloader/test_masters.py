@@ -114,6 +114,34 @@ def test_a_job_that_ends_while_its_master_waits_for_nodes_has_ended(cluster: Clu
     assert cluster.states("job") == ["queued", "starting", "running", "finished"]
 
 
+def test_a_job_that_waited_is_started_by_the_next_master(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("first", 10, 0.001, 0.01, "wait", devices=[[99]]),
+        cluster.job("second", 10, 0.001, 0.01, devices=[[99]]),
+        options=("--device", "cpu", "--cores", "1", "--mode", "1"),
+    )
+    cluster.until_state("first", "running")
+    cluster.until_state("second", "queued")
+    cluster.kill("master")
+    cluster.go()
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("second") == ["queued", "starting", "running", "finished"]
+
+
+def test_a_job_goes_on_elsewhere_although_its_master_was_killed_with_its_node(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("job", 400, 0.001, 0.02, devices={"node-1": [0]}),
+        options=("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1"),
+    )
+    cluster.until_iteration("job", 5)
+    cluster.signal("master", signal.SIGSTOP)
+    cluster.kill_agent(1)
+    cluster.kill("master")
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[2:] == ["running", "queued", "starting", "running", "finished"]
+    assert sorted(set(cluster.samples("job"))) == list(range(1600))
+
+
 def test_a_workload_that_was_told_to_stop_does_so_with_the_next_master(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=(*ALONE, "--hold"))
     cluster.until_state("job", "running")

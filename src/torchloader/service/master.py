@@ -37,7 +37,7 @@ from torchloader.service.messages import (
     Tell,
 )
 from torchloader.service.pace import PaceFile
-from torchloader.service.placing import LackingError, devices_of, job_of, nodes_of, shortened, spec_of
+from torchloader.service.placing import LackingError, devices_of, highest_of, job_of, nodes_of, shortened, spec_of
 from torchloader.service.presence import absent
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
@@ -80,7 +80,7 @@ class Master:
         self._gathering: Gathering | None = Gathering(managers, self.now() + _GATHERING)
         self.all_submitted = False
         self._ticked = self.now()
-        self._highest = 0
+        self._highest = max((highest_of(job_of(each.spec)) for each in self.records.values()), default=0)
         self._pace = PaceFile(folder)
 
     def now(self) -> float:
@@ -154,6 +154,7 @@ class Master:
         for message in self._gathering.kept:
             self._take(message)
         self._gathering = None
+        self._place_again()
         self._schedule(Cause.ARRIVAL)
 
     def _end_strays(self, node: Joined) -> None:
@@ -216,7 +217,7 @@ class Master:
             # A submitter that was started anew may submit it again.
             same = job_of(self.records[job.name].spec) == job
             return "" if same else f"there is an application {job.name!r} already"
-        self._highest = max([self._highest, *(index for indices in job.devices.by_node for index in indices)])
+        self._highest = max(self._highest, highest_of(job))
         try:
             devices, error = devices_of(job, self.nodes, self.settings), ""
         except LackingError as lacking:
@@ -299,7 +300,7 @@ class Master:
         self.change(name, State.QUEUED, f"{reason}; it goes on from its last checkpoint")
 
     def _place_again(self) -> None:
-        """Nodes are lost: who waits for one of them gets another one, if there is one."""
+        """Nodes may be lost: who waits for one of them gets another one, if there is one."""
         for name, record in list(self.records.items()):
             if not record.waits:
                 continue

@@ -13,7 +13,7 @@ from torchloader.scheduling.application import Spec
 from torchloader.service.messages import Joined
 from torchloader.service.settings import Settings
 
-__all__ = ["LackingError", "devices_of", "job_of", "nodes_of", "shortened", "spec_of"]
+__all__ = ["LackingError", "devices_of", "highest_of", "job_of", "nodes_of", "shortened", "spec_of"]
 
 _ENDLESS = 10**6  # iterations, where only the data decides
 
@@ -30,6 +30,11 @@ def nodes_of(joined: Mapping[str, Joined], settings: Settings, highest: int) -> 
         slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
         found[name] = Node(settings.cores or node.cores, tuple(range(slots)) if slots else node.gpus)
     return found
+
+
+def highest_of(job: Job) -> int:
+    """The highest index of a device that it names, 0 where it names none."""
+    return max((index for indices in job.devices.by_node for index in indices), default=0)
 
 
 def shortened(job: Job, settings: Settings) -> Job:
