@@ -116,14 +116,14 @@ def test_without_a_workload_commands_say_so(site: Site) -> None:
     [
         ("crash", "ended with exit code 1; it last wrote:\nno such data set"),
         ("raise", "RuntimeError: the gradient is not a number"),
-        ("hang", "no rank has said anything for 2 s"),
+        ("hang", "no rank has said anything for 8 s"),
     ],
 )
 def test_a_job_that_fails_says_why_and_the_others_go_on(cluster: Cluster, deed: str, told: str) -> None:
     cluster.start(
         cluster.job("bad", 50, 0.001, 0.01, deed),
         cluster.job("good", 100, 0.001, 0.02),
-        options=("--device", "cpu", "--cores", "8", "--silence", "2"),
+        options=("--device", "cpu", "--cores", "8", "--silence", "8"),
     )
     assert cluster.end() == 1
     assert cluster.states("bad")[-1] == "failed"
