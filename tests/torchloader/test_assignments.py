@@ -113,3 +113,14 @@ def test_what_nobody_wants_any_more_is_not_made() -> None:
     assignments.drop(1)
     assignments.join(0)
     assert [key for _, key, _ in assignments.hand_out()] == [(2, 0)]
+
+
+def test_batches_that_nobody_wants_any_more_leave_their_workers_free() -> None:
+    assignments: Assignments[int] = Assignments(PREFETCH)
+    assignments.join(0)
+    for number in range(PREFETCH):
+        assignments.want((1, number), number)
+    assert len(list(assignments.hand_out())) == PREFETCH
+    assignments.drop(1)
+    assignments.want((2, 0), 0)
+    assert list(assignments.hand_out()) == [(0, (2, 0), 0)]

@@ -222,6 +222,12 @@ def test_an_iteration_that_is_left_does_not_disturb_the_next() -> None:
         assert list(loader) == UNDISTURBED
 
 
+def test_any_number_of_iterations_may_be_left() -> None:
+    with loader_of(Noisy(LENGTH, latency=0.005), num_workers=2, timeout=30) as loader:
+        for _ in range(20):
+            assert indices_of([next(iter(loader))]) == [[0, 1, 2, 3]]
+
+
 def test_loading_here_leaves_the_program_its_random_numbers() -> None:
     random.seed(5)
     np.random.seed(5)

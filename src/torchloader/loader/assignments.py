@@ -78,6 +78,10 @@ class Assignments(Generic[Task]):
         for key in [key for key in self._wanted if key[0] == iteration]:
             del self._wanted[key]
             self._deaths.pop(key, None)
+        # Its worker passes over a batch that it has not begun, without a word.
+        for held in (*self._held.values(), *self._leaving.values()):
+            for key in [key for key in held if key[0] == iteration]:
+                del held[key]
 
     def hand_out(self) -> Iterator[tuple[int, Key, Task]]:
         """Batches that workers are to get now: the oldest to who has the fewest."""
