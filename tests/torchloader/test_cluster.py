@@ -105,6 +105,20 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
+def test_a_program_without_a_session_runs_to_its_own_end(cluster: Cluster) -> None:
+    good = cluster.site.write("import os, time; time.sleep(3); print('rank', os.environ['RANK'])", "good.py")
+    bad = cluster.site.write("raise ValueError('no such data set')", "bad.py")
+    cluster.start(
+        cluster.job("good", script=str(good), arguments=[], devices=2),
+        cluster.job("bad", script=str(bad), arguments=[]),
+        options=("--device", "cpu", "--cores", "8", "--silence", "1"),
+    )
+    assert cluster.end() == 1
+    assert cluster.states("good") == ["queued", "starting", "finished"], cluster.reason("good")
+    assert cluster.states("bad")[-1] == "failed"
+    assert "no such data set" in cluster.reason("bad")
+
+
 def test_without_a_workload_commands_say_so(site: Site) -> None:
     done = Cluster(site).command("status")
     assert done.returncode == 1

@@ -78,6 +78,11 @@ class Attempt:
         return len(self.started) >= self.size
 
     @property
+    def has_spoken(self) -> bool:
+        """Whether a rank has ever said anything; those of a program without a session never do."""
+        return bool(self.started or self.left)
+
+    @property
     def iteration(self) -> int:
         """Iterations that all ranks have done."""
         return min(self.done.values(), default=0)
@@ -99,5 +104,9 @@ class Attempt:
 
     def all_left(self, how: type[Report]) -> bool:
         """Whether every rank said that it leaves so, and ended well."""
-        ended = [code for codes in self.codes.values() for code in codes.values()]
-        return len(self.left) == self.size and set(self.left.values()) == {how} and not any(ended)
+        return len(self.left) == self.size and set(self.left.values()) == {how} and self.ended_well
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether every rank that has ended did so with exit code 0."""
+        return not any(code for codes in self.codes.values() for code in codes.values())

@@ -274,6 +274,8 @@ class Master:
             self.change(name, State.CANCELLED, "as it was told", progress=progress)
         elif attempt.all_left(Paused):
             self._paused(name, progress)
+        elif attempt.ended_well and not attempt.has_spoken and not attempt.cause:
+            self.change(name, State.FINISHED, "its program has ended", progress=progress)
         else:
             self._failed(name, attempt, progress)
         self._schedule(Cause.DEPARTURE)
@@ -363,14 +365,21 @@ class Master:
         self._look_for_lost_nodes()
         for name, attempt in list(self.attempts.items()):
             if now - attempt.heard > self.settings.silence:
-                reason = f"no rank has said anything for {self.settings.silence:.0f} s"
-                attempt.cause = attempt.cause or reason
-                for node in attempt.nodes:
-                    self.order(node, Kill(name, reason))
+                self._is_silent(name, attempt)
                 attempt.heard = now
             elif attempt.latest:
                 self._pace.write(now, name, attempt.pace, self.records[name].workers)
         self._look_at_curves()
+
+    def _is_silent(self, name: str, attempt: Attempt) -> None:
+        """End an application that says nothing any more. Programs of the user may have no session, and never do."""
+        record, reason = self.records[name], f"no rank has said anything for {self.settings.silence:.0f} s"
+        if job_of(record.spec).script and not attempt.has_spoken:
+            self.change(name, record.state, f"{reason}: its program has no session, or does not come to it")
+            return
+        attempt.cause = attempt.cause or reason
+        for node in attempt.nodes:
+            self.order(node, Kill(name, reason))
 
     def _look_for_lost_nodes(self) -> None:
         lost = absent(self.joined)
