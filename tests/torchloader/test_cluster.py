@@ -105,6 +105,19 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
+def test_a_job_whose_rank_is_killed_while_it_pauses_is_paused(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"))
+    cluster.until_state("job", "running")
+    cluster.until_iteration("job", 5)
+    assert cluster.command("pause", "job").returncode == 0
+    cluster.kill("job-rank0-1")
+    cluster.until_state("job", "paused")
+    cluster.go()
+    assert cluster.command("resume", "job").returncode == 0
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[3:] == ["pausing", "paused", "resuming", "running", "finished"]
+
+
 def test_a_program_without_a_session_runs_to_its_own_end(cluster: Cluster) -> None:
     good = cluster.site.write("import os, time; time.sleep(3); print('rank', os.environ['RANK'])", "good.py")
     bad = cluster.site.write("raise ValueError('no such data set')", "bad.py")

@@ -148,7 +148,7 @@ class Master:
             if all(node in self.joined and self.joined[node].has(name, record.starts) for node in record.placement):
                 self._adopt(record)
             else:
-                self.change(name, State.QUEUED, "its ranks were lost while the master was started anew")
+                self._put_back(name, "its ranks were lost while the master was started anew")
         for node in self.joined.values():
             self._end_strays(node)
         for message in self._gathering.kept:
@@ -197,6 +197,7 @@ class Master:
 
     def look_again(self) -> None:
         """Somebody changed what the scheduler decides from."""
+        self._place_again()  # who was held back may have missed that a node was lost
         self._schedule(Cause.ARRIVAL)
 
     @property
@@ -289,7 +290,7 @@ class Master:
         cause = attempt.cause or "its ranks ended before its end, without a word"
         self._failures[name] = self._failures.get(name, 0) + 1
         if attempt.killed and self._failures[name] <= self.settings.retries:
-            self.change(name, State.QUEUED, f"{cause}; it goes on from its last checkpoint", progress=progress)
+            self._put_back(name, cause, progress=progress)
         else:
             self.change(name, State.FAILED, cause, progress=progress)
 
@@ -299,7 +300,13 @@ class Master:
         for node in attempt.nodes if attempt else ():
             if node in self.joined:
                 self.order(node, Kill(name, reason))
-        self.change(name, State.QUEUED, f"{reason}; it goes on from its last checkpoint")
+        self._put_back(name, reason)
+
+    def _put_back(self, name: str, reason: str, **details: Any) -> None:
+        """It lost its ranks through no fault of its own."""
+        record = self.records[name]
+        state = State.PAUSED if record.held and record.state is State.PAUSING else State.QUEUED
+        self.change(name, state, f"{reason}; it goes on from its last checkpoint", **details)
 
     def _place_again(self) -> None:
         """Nodes may be lost: who waits for one of them gets another one, if there is one."""
