@@ -257,6 +257,24 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Clu
     assert "it needs 2 nodes; the run has 1 node (node-0 with 4 devices)" in cluster.reason("wide")
 
 
+def test_a_paused_job_whose_node_is_lost_is_resumed_elsewhere(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("job", 400, 0.001, 0.01, devices={"node-1": [0]}),
+        cluster.job("other", 10, 0.001, 0.01, "wait", devices={"node-0": [1]}),
+        options=("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1"),
+    )
+    cluster.until_iteration("job", 5)
+    assert cluster.command("pause", "job").returncode == 0
+    cluster.until_state("job", "paused")
+    cluster.kill_agent(1)
+    cluster.until(lambda: "worker on node-1" not in cluster.processes())
+    assert cluster.command("resume", "job").returncode == 0
+    cluster.go()
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[-1] == "finished"
+    assert cluster.samples("job") == list(range(1600))
+
+
 def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
     cluster.start(
         cluster.job("elsewhere", 5, 0.001, 0.01, devices={"d3093": [0]}),

@@ -30,6 +30,7 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.signals import ENDING, heeded
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
+from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.run import Run
 from dragon.web import serving
 
@@ -89,6 +90,7 @@ class Agent:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
+        tell_loop_errors(self.loop)
         self.over = self.loop.create_future()
         for number in heeded(ENDING):
             self.loop.add_signal_handler(number, self.end)

@@ -46,6 +46,7 @@ from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.standard_input import StandardInput
 from dragon.launcher.terminal import Terminal
 from dragon.runtime.log import runtime_log
+from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.web import serving
 
 __all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
@@ -123,6 +124,7 @@ class FrontEnd:
         Raises LaunchError where the nodes cannot be had. However it ends, all agents are ended.
         """
         self.loop = asyncio.get_running_loop()
+        tell_loop_errors(self.loop)
         self.code: asyncio.Future[int] = self.loop.create_future()
         self.meeting = Rendezvous(self.launcher.nodes, self.launcher.identity)
         self.alive: dict[int, Control] = {}
