@@ -37,7 +37,7 @@ def at_terminal(site: Site, command: str) -> tuple[int, int]:
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.execve("/bin/sh", ["sh", "-c", f"exec {sys.executable} -m {command}"], site.environment)
+        os.execve("/bin/sh", ["sh", "-c", command], site.environment)
     return pid, terminal
 
 
@@ -48,7 +48,7 @@ def test_an_interrupt_reaches_the_program_once(
     site: Site, wait_until: WaitUntil, tmp_path: Path, options: str, given: str, how: str
 ) -> None:
     program, said = site.write(INTERRUPTED), tmp_path / "said"
-    pid, terminal = at_terminal(site, f"dragon {options} {program} {said} {given}")
+    pid, terminal = at_terminal(site, f"exec {sys.executable} -m dragon {options} {program} {said} {given}")
     wait_until(lambda: said.exists() and said.read_text() == "begun")
     if how == "kill":
         os.kill(pid, signal.SIGINT)
@@ -101,7 +101,7 @@ def test_an_interrupt_of_a_program_with_workers_is_told_once(
         if __name__ == "__main__":
     """
     program = site.write(dedent(beginning) + indent(dedent(POOLS[kind]), "    "))
-    pid, terminal = at_terminal(site, f"dragon {program} 2> {told}")
+    pid, terminal = at_terminal(site, f"exec {sys.executable} -m dragon {program} 2> {told}")
     wait_until(begun.exists)
     os.write(terminal, b"\x03")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT
@@ -137,9 +137,7 @@ def test_a_program_under_nohup_outlives_its_terminal(
         """
     )
     words = f"{sys.executable} {command.format(program)} {said} '{go_on}'"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve("/bin/sh", ["sh", "-c", f"nohup {words} > /dev/null 2>&1 < /dev/null"], site.environment)
+    pid, terminal = at_terminal(site, f"nohup {words} > /dev/null 2>&1 < /dev/null")
     wait_until(lambda: said.exists() and said.read_text() == "begun")
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGHUP

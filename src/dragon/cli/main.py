@@ -192,7 +192,7 @@ def _cannot_be_handed_on(command: list[str]) -> str:
 
 def _explained(error: OSError) -> str:
     if error.errno == errno.EMFILE:
-        return f"this user may not open enough files ({error}): raise the limit with `ulimit -n`"
+        return f"{error}: raise the limit of open files (ulimit -n)"
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 

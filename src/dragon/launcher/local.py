@@ -15,7 +15,7 @@ from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import PASSED_ON, heeded
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
-from dragon.runtime.folder import is_alive
+from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import Started, environment_changes, new_request, start
 
@@ -45,10 +45,7 @@ def run(command: list[str], label: str) -> int:
         head = start(request)
         signals = _core.signal_descriptor(numbers, [])  # from now on they are the head process's
         plan.note_head(command, request.puid)
-        code = _wait(head, signals)
-        if not is_alive(this.agent):
-            log.error("the agent (pid %d) has ended, and all processes of the run with it", this.agent.pid)
-        return code
+        return _wait(head, signals, this.agent)
     finally:
         run_module.end()
 
@@ -57,7 +54,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _wait(head: Started, signals: int) -> int:
+def _wait(head: Started, signals: int, agent: Owner) -> int:
     """Pass signals on until the head process has ended; after the first one it has a while to end in order."""
     events = select.poll()
     for descriptor in (signals, head.sentinel):
@@ -70,6 +67,8 @@ def _wait(head: Started, signals: int) -> int:
             _pass_on(head, signals)
         code = head.wait(_LOOK if head.sentinel in ready else 0.0)
         if code is not None:
+            if deadline is None and not is_alive(agent):
+                log.error("the agent (pid %d) has ended, and all processes of the run with it", agent.pid)
             return code
         if deadline is not None and time.monotonic() > deadline:
             head.signal(signal.SIGKILL)

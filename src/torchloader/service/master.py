@@ -372,13 +372,13 @@ class Master:
         self._look_for_lost_nodes()
         for name, attempt in list(self.attempts.items()):
             if now - attempt.heard > self.settings.silence:
-                self._is_silent(name, attempt)
+                self._note_silence(name, attempt)
                 attempt.heard = now
             elif attempt.latest:
                 self._pace.write(now, name, attempt.pace, self.records[name].workers)
         self._look_at_curves()
 
-    def _is_silent(self, name: str, attempt: Attempt) -> None:
+    def _note_silence(self, name: str, attempt: Attempt) -> None:
         """End an application that says nothing any more. Programs of the user may have no session, and never do."""
         record, reason = self.records[name], f"no rank has said anything for {self.settings.silence:.0f} s"
         if job_of(record.spec).script and not attempt.has_spoken:
