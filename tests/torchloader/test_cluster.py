@@ -240,18 +240,20 @@ def test_a_run_that_was_ended_goes_on_in_the_same_folder(cluster: Cluster) -> No
 def test_jobs_of_a_lost_node_go_on_elsewhere_or_say_what_is_lacking(cluster: Cluster) -> None:
     options = ("--device", "cpu", "--rehearse", "--nodes", "2", "--cores", "4", "--mode", "1")
     cluster.start(
-        cluster.job("stays", 100, 0.001, 0.02, devices={"node-0": [0]}),
-        cluster.job("moves", 800, 0.001, 0.02, devices={"node-1": [0]}),
-        cluster.job("wide", 1000, 0.001, 0.02, devices=[[1], [1]]),
+        cluster.job("stays", 100, 0.001, 0.02, devices={"node-0": [0]}, maximum=1),
+        cluster.job("moves", 100, 0.001, 0.02, "wait", devices={"node-1": [0]}, maximum=1),
+        cluster.job("wide", 100, 0.001, 0.02, "wait", devices=[[1], [1]], maximum=1),
         options=options,
     )
     for name in ("stays", "moves", "wide"):
-        cluster.until_iteration(name, 10)
+        cluster.until_iteration(name, 5)
     cluster.kill_agent(1)
-    assert cluster.end(timeout=150) == 1
+    cluster.until_state("wide", "failed")
+    cluster.go()
+    assert cluster.end() == 1
     assert cluster.states("stays") == ["queued", "starting", "running", "finished"]
     assert cluster.states("moves")[2:] == ["running", "queued", "starting", "running", "finished"]
-    assert sorted(set(cluster.samples("moves"))) == list(range(3200))
+    assert sorted(set(cluster.samples("moves"))) == list(range(400))
     assert cluster.states("wide")[-1] == "failed"
     assert "node node-1 is lost" in cluster.reason("wide")
     assert "it needs 2 nodes; the run has 1 node (node-0 with 4 devices)" in cluster.reason("wide")
