@@ -11,7 +11,7 @@ from typing import assert_never
 
 from dragon.native.machine import current
 from dragon.native.queue import Queue
-from torchloader.service.messages import Introduce, Joined, Kill, Launch, Tell
+from torchloader.service.messages import Ended, Introduce, Joined, Kill, Launch, Tell
 from torchloader.service.part import Part
 
 __all__ = ["manage"]
@@ -30,6 +30,7 @@ class ApplicationMaster:
         self._inbox = inbox
         self._master = master
         self._parts: dict[str, Part] = {}
+        self._ended: dict[str, Ended] = {}
         self._node = current()
         self._incarnation = secrets.token_hex(8)
 
@@ -57,9 +58,9 @@ class ApplicationMaster:
 
     def _introduce(self) -> None:
         node = self._node
-        parts = [(name, part.attempt, part.ended) for name, part in self._parts.items()]
-        running = {name: attempt for name, attempt, ended in parts if ended is None}
-        ended = tuple(ended for _, _, ended in parts if ended is not None)
+        # In this order: what ends meanwhile is told twice rather than not at all.
+        running = {name: part.attempt for name, part in list(self._parts.items())}
+        ended = tuple(self._ended.values())
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
         address = next(iter(node.ip), "127.0.0.1").partition(":")[0]
         self._master.put(
@@ -69,4 +70,14 @@ class ApplicationMaster:
     def _launch(self, launch: Launch) -> None:
         part = Part(launch, self._node.hostname, self._master)
         self._parts[launch.application] = part
-        threading.Thread(target=part.run, name=launch.application, daemon=True).start()
+        self._ended.pop(launch.application, None)
+        threading.Thread(target=self._follow, args=(part,), name=launch.application, daemon=True).start()
+
+    def _follow(self, part: Part) -> None:
+        """Until the part ends, and with it its queues."""
+        ended = part.run()
+        if self._parts.get(ended.application) is part:
+            # Kept before it is told: the master may be killed with it in its hand.
+            self._ended[ended.application] = ended
+            del self._parts[ended.application]
+        self._master.put(ended)

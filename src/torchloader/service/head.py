@@ -23,7 +23,7 @@ from torchloader.service.master import FAILED, LOG, lead
 from torchloader.service.settings import JOBS, PRELOAD, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
-from torchloader.service.worker import work
+from torchloader.service.worker import end, work
 
 __all__ = ["main"]
 
@@ -34,6 +34,7 @@ if os.environ.get(PRELOAD):
 
 _LOOK = 0.2  # seconds
 _PAUSE = 0.5  # seconds
+_NO_NODE = (NodeLostError, ProcessError, DestroyedError)
 _MASTERS = 5  # that may end before their time, until nobody tries again
 
 
@@ -48,7 +49,7 @@ class Head:
         self._here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
         self._inbox = Queue(0)
         self._managers: dict[str, Queue] = {}
-        self._workers: list[Process] = []
+        self._workers: dict[str, Process] = {}
         self._submitter: Process | None = None
         self._teller = Teller(folder / LOG)
 
@@ -64,6 +65,7 @@ class Head:
             self._start_submitter()
             while master.is_alive:
                 self._teller.tell()
+                self._look_at_workers()
                 if self._submitter is not None and self._submitter.returncode not in (0, None):
                     self._start_submitter()
                 time.sleep(_LOOK)
@@ -77,16 +79,31 @@ class Head:
 
     def _start_workers(self) -> None:
         for there in System().hostname_policies():
-            name, inbox = there.host_name, Queue(0)
-            worker = Process(work, (inbox, self._inbox), ident=f"worker on {name}", policy=there)
+            inbox = Queue(0)
             try:
-                worker.start()
-            except (NodeLostError, ProcessError, DestroyedError) as error:
+                self._start_worker(there.host_name, inbox)
+            except _NO_NODE as error:
                 # The run has lost the node; where jobs need it, they say what they lack.
-                print(f"torchloader: {name} is left out: {error}", file=sys.stderr, flush=True)
+                print(f"torchloader: {there.host_name} is left out: {error}", file=sys.stderr, flush=True)
                 continue
-            self._managers[name] = inbox
-            self._workers.append(worker)
+            self._managers[there.host_name] = inbox
+
+    def _start_worker(self, name: str, inbox: Queue) -> None:
+        there = Policy(placement=Policy.Placement.HOST_NAME, host_name=name)
+        worker = Process(work, (inbox, self._inbox), ident=f"worker on {name}", policy=there)
+        worker.start()
+        self._workers[name] = worker
+
+    def _look_at_workers(self) -> None:
+        """Where a worker was killed, what it started is on its own: that ends, and another one begins anew."""
+        for name, worker in list(self._workers.items()):
+            try:
+                if worker.returncode is not None:
+                    for manager in worker.children():
+                        end(manager)
+                    self._start_worker(name, self._managers[name])
+            except _NO_NODE:
+                del self._workers[name]  # with its node, as the master finds
 
     def _start_submitter(self) -> None:
         if self._submitter is not None:

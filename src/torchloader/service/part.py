@@ -51,7 +51,6 @@ class Part:
         self._stopped: set[int] = set()  # ranks that were ended from here
         self._killed = False
         self._end_at: float | None = None
-        self.ended: Ended | None = None
 
     @property
     def attempt(self) -> int:
@@ -70,8 +69,8 @@ class Part:
         self._cancelled = self._cancelled or cancelled
         self._stop_ranks()
 
-    def run(self) -> None:
-        """Start the ranks, pass on what they say until all have ended, and say how they did."""
+    def run(self) -> Ended:
+        """Start the ranks, and pass on what they say until all have ended; how they did."""
         launch = self._launch
         try:
             Path(launch.folder).mkdir(parents=True, exist_ok=True)
@@ -86,7 +85,7 @@ class Part:
             self._look()
         while self._listen(0):
             pass
-        self.ended = Ended(
+        return Ended(
             launch.application,
             launch.attempt,
             self._node,
@@ -96,7 +95,6 @@ class Part:
             self._killed,
             self._cancelled,
         )
-        self._master.put(self.ended)
 
     def _start(self, rank: Rank) -> Process:
         launch = self._launch

@@ -11,7 +11,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.service.application_master import manage
 
-__all__ = ["work"]
+__all__ = ["end", "work"]
 
 _PAUSE = 0.5  # seconds before the next one, so that one that cannot live does not take the node's time
 
@@ -25,6 +25,14 @@ def work(inbox: Queue, master: Queue) -> None:
         process = Process(manage, (inbox, master), ident=f"application master on {name}", policy=here)
         process.start()
         process.join()
-        for rank in process.children():
-            rank.kill()  # nobody follows it any more
+        end(process)
         time.sleep(_PAUSE)
+
+
+def end(manager: Process) -> None:
+    """End an application master, if it lives, and the ranks that it started, which nobody follows any more."""
+    if manager.returncode is None:
+        manager.kill()
+        manager.join()
+    for rank in manager.children():
+        rank.kill()
