@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
+from dragon.infrastructure.membership import Token
 
 WORKSHOP = Path(__file__).parents[1] / "seeds" / "programs"
 SHAPE = ("--nodes", "2", "--cpus", "32", "--gpus", "4")
@@ -55,6 +56,32 @@ def test_processes_go_over_the_nodes_and_their_output_to_the_front_end(site: Sit
     assert done.stdout.count("line") == 4
     assert "codes [0, 0, 0, 0]" in done.stdout.splitlines()
     assert sorted(re.findall(r"warning (\d)", done.stderr)) == ["0", "1", "2", "3"]
+
+
+def test_processes_of_a_node_carry_nothing_of_its_agent_along(site: Site) -> None:
+    source = """
+        import sys
+        from dragon.native.process import Process
+
+        def say():
+            print({"asyncio", "ssl", "logging", "uvloop", "psutil", "dragon.agent.server"} & sys.modules.keys())
+
+        if __name__ == "__main__":
+            for _ in range(2):
+                process = Process(say)
+                process.start()
+                process.join()
+    """
+    done = site.dragon("--nodes", "2", site.write(source))
+    assert (done.stdout, done.stderr) == ("set()\nset()\n", "")
+
+
+def test_a_machine_without_an_address_for_others_is_no_node(site: Site) -> None:
+    claims = {"network_prefix": "nothing"}
+    token = Token(addresses=["192.0.2.1:7"], fingerprint="", secret=b"", claims=claims).encode()
+    done = site.dragon("node", "--join", site.write(token, "token"))
+    assert done.returncode == 1
+    assert "cannot be a node of the run: no interface that is up has an address and a name like" in done.stderr
 
 
 @pytest.mark.parametrize(

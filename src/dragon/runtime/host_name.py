@@ -7,9 +7,10 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragon.runtime.log import runtime_log
+if TYPE_CHECKING:
+    import logging
 
 __all__ = ["own_host_name", "write_hosts"]
 
@@ -30,7 +31,7 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
         # There is no way back out of a user namespace in which this process is nobody: another one tries it first.
         error = _in_child(name) or _rename(name, _NEW_USER | _NEW_UTS)
     if error:
-        runtime_log("node").warning(
+        _log().warning(
             "%s keeps the host name %s: a name of its own is not permitted here (%s)",
             name,
             socket.gethostname(),
@@ -39,6 +40,12 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
     elif hosts is not None:
         _show_hosts(hosts)
     return not error
+
+
+def _log() -> logging.Logger:
+    from dragon.runtime.log import runtime_log  # seldom needed, and every process that is forked later would have it
+
+    return runtime_log("node")
 
 
 def write_hosts(path: Path, names: Sequence[str]) -> None:
@@ -77,7 +84,7 @@ def _show_hosts(hosts: Path) -> None:
         _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
         _call("mount", os.fsencode(hosts), _HOSTS.encode(), None, _BIND, None)
     except OSError as refused:
-        runtime_log("node").info("the name %s cannot be looked up: %s", socket.gethostname(), refused)
+        _log().info("the name %s cannot be looked up: %s", socket.gethostname(), refused)
 
 
 def _call(function: str, *arguments: Any) -> None:

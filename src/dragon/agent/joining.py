@@ -1,0 +1,85 @@
+"""How the agent of a node of several comes into its run: where others can call it, and what the run is like."""
+
+from __future__ import annotations
+
+import socket
+from typing import NoReturn
+
+import msgspec
+
+from dragon import _core
+from dragon.agent.cluster import Cluster
+from dragon.agent.control import join
+from dragon.agent.fabric import open_fabric
+from dragon.agent.server import Agent
+from dragon.infrastructure import variables
+from dragon.infrastructure.interfaces import usable_addresses
+from dragon.infrastructure.membership import Membership, Token
+from dragon.infrastructure.node_desc import describe_this_node
+from dragon.runtime import folder as run_folder
+from dragon.runtime import run as run_module
+from dragon.runtime.folder import FrontEnd
+
+__all__ = ["join_and_serve"]
+
+_JOIN_TIMEOUT = 60.0
+_LOOPBACK = "127.0.0.1"
+
+
+def join_and_serve(
+    token: Token, run: run_module.Run, zygote: int, events: socket.socket, requests: socket.socket
+) -> NoReturn:
+    """Join the run of the token and serve it to its end.
+
+    Raises JoinError where that is impossible; OSError or ValueError where this machine cannot be described, or reached.
+    """
+    listener, addresses = _listen(token)
+    # What the name of a host resolves to on the host itself is often of use there only.
+    node = msgspec.structs.replace(describe_this_node(token.claims), ip_addrs=addresses)
+
+    async def find_others(agent: Agent) -> Cluster:
+        timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
+        fabric = open_fabric(token.claims.get("transport", ""), node.host_name, addresses[0])
+        membership, control = await join(token, node, addresses, listener.getsockname()[1], timeout)
+        _take_over(agent, membership)
+        cluster = Cluster(membership, control, listener, fabric)
+        await cluster.meet()
+        return cluster
+
+    Agent(run, zygote, events, requests, join=find_others).serve_for_ever()
+
+
+def _listen(token: Token) -> tuple[socket.socket, list[str]]:
+    """Where the other agents can call this one. Raises OSError, ValueError where there is no such place."""
+    # A front end that is reached over the loopback has all its nodes on this machine.
+    local = all(address.startswith(_LOOPBACK) for address in token.addresses)
+    addresses = [_LOOPBACK] if local else usable_addresses(token.claims.get("network_prefix", ""))
+    if not addresses:
+        raise OSError("it has no network address that other nodes could reach")
+    dual = not local and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    listener = socket.create_server((_LOOPBACK if local else "", 0), family=family, backlog=1024, dualstack_ipv6=dual)
+    return listener, addresses
+
+
+def _take_over(agent: Agent, membership: Membership) -> None:
+    """What the front end says of the run holds for everything on this node."""
+    settings = membership.settings
+    environment: dict[str, str] = dict(settings.get("environment", {}))
+    if settings.get("log_level"):
+        environment[variables.LOG_LEVEL] = settings["log_level"]
+    if settings.get("strict"):
+        environment[variables.STRICT] = "1"
+    told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
+    run_module.belong(agent.run, **told)
+    agent.spawner.tell(told)
+    run_folder.RunInfo(
+        owner=agent.run.agent,
+        agent=agent.run.agent,
+        arena_fd=_core.arena_fd(),
+        command=settings.get("command", ""),
+        node=membership.index,
+        name=settings.get("run", ""),
+        started=settings.get("started", 0.0),
+        front_end=msgspec.convert(settings.get("front_end"), FrontEnd | None),
+    ).write(agent.run.folder)
