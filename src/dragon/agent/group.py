@@ -13,10 +13,7 @@ from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.handle import Words
 
-__all__ = ["CHANGES", "GROUP_WORDS", "LIVE", "Group", "Member"]
-
-# The words of a group: LIVE counts members that have not ended, CHANGES everything that happens.
-LIVE, CHANGES, GROUP_WORDS = 0, 1, 2
+__all__ = ["Group", "Member"]
 
 
 class Member:
@@ -63,7 +60,8 @@ class Group:
         self.launcher: str = settings.get("launcher", "")  # the site's, where that starts the ranks
         self.pmix_library: str = settings.get("pmix_library", "")
         self.descriptors = [os.dup(fd) for fd in descriptors]
-        self.words = Words(GROUP_WORDS)
+        self.words = Words(1)  # whether any member lives: who waits for their end is woken once
+        self._live = 0
         self.members: list[Member] = []
         self.ended: list[tuple[int, int]] = []
         self.failure: str = ""
@@ -77,10 +75,14 @@ class Group:
 
     @property
     def live(self) -> int:
-        return self.words[LIVE]
+        """Members that have not ended."""
+        return self._live
 
-    def changed(self) -> None:
-        self.words.add(CHANGES, 1)
+    @live.setter
+    def live(self, count: int) -> None:
+        if bool(count) != bool(self._live):
+            self.words[0] = int(bool(count))
+        self._live = count
 
     def cancel_timers(self) -> None:
         for timer in self.timers:

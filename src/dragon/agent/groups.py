@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from dragon.agent.group import LIVE, Group, Member
+from dragon.agent.group import Group, Member
 from dragon.agent.mpi.group_jobs import GroupJobs
 from dragon.agent.mpi.jobs import Job, Jobs, follows_another
 from dragon.agent.mpi.part import Part
@@ -124,7 +124,7 @@ class Groups:
         group.ended, group.failure, group.failed_codes, group.culprit = [], "", [], None
         group.ending, group.aborter = False, None
         group.by_puid = {}
-        group.words[LIVE] = len(group.members)
+        group.live = len(group.members)
         for member in group.members:
             member.restarts = 0
         if group.walltime is not None:
@@ -143,7 +143,7 @@ class Groups:
         """More members for a group that runs."""
         members = [Member(len(group.members) + i, template) for i, template in enumerate(templates)]
         group.members += members
-        group.words.add(LIVE, len(members))
+        group.live += len(members)
         return members
 
     def _start_members(self, group: Group, members: list[Member], job: Job | None = None) -> list[asyncio.Future[Any]]:
@@ -307,14 +307,12 @@ class Groups:
     # ---- events
 
     def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127) -> None:
-        """A member was "started", has "failed" to start, or "exited" after it last wrote `text` to stderr."""
+        """A member has "failed" to start, or "exited" after it last wrote `text` to stderr."""
         found = self._groups.get(group)
         member = found.by_puid.get(puid) if found else None
         if found is None:
             return
-        if kind == "started":
-            found.changed()
-        elif member is None:
+        if member is None:
             # It ended before the answer came that says which member it is.
             self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code)
         elif kind == "failed" and member.alive:
@@ -382,7 +380,6 @@ class Groups:
         if group.number in self._groups and group.restart and not group.ending:
             self._move(member)
             self._start_members(group, [member])
-            group.changed()
         elif member.code is not None:
             self._leave(group)
 
@@ -414,8 +411,7 @@ class Groups:
         self._leave(group)
 
     def _leave(self, group: Group) -> None:
-        group.words[LIVE] = group.words[LIVE] - 1
-        group.changed()
+        group.live -= 1
         if not group.live:
             group.cancel_timers()
             self._look_at_jobs(group)

@@ -177,9 +177,8 @@ class Agent:
         if kind == "exited" and self.cluster is not None:
             self.cluster.remote.left(self.registry.query(event["puid"]).pid)
         getattr(self.registry, kind)(**event)
-        if event["group"]:
-            if kind != "started":
-                self.jobs.ended(event["puid"], event.get("code", 127))
+        if event["group"] and kind != "started":
+            self.jobs.ended(event["puid"], event.get("code", 127))
             self._tell_group(kind, event)
 
     def _tell_group(self, kind: str, event: dict[str, Any]) -> None:

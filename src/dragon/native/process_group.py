@@ -37,7 +37,7 @@ __all__ = [
     "ProcessGroup",
 ]
 
-_LIVE, _CHANGES = 0, 1
+_LIVES = 0  # the word that says whether any member lives
 
 # Count of members, number of the template, node, CPUs, environment.
 _Place = tuple[int, int, int, list[int], dict[str, str]]
@@ -267,11 +267,11 @@ class ProcessGroup:
     def _wait(self, timeout: float | None) -> bool:
         assert self._words is not None
         end = None if timeout is None else time.monotonic() + timeout
-        while live := self._words[_LIVE]:
+        while self._words[_LIVES]:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self._words.wait(_LIVE, live, left)
+            self._words.wait(_LIVES, 1, left)
         return True
 
     def _raise_failure(self) -> None:
@@ -315,7 +315,7 @@ class ProcessGroup:
             self._closed = True
             return
         try:
-            if self._started and self._words is not None and self._words[_LIVE]:
+            if self._started and self._words is not None and self._words[_LIVES]:
                 self.stop(patience)
             ask("groups.close", number=self._number)
         except (LookupError, _core.DestroyedError):
