@@ -13,6 +13,7 @@ import pytest
 
 import dragon
 from dragon.runtime import host_name
+from dragon.runtime.log import runtime_log
 
 PROGRAM = """
 import ctypes, encodings.idna, os, socket, subprocess, sys
@@ -27,6 +28,8 @@ permitted = own_host_name("rehearsed7", Path(sys.argv[3]))
 print(permitted)
 print(socket.gethostname(), subprocess.run(["uname", "-n"], capture_output=True, text=True).stdout.strip())
 print(os.getuid() == int(sys.argv[1]) or sys.argv[1] == "0")
+# What it starts may look into it, as processes do that join a run.
+print(subprocess.run(["readlink", "-q", f"/proc/{os.getpid()}/fd/0"], stdout=subprocess.DEVNULL).returncode)
 print(socket.gethostbyname("rehearsed8" if permitted else "localhost"), socket.gethostbyname("localhost"))
 """
 
@@ -34,7 +37,7 @@ print(socket.gethostbyname("rehearsed8" if permitted else "localhost"), socket.g
 def run(user: int, hosts: Path) -> list[str]:
     path = str(Path(dragon.__file__).parents[1])
     command = [sys.executable, "-c", PROGRAM, str(user), path, str(hosts)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True)
     return [*done.stdout.splitlines(), done.stderr]
 
 
@@ -45,13 +48,13 @@ def test_a_name_of_its_own(user: int) -> None:
     before = socket.gethostname()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        permitted, names, same_user, addresses, errors = run(user, Path(folder) / "hosts")
+        permitted, names, same_user, seen, addresses, errors = run(user, Path(folder) / "hosts")
     if permitted == "False":
         assert names == f"{before} {before}"
         assert errors.count("\n") == 1
     else:
         assert names == "rehearsed7 rehearsed7"
-    assert (same_user, addresses) == ("True", "127.0.0.1 127.0.0.1")
+    assert (same_user, seen, addresses) == ("True", "0", "127.0.0.1 127.0.0.1")
     assert socket.gethostname() == before
 
 
@@ -60,7 +63,7 @@ def test_where_it_is_not_permitted_the_name_stays(
 ) -> None:
     monkeypatch.setattr(host_name, "_rename", lambda *_: 1)
     told: list[str] = []
-    monkeypatch.setattr(host_name.runtime_log("node"), "warning", lambda text, *values: told.append(text % values))
+    monkeypatch.setattr(runtime_log("node"), "warning", lambda text, *values: told.append(text % values))
     assert not host_name.own_host_name("rehearsed7")
     assert told == [
         f"rehearsed7 keeps the host name {socket.gethostname()}: a name of its own is not permitted here"

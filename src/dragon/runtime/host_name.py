@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ __all__ = ["own_host_name", "write_hosts"]
 
 _NEW_MOUNTS, _NEW_UTS, _NEW_USER = 0x00020000, 0x04000000, 0x10000000
 _BIND, _RECURSIVE, _SLAVE = 0x1000, 0x4000, 0x80000
+_CAPABILITY_VERSION = 0x20080522
 _HOSTS = "/etc/hosts"
 
 
@@ -26,8 +28,8 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
     can be looked up; write_hosts() makes one. To be called before there are threads: a user without privileges gets
     the name in a user namespace of its own, which a process with several threads cannot enter.
     """
-    error = _rename(name, _NEW_UTS)
-    if error:
+    error = refused = _rename(name, _NEW_UTS)
+    if refused:
         # There is no way back out of a user namespace in which this process is nobody: another one tries it first.
         error = _in_child(name) or _rename(name, _NEW_USER | _NEW_UTS)
     if error:
@@ -39,6 +41,8 @@ def own_host_name(name: str, hosts: Path | None = None) -> bool:
         )
     elif hosts is not None:
         _show_hosts(hosts)
+    if refused and not error:
+        _drop_capabilities()
     return not error
 
 
@@ -85,6 +89,12 @@ def _show_hosts(hosts: Path) -> None:
         _call("mount", os.fsencode(hosts), _HOSTS.encode(), None, _BIND, None)
     except OSError as refused:
         _log().info("the name %s cannot be looked up: %s", socket.gethostname(), refused)
+
+
+def _drop_capabilities() -> None:
+    """Have no more rights than outside. With those that a new user namespace gives, this process would be closed to the
+    programs that it starts, which lose them. Raises OSError."""
+    _call("capset", struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24))
 
 
 def _call(function: str, *arguments: Any) -> None:
