@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_processes_go_over_the_nodes_and_their_output_to_the_front_end(site: Sit
     assert done.stdout.count("line") == 4
     assert "codes [0, 0, 0, 0]" in done.stdout.splitlines()
     assert sorted(re.findall(r"warning (\d)", done.stderr)) == ["0", "1", "2", "3"]
+
+
+def test_a_user_without_privileges_can_rehearse_nodes(site: Site) -> None:
+    somebody = ("unshare", "--user", "--map-user=31415", "--map-group=31415")
+    if site.run(*somebody, "true").returncode:
+        pytest.skip("this machine permits no user namespaces")
+    done = site.run(*somebody, sys.executable, "-m", "dragon", "--nodes", "2", site.write(EVERYWHERE))
+    assert done.returncode == 0, done.stderr
+    hosts = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("line")}
+    assert hosts == {"node-0", "node-1"}
 
 
 def test_processes_of_a_node_carry_nothing_of_its_agent_along(site: Site) -> None:
