@@ -172,3 +172,19 @@ def test_a_run_that_cannot_be_started_leaves_nothing(site: Site) -> None:
     assert done.stderr == ""
     assert "/no/such/python" in done.stdout
     assert done.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize("launcher", [True, False])
+def test_no_descriptor_is_left_to_the_garbage_collector(site: Site, launcher: bool) -> None:
+    source = """
+        import multiprocessing as mp
+        import dragon
+
+        if __name__ == "__main__":
+            process = mp.get_context("dragon").Process(target=print, args=("here",), kwargs={"flush": True})
+            process.start()
+            process.join()
+    """
+    command = ["-m", "dragon"] if launcher else []
+    done = site.run(sys.executable, *command, site.write(source), env={"PYTHONDEVMODE": "1"})
+    assert (done.stdout, done.stderr) == ("here\n", "")

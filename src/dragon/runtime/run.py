@@ -66,10 +66,17 @@ class Run:
     def zygote_socket(self) -> socket.socket:
         """A socket on which start requests are sent, one datagram each."""
         if self._zygote is None or self._zygote_pid != os.getpid():
+            self.close()
             self._zygote = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._zygote.connect(str(self.folder / "zygote"))
             self._zygote_pid = os.getpid()
         return self._zygote
+
+    def close(self) -> None:
+        """Send no start requests for now."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
 
     def is_alive(self) -> bool:
         """Whether the agent lives."""
@@ -223,6 +230,7 @@ def join_run(folder: Path) -> Run:
         joined.base_environment = _environment_at_start()
         _enter(joined, Identity(puid=next_puid(info.node), name="guest"))
     atexit.register(_core.leave_arena)
+    atexit.register(joined.close)
     return joined
 
 
@@ -244,6 +252,8 @@ def leave() -> None:
     with _lock:
         _core.leave_arena()
         _core.close_arena()
+        if _run is not None:
+            _run.close()
         _run, _identity = None, Identity()
 
 
@@ -287,6 +297,7 @@ def end() -> None:
         return
     with _lock:
         _core.close_arena()
+        run.close()
         _run = None
         try:
             agent = os.pidfd_open(run.agent.pid)
