@@ -65,6 +65,16 @@ def test_the_program_is_in_a_run(site: Site) -> None:
     assert site.dragon(site.write("import dragon; print(dragon.in_dragon())")).stdout == "True\n"
 
 
+def test_a_container_in_a_run_learns_that_it_has_no_part_in_it(site: Site) -> None:
+    contained = ("unshare", "--user", "--map-root-user")
+    if site.run(*contained, "true").returncode:
+        pytest.skip("this machine permits no user namespaces")
+    program = site.write("from dragon.native.queue import Queue; Queue()")
+    done = site.dragon(*contained, sys.executable, program)
+    assert done.returncode == 1
+    assert "start the run in the container" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]])
 def test_the_program_is_its_head_process_and_nobodys_child(site: Site, nodes: list[str]) -> None:
     program = site.write("""

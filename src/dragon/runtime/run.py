@@ -22,7 +22,7 @@ import msgspec
 
 from dragon import _core
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.runtime import folder as run_folder
 
@@ -211,11 +211,21 @@ def is_open(fd: int) -> bool:
 
 
 def join_run(folder: Path) -> Run:
-    """Make this process a member of a run of this machine."""
+    """Make this process a member of a run of this machine.
+
+    Raises RunEndedError where its agent is gone, NotSupportedError where this process may not look into it.
+    """
     info = run_folder.RunInfo.read(folder)
     if not run_folder.is_alive(info.agent):
         raise RunEndedError(f"the run in {folder} has ended: its agent (pid {info.agent.pid}) is gone")
-    _core.open_arena(os.open(f"/proc/{info.agent.pid}/fd/{info.arena_fd}", os.O_RDWR | os.O_CLOEXEC))
+    try:
+        arena = os.open(f"/proc/{info.agent.pid}/fd/{info.arena_fd}", os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        raise NotSupportedError(
+            f"the run in {folder} is closed to this process, which has other rights than its agent "
+            f"(pid {info.agent.pid}), as in a container that was started inside the run: start the run in the container"
+        ) from None
+    _core.open_arena(arena)
     me = os.environ.get(variables.PROCESS)
     joined = Run(folder, info.agent, node=info.node)
     if me:
