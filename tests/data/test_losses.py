@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from conftest import Site
 
 PROGRAMS = Path(__file__).parent / "programs"
+of_root = pytest.mark.skipif(
+    os.getuid() != 0, reason="a rehearsed node of a user without privileges may not break the connections of another"
+)
 
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -25,6 +29,7 @@ def test_processes_of_two_nodes_see_what_a_model_says_with_checkpoints_copies_an
     assert (done.returncode, done.stdout) == (0, "the model agrees\n"), done.stdout + done.stderr
 
 
+@of_root
 @pytest.mark.parametrize(("nodes", "replicas"), [("2", "2"), ("3", "2"), ("3", "3")])
 def test_each_write_is_done_once_while_connections_break(site: Site, nodes: str, replicas: str) -> None:
     done = site.dragon("--nodes", nodes, PROGRAMS / "broken_links.py", nodes, replicas)
@@ -68,6 +73,7 @@ def test_without_replicas_a_broken_connection_is_an_error_and_the_next_request_m
     assert all("node 1" in error for error in errors)
 
 
+@of_root
 def test_a_connection_that_breaks_when_it_is_first_used_is_made_again(site: Site) -> None:
     program = site.write(
         f"""

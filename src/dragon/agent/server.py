@@ -28,7 +28,7 @@ from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.signals import ENDING, heeded
-from dragon.runtime.folder import Owner, is_alive, remove_folder
+from dragon.runtime.folder import Owner, hold, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.run import Run
@@ -139,6 +139,7 @@ class Agent:
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.named_groups = NamedGroups(self.run.node)
         self.shards = Shards(self.run, self.cluster)
+        self._held = hold(self.run.folder)
         self._sweep()
         if self.cluster is not None:
             self.cluster.open(self)

@@ -19,6 +19,7 @@ __all__ = [
     "RunInfo",
     "all_runs",
     "find_runs",
+    "hold",
     "is_alive",
     "make_data_folder",
     "make_folder",
@@ -34,6 +35,7 @@ __all__ = [
 _INFO = "run.json"
 # A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
 _LONGEST_BASE = 50
+_OF_SESSIONS = "/run/user/"
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -125,7 +127,10 @@ def base_folder() -> Path:
 
 
 def _place() -> Path:
-    candidates = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if own.startswith(_OF_SESSIONS):
+        own = ""  # systemd's goes with the user's last login session, and a run may go on
+    candidates = [own, tempfile.gettempdir(), "/tmp"]
     parent = next(c for c in candidates if c and len(c) <= _LONGEST_BASE and os.access(c, os.W_OK))
     return Path(parent) / f"dragon-{os.getuid()}"
 
@@ -149,6 +154,15 @@ def make_folder() -> Path:
         except FileNotFoundError:  # somebody's sweep took the empty base between the two steps
             continue
         return folder
+
+
+def hold(folder: Path) -> int:
+    """Keep out what clears temporary folders of old files (systemd-tmpfiles), until the descriptor is closed."""
+    import fcntl  # agents alone need it
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def make_data_folder(folder: Path, size: int) -> Path:

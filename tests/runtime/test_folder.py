@@ -1,0 +1,61 @@
+"""The private folder of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+PROGRAM = """
+    import sys
+    from dragon.runtime.run import this_run
+    from dragon.native.process import Process
+
+    if __name__ == "__main__":
+        process = Process(print, (this_run().folder,))
+        process.start()
+        process.join()
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def session() -> Iterator[Path]:
+    """The folder of the user's login sessions, which may be there already."""
+    folder = Path(f"/run/user/{os.getuid()}")
+    made = []
+    for each in (folder.parent, folder):
+        if not each.exists():
+            if not os.access(each.parent, os.W_OK):
+                pytest.skip(f"nobody has logged in here, and {each} cannot be made")
+            each.mkdir(mode=0o755 if each is folder.parent else 0o700)
+            made.append(each)
+    yield folder
+    for each in reversed(made):
+        each.rmdir()
+
+
+def test_a_run_needs_no_folder_that_goes_with_the_login_session(site: Site, session: Path) -> None:
+    done = site.run(
+        sys.executable, site.write(PROGRAM), stdin=subprocess.DEVNULL, env={"XDG_RUNTIME_DIR": str(session)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.startswith(str(session))
+
+
+def test_cleaners_of_temporary_folders_are_kept_out_of_it(
+    site: Site, wait_until: Callable[[Callable[[], object]], None]
+) -> None:
+    process = site.start(sys.executable, site.write(PROGRAM), stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    folder = process.stdout.readline().strip()
+    # systemd-tmpfiles passes over a folder that it cannot lock.
+    wait_until(lambda: site.run("flock", "--exclusive", "--nonblock", folder, "true").returncode == 1)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
