@@ -42,6 +42,15 @@ class DistantChannel:
 
         self._ask("get", timeout=None).add_done_callback(done)
 
+    def count(self, counted: Callable[[int], None]) -> None:
+        """Have `counted` called with how many objects lie in it, 0 where it is gone."""
+
+        def done(future: asyncio.Future[Answer]) -> None:
+            failed = future.cancelled() or future.exception() is not None
+            counted(0 if failed else future.result()[0][1])
+
+        self._ask("_size").add_done_callback(done)
+
     def close(self) -> None:
         """Drop this end."""
         self._ask("_release")

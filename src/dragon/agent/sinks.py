@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
+import select
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ _TAIL = 4096
 _MOST_TAILS = 1000
 _MOST_UNDER_WAY = 1000  # lines
 _PATIENCE = 0.05
-_MOST_UNREAD = 250_000  # lines
+_MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _LOOK_AGAIN = 0.05  # seconds
 
 
@@ -45,19 +46,42 @@ class Sink:
         """Nothing more will come."""
 
 
+class _Unread:
+    """What was put into a channel and not taken, as far as that is known."""
+
+    def __init__(self) -> None:
+        self.sizes: deque[int] = deque()
+        self.bytes = 0
+
+    def add(self, line: str) -> None:
+        self.sizes.append(len(line))
+        self.bytes += len(line)
+
+    def are(self, lines: int) -> None:
+        """So many are left."""
+        while len(self.sizes) > lines:
+            self.bytes -= self.sizes.popleft()
+
+    @property
+    def are_too_many(self) -> bool:
+        return len(self.sizes) >= _MOST_UNREAD or self.bytes >= _MOST_UNREAD_BYTES
+
+
 class ToChannel(Sink):
     """Lines to whoever reads the process's `stdout_conn`. With very many unread ones the process waits."""
 
     def __init__(self, name: Name) -> None:
         self.channel: Channel | None = Channel._attached(name)
         self.loop = asyncio.get_running_loop()
+        self.unread = _Unread()
 
     @property
     def is_full(self) -> bool:
         try:
-            return self.channel is not None and self.channel.qsize() >= _MOST_UNREAD
+            self.unread.are(self.channel.qsize() if self.channel is not None else 0)
         except _core.DestroyedError:
             return False  # nobody will ever read it, as the next write finds
+        return self.unread.are_too_many
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
         if self.is_full:
@@ -72,6 +96,7 @@ class ToChannel(Sink):
         try:
             for line in text.splitlines(keepends=True):
                 self.channel.put(line)
+                self.unread.add(line)
         except (_core.DestroyedError, BrokenPipeError):
             self.close()  # nobody will ever read it
 
@@ -82,51 +107,125 @@ class ToChannel(Sink):
 
 
 class ToDistantChannel(Sink):
-    """The same where the reader's channel is on another node."""
+    """The same where the reader's channel is on another node, which is asked what is unread when that may be much."""
 
     def __init__(self, channel: DistantChannel) -> None:
         self.channel = channel
+        self.loop = asyncio.get_running_loop()
+        self.unread = _Unread()
         self.under_way = 0
+        self.asks = False
         self.waiting: list[Callable[[], None]] = []
 
     @property
     def is_full(self) -> bool:
-        return self.under_way >= _MOST_UNDER_WAY
+        return self.under_way >= _MOST_UNDER_WAY or self.unread.are_too_many
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)
+        self.look()
 
     def write(self, data: bytes) -> None:
         for line in data.decode(errors="replace").splitlines(keepends=True):
             self.under_way += 1
+            self.unread.add(line)
             self.channel.put(line).add_done_callback(self.arrived)
 
     def arrived(self, future: asyncio.Future[Any]) -> None:
         self.under_way -= 1
-        if not self.is_full:
+        self.look()
+
+    def look(self) -> None:
+        """Call back who waits, if there is room."""
+        if not self.waiting or self.asks:
+            return
+        if self.unread.are_too_many:
+            self.asks = True
+            self.channel.count(self.counted)
+        elif not self.is_full:
             waiting, self.waiting = self.waiting, []
             for callback in waiting:
                 callback()
+
+    def counted(self, lines: int) -> None:
+        self.asks = False
+        self.unread.are(lines + self.under_way)
+        if self.unread.are_too_many:
+            self.asks = True
+            self.loop.call_later(_LOOK_AGAIN, self.channel.count, self.counted)
+        else:
+            self.look()
 
     def close(self) -> None:
         self.channel.close()
 
 
 class ToDescriptor(Sink):
-    """To where the creator's stream goes; a write waits."""
+    """To where the creator's stream goes, as fast as that takes it: whoever writes waits for it, and nobody else.
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    The descriptor's file is the creator's too, so whether it blocks is not for the agent to set. `closed` is called at
+    its end.
+    """
+
+    def __init__(self, fd: int, closed: Callable[[ToDescriptor], None]) -> None:
+        self.fd, self.closed = fd, closed
+        self.loop = asyncio.get_running_loop()
+        self.room = select.poll()
+        self.room.register(fd, select.POLLOUT)
+        self.unwritten = b""
+        self.waiting: list[Callable[[], None]] = []
+        self.closing = False
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.unwritten)
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        self.waiting.append(callback)
 
     def write(self, data: bytes) -> None:
-        while data:
-            try:
-                data = data[os.write(self.fd, data) :]
-            except OSError:
-                return  # the terminal is gone
+        self.unwritten += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is taken at once, and the rest when there is room."""
+        while self.unwritten and self.room.poll(0):
+            self.write_some()
+        if self.unwritten:
+            self.loop.add_writer(self.fd, self.flush)
+            return
+        self.loop.remove_writer(self.fd)
+        waiting, self.waiting = self.waiting, []
+        for callback in waiting:
+            callback()
+        if self.closing:
+            self.finish()
+
+    def write_some(self) -> None:
+        try:
+            # A pipe with any room at all has it for so many.
+            self.unwritten = self.unwritten[os.write(self.fd, self.unwritten[: select.PIPE_BUF]) :]
+        except BlockingIOError:
+            return  # somebody else was faster
+        except OSError:
+            self.unwritten = b""  # the terminal is gone
 
     def close(self) -> None:
+        self.closing = True
+        if not self.unwritten:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write all that there is, however long that takes, and close."""
+        if self.fd < 0:
+            return
+        while self.unwritten:
+            self.room.poll()
+            self.write_some()
+        self.loop.remove_writer(self.fd)
         os.close(self.fd)
+        self.fd = -1
+        self.closed(self)
 
 
 class ToFrontEnd(Sink):

@@ -35,6 +35,7 @@ class Streams:
         self._node = node
         self._host_name = host_name
         self._readers: dict[tuple[int, int], _Reader] = {}
+        self._descriptors: set[ToDescriptor] = set()
         self.errors = Tails()  # what members of groups wrote to stderr
         self.outputs = Tails()  # what all processes wrote to both streams
         self._output: Output | None = None
@@ -75,7 +76,9 @@ class Streams:
 
     def _target(self, number: int, descriptors: list[int]) -> Sink:
         if len(descriptors) > 1:
-            return ToDescriptor(descriptors[1])
+            target = ToDescriptor(descriptors[1], self._descriptors.discard)
+            self._descriptors.add(target)
+            return target
         assert self._output is not None
         return ToFrontEnd(self._output, number)
 
@@ -93,15 +96,14 @@ class Streams:
         """Pass on what a process that has ended last wrote to stderr."""
         reader = self._readers.get((puid, 2))
         if reader is not None:
-            while reader.on_readable():
-                pass
-            if reader.fd >= 0:
-                reader.pass_rest()
+            reader.catch_up()
 
     def drain(self) -> None:
         """Pass on what processes had written when they ended."""
         for reader in list(self._readers.values()):
             reader.read_rest()
+        for descriptor in list(self._descriptors):
+            descriptor.finish()
 
 
 class _Reader:
@@ -163,6 +165,15 @@ class _Reader:
     def resume(self) -> None:
         if self.fd >= 0:
             self.loop.add_reader(self.fd, self.on_readable)
+
+    def catch_up(self) -> None:
+        """Read as much as a pipe can hold, and no more: somebody else may go on writing."""
+        self.draining = True
+        for _ in range(2):
+            if not self.on_readable():
+                break
+        self.draining = False
+        self.pass_rest()
 
     def read_rest(self) -> None:
         self.draining = True

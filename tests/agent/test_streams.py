@@ -1,0 +1,119 @@
+"""What members of groups write to stderr, on its way through the agent."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from conftest import Site
+
+BEGIN = """
+    import os, signal, subprocess, sys, time
+    from dragon.native.process import ProcessTemplate
+    from dragon.native.process_group import ProcessGroup
+    from dragon.native.queue import Queue
+
+    def group_of(function, *arguments):
+        group = ProcessGroup()
+        group.add_process(1, ProcessTemplate(function, arguments))
+        group.init()
+        group.start()
+        return group
+
+    def nothing():
+        pass
+
+    def write():
+        sys.stderr.write("much\\n" * 100_000)
+
+    def leave_behind(queue):
+        queue.put(subprocess.Popen("yes >&2", shell=True, start_new_session=True).pid)
+        time.sleep(0.5)
+"""
+
+
+def assert_whole(written: str) -> None:
+    lines = written.splitlines()
+    assert (len(lines), set(lines)) == (100_000, {"much"})
+
+
+def test_a_run_goes_on_while_nobody_reads_what_a_member_writes(site: Site) -> None:
+    source = (
+        BEGIN
+        + """
+    if __name__ == "__main__":
+        writer = group_of(write)
+        time.sleep(0.5)
+        group_of(nothing).join()
+        print("served", flush=True)
+        writer.join()
+    """
+    )
+    process = site.start(sys.executable, "-m", "dragon", "-s", site.write(source))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "served\n"
+    assert_whole(process.communicate(timeout=60)[1])
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_nothing_is_lost_where_stderr_does_not_block(site: Site, nodes: str) -> None:
+    source = (
+        BEGIN
+        + """
+    if __name__ == "__main__":
+        os.set_blocking(2, False)
+        group_of(write).join()
+    """
+    )
+    process = site.start(sys.executable, "-m", "dragon", "--nodes", nodes, site.write(source))
+    time.sleep(1)
+    assert_whole(process.communicate(timeout=60)[1])
+
+
+def test_a_member_has_ended_although_something_that_it_started_writes_on(site: Site) -> None:
+    source = (
+        BEGIN
+        + """
+    if __name__ == "__main__":
+        queue = Queue()
+        group_of(leave_behind, queue).join(timeout=30)
+        print("joined")
+        os.killpg(queue.get(), signal.SIGKILL)
+    """
+    )
+    done = site.dragon("-s", site.write(source))
+    assert (done.returncode, done.stdout) == (0, "joined\n"), done.stderr[-1000:]
+    assert set(done.stderr.splitlines()) <= {"y", ""}
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_process_waits_while_very_much_that_it_wrote_is_unread(site: Site, nodes: str) -> None:
+    source = """
+        import time
+        from dragon import _core
+        from dragon.native.machine import System
+        from dragon.native.process import Popen, Process
+
+        def write():
+            for _ in range(4000):
+                print("x" * 50_000)
+
+        if __name__ == "__main__":
+            process = Process(write, stdout=Popen.PIPE, policy=System().hostname_policies()[-1])
+            process.start()
+            most, end = 0, time.monotonic() + 2
+            while time.monotonic() < end:
+                most = max(most, _core.usage()["in_use"])
+                time.sleep(0.01)
+            print(most < 120 * 2**20)
+            read = 0
+            try:
+                while True:
+                    read += len(process.stdout_conn.recv())
+            except EOFError:
+                print(read)
+    """
+    done = site.dragon("--nodes", nodes, site.write(source))
+    assert (done.stdout, done.stderr) == (f"True\n{4000 * 50_001}\n", "")
