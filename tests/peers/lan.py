@@ -19,7 +19,7 @@ import pytest
 __all__ = ["NETWORK", "RUNTIME", "Lan", "permitted"]
 
 NETWORK = "10.77.0"
-RUNTIME = f"/run/user/{os.getuid()}"  # of the user, on each host
+RUNTIME = f"/run/private-{os.getuid()}"  # of the user, on each host
 
 _NEW_HOST = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 _NEW_DESK = ["unshare", "--net"]
