@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import struct
+import sys
 from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker
+from multiprocessing import util as mp_util
 
 from dragon.runtime import serialization
 
@@ -22,6 +25,8 @@ class InheritedDescriptor:
         """The descriptor in the new process."""
         return os.dup(_inherited[self.index])
 
+
+_HONOURS_ATEXIT = sys.version_info >= (3, 13)  # as multiprocessing does from then on
 
 _inherited: list[int] = []
 
@@ -51,5 +56,10 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
     for fd in descriptors:
         os.close(fd)
+    if _HONOURS_ATEXIT:
+        atexit._clear()  # what importing the main program registered is for the main process
     code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
+    if _HONOURS_ATEXIT:
+        atexit._run_exitfuncs()
+        mp_util._flush_std_streams()  # type: ignore[attr-defined]
     return code

@@ -37,6 +37,12 @@ class _Queue(Channel):
             )
         return self._ends
 
+    def empty(self) -> bool:
+        """Whether there is nothing to get now. Raises OSError once it is closed."""
+        if self._closed:
+            raise OSError(f"{self!r} is closed")
+        return super().empty()
+
     def close(self) -> None:
         """Leave the queue: this process can neither put nor get any more."""
         for end in self._ends or ():

@@ -1,0 +1,40 @@
+"""Queues and the ends of processes, where CPython's own tests of Python 3.11 do not look."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import sys
+
+import pytest
+
+import dragon  # noqa: F401 - makes "dragon" a start method
+from conftest import Site
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
+def test_a_closed_queue_does_not_tell_whether_it_is_empty(kind: str) -> None:
+    queue = getattr(mp.get_context("dragon"), kind)()
+    queue.put("foo")
+    assert not queue.empty()
+    queue.close()
+    with pytest.raises(OSError, match="is closed"):
+        queue.empty()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="multiprocessing runs them from Python 3.13 on")
+def test_exit_handlers_of_a_process_run(site: Site) -> None:
+    source = """
+        import atexit
+        import multiprocessing as mp
+        import dragon
+
+        def work():
+            atexit.register(print, "process")
+
+        if __name__ == "__main__":
+            process = mp.get_context("dragon").Process(target=work)
+            process.start()
+            process.join()
+    """
+    done = site.python(source)
+    assert (done.stdout, done.stderr) == ("process\n", "")
