@@ -151,12 +151,12 @@ class ToDistantChannel(Sink):
         self.asks = False
         self.unread.are(lines + self.under_way)
         if self.unread.are_too_many:
-            self.asks = True
-            self.loop.call_later(_LOOK_AGAIN, self.channel.count, self.counted)
+            self.loop.call_later(_LOOK_AGAIN, self.look)
         else:
             self.look()
 
     def close(self) -> None:
+        self.waiting.clear()
         self.channel.close()
 
 
