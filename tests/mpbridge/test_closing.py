@@ -1,4 +1,4 @@
-"""Queues and the ends of processes, where CPython's own tests of Python 3.11 do not look."""
+"""Queues that are closed and processes that end, where CPython's own tests of Python 3.11 do not look."""
 
 from __future__ import annotations
 
