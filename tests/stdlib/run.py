@@ -43,7 +43,7 @@ EXCLUDED = {
         "is about the feeder thread of a Queue; ours has none: put() itself raises what pickling raises"
     ),
     "With*TestQueue.test_closed_queue_empty_exceptions": (
-        "expects close() to do nothing to a queue that was not used yet; ours closes it (tests/mpbridge/test_closing.py)"
+        "expects close() to do nothing to a queue not used yet; ours closes it (tests/mpbridge/test_closing.py)"
     ),
     "TestStartMethod.test_get_all": "lists the standard start methods and nothing else; there is one more with us",
     "TestNoForkBomb.test_noforkbomb": (
