@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from dragon.infrastructure.connection import Connection
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.native.event import Event
 from dragon.native.process import MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
+from dragon.native.semaphore import Semaphore
 from dragon.runtime.connection import Pipe
 
 
@@ -75,6 +77,19 @@ def test_a_lambda_and_a_local_function_run() -> None:
     processes = [started(local), started(lambda: queue.put(kept))]
     assert [queue.get(timeout=30) for _ in processes] == [kept, kept]
     assert [process.join() for process in processes] == [0, 0]
+
+
+def test_a_method_of_a_shared_object_runs() -> None:
+    event, semaphore, queue = Event(), Semaphore(0), Queue()
+    targets: list[tuple[Callable[..., Any], tuple[Any, ...]]]
+    targets = [(event.set, ()), (semaphore.release, (2,)), (queue.put, ("sent",))]
+    for target, arguments in targets:
+        process = started(target, arguments)
+        process.join()
+        assert process.returncode == 0
+    assert event.is_set()
+    assert (semaphore.acquire(timeout=5), semaphore.acquire(timeout=5)) == (True, True)
+    assert queue.get() == "sent"
 
 
 def test_arguments_have_any_size() -> None:

@@ -31,13 +31,21 @@ _state = threading.local()
 _table: tuple[int, dict[type, Any]] = (-1, {})
 
 
+def _reduce_method(method: Any) -> Any:
+    return getattr, (method.__self__, method.__name__)
+
+
+# Python pickles the methods of its own objects; those of ours, as the `wait` of an event, are of a type of their own.
+_METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
+
+
 def _reducers() -> dict[type, Any]:
     """What multiprocessing's users registered, over what copyreg knows."""
     global _table
     extra: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     size = len(copyreg.dispatch_table) + len(extra)
     if _table[0] != size:
-        _table = size, copyreg.dispatch_table | extra
+        _table = size, copyreg.dispatch_table | extra | _METHODS
     return _table[1]
 
 
