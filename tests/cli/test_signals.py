@@ -59,6 +59,61 @@ def test_an_interrupt_reaches_the_program_once(
     assert said.read_text() == "ended in order"
 
 
+HEEDED = """
+    import pathlib, signal, sys, time
+
+    from dragon.native.process import Process
+
+    def double(given):
+        given.write_text("2")
+
+    if __name__ == "__main__":
+        heard = []
+        number = signal.Signals[sys.argv[1]]
+        signal.signal(number, lambda number, frame: heard.append(number))
+        begun, done = map(pathlib.Path, sys.argv[2:])
+        first = Process(print, ())
+        first.start()
+        first.join()
+        begun.touch()
+        while not heard:
+            time.sleep(0.05)
+        process = Process(double, (done,))
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("options", ["", "--nodes 2"])
+def test_a_program_that_heeds_a_notice_goes_on(
+    site: Site, wait_until: WaitUntil, tmp_path: Path, options: str, name: str
+) -> None:
+    begun, done = tmp_path / "begun", tmp_path / "done"
+    words = [*options.split(), str(site.write(HEEDED)), name, str(begun), str(done)]
+    process = site.start(sys.executable, "-m", "dragon", *words)
+    wait_until(begun.exists)
+    process.send_signal(signal.Signals[name])
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, ""), out
+    assert done.read_text() == "2"
+
+
+@pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGQUIT"])
+def test_what_is_sent_to_all_processes_at_a_terminal_ends_none_of_the_runtimes(
+    site: Site, wait_until: WaitUntil, tmp_path: Path, command: str, name: str
+) -> None:
+    begun, done = tmp_path / "begun", tmp_path / "done"
+    words = command.format(site.write(HEEDED))
+    pid, terminal = at_terminal(site, f"exec {sys.executable} {words} {name} {begun} {done}")
+    wait_until(begun.exists)
+    os.killpg(pid, signal.Signals[name])
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert done.read_text() == "2"
+
+
 POOLS = {
     "a pool of multiprocessing": """
         import multiprocessing

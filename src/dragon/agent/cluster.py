@@ -27,6 +27,7 @@ from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, Spawn, as_name, encode, joined
+from dragon.infrastructure.signals import NOTICES
 from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.log import runtime_log
@@ -111,6 +112,8 @@ class Cluster:
         self.flows = Flows(self.links.notify)
         self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
         self.head = Head(agent, self._control.send)
+        for number in NOTICES:  # Slurm sends them to the agents, and not to the front end
+            agent.loop.add_signal_handler(number, self.head.notice, number)
         agent.streams.reach_out(self.output, self.links.call)
         self._tell_processes()
         self.links.verdict = _VERDICT

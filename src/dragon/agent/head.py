@@ -65,6 +65,11 @@ class Head:
         except LookupError:
             self._agent.loop.call_later(0.05, self.signal, number)  # it is being started
 
+    def notice(self, number: int) -> None:
+        """Pass on a signal that this agent got, if the program is on this node."""
+        if self._puid:
+            self.signal(number)
+
     def input(self, data: bytes) -> None:
         """The next piece of its standard input, empty at the end."""
         self._input.append(data)

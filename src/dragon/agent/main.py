@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure.signals import set_for_programs
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner
@@ -20,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def main(settings: dict[str, Any]) -> None:
     """Serve the run that `settings` describes, until its owner ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_for_programs(signal.SIG_IGN)
     folder = Path(settings["folder"])
     owner = Owner(*settings["owner"])
     for fd in (run_module.ARENA, run_module.AGENT_SOCKET, run_module.ZYGOTE_SOCKET):

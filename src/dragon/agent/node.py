@@ -14,7 +14,7 @@ from dragon import _core
 from dragon.agent.main import become_reaper, fork_zygote
 from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token
-from dragon.infrastructure.signals import ENDING
+from dragon.infrastructure.signals import ENDING, set_for_programs
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.host_name import own_host_name, write_hosts
@@ -27,7 +27,7 @@ def serve(token: Token) -> int:
 
     Raises JoinError where it cannot join.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_for_programs(signal.SIG_IGN)
     run_folder.sweep()
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the agent takes them, and leaves nothing behind
     folder = run_folder.make_folder()

@@ -20,6 +20,7 @@ from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
+from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run, belong
@@ -62,7 +63,8 @@ class Zygote:
         _core.prctl(PR_SET_CHILD_SUBREAPER, 1)
         _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         # Blocked, not handled: a child has them back with one call, and no handler of ours.
-        signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [signal.SIGINT, signal.SIGHUP])
+        signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
+        set_for_programs(signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for module in _PRELOADED:
             importlib.import_module(module)

@@ -39,7 +39,7 @@ import msgspec
 
 from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
-from dragon.infrastructure.signals import PASSED_ON, heeded
+from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.questions import Questions
 from dragon.launcher.rendezvous import Rendezvous
@@ -131,6 +131,8 @@ class FrontEnd:
         self.all_gone = asyncio.Event()
         for number in heeded(PASSED_ON):
             self.loop.add_signal_handler(number, self._on_signal, number)
+        for number in heeded(NOTICES):
+            self.loop.add_signal_handler(number, self._pass_on, number)
         try:
             if await self._gather():
                 self._take_over()
@@ -306,10 +308,15 @@ class FrontEnd:
         if not self._interrupted:
             self._interrupted = True
             self.loop.call_later(_GRACE, self._give_up, number)
-        if self.head_node is not None and self.head_node in self.alive:
-            self.alive[self.head_node].send("signal", number=number)
-        else:
+        if not self._pass_on(number):
             self._give_up(number)
+
+    def _pass_on(self, number: int) -> bool:
+        """Send the head process a signal; whether there is one."""
+        if self.head_node is None or self.head_node not in self.alive:
+            return False
+        self.alive[self.head_node].send("signal", number=number)
+        return True
 
     def _give_up(self, number: int) -> None:
         if not self.code.done():

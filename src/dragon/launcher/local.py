@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dragon import _core
 from dragon.infrastructure.messages import Output
-from dragon.infrastructure.signals import PASSED_ON, heeded
+from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive
@@ -43,7 +43,7 @@ def run(command: list[str], label: str) -> int:
         request.executable, request.arguments = command[0], command[1:]
         request.environment = environment_changes(this)
         head = start(request)
-        signals = _core.signal_descriptor(numbers, [])  # from now on they are the head process's
+        signals = _core.signal_descriptor([*numbers, *heeded(NOTICES)], [])  # from now on they are the head process's
         plan.note_head(command, request.puid)
         return _wait(head, signals, this.agent)
     finally:
@@ -55,16 +55,15 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _wait(head: Started, signals: int, agent: Owner) -> int:
-    """Pass signals on until the head process has ended; after the first one it has a while to end in order."""
+    """Pass signals on until the head process has ended; after one that ends it, it has a while to do so in order."""
     events = select.poll()
     for descriptor in (signals, head.sentinel):
         events.register(descriptor, select.POLLIN)
     deadline: float | None = None
     while True:
         ready = [descriptor for descriptor, _ in events.poll(_LOOK * 1000)]
-        if signals in ready:
+        if signals in ready and _pass_on(head, signals) in PASSED_ON:
             deadline = deadline or time.monotonic() + _GRACE
-            _pass_on(head, signals)
         code = head.wait(_LOOK if head.sentinel in ready else 0.0)
         if code is not None:
             if deadline is None and not is_alive(agent):
@@ -74,8 +73,9 @@ def _wait(head: Started, signals: int, agent: Owner) -> int:
             head.signal(signal.SIGKILL)
 
 
-def _pass_on(head: Started, signals: int) -> None:
+def _pass_on(head: Started, signals: int) -> int:
     number, _, code = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
     # What the terminal sends, it sends to the head process too; Python takes a second SIGINT at once for another one.
     if code != _FROM_KERNEL:
         head.signal(number)
+    return int(number)

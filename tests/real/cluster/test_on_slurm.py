@@ -14,7 +14,8 @@ from conftest import Site
 from peers import await_that, dragon, hear, hear_error, needs_agent
 from peers.slurm import Slurm
 
-HELLO = Path(__file__).parent / "programs" / "hello.py"
+PROGRAMS = Path(__file__).parent / "programs"
+HELLO = PROGRAMS / "hello.py"
 DOCUMENTED = Path(__file__).parents[2] / "seeds" / "programs"
 IN_SALLOC = ["salloc", "--quiet", "-N3"]
 
@@ -82,6 +83,18 @@ def test_scancel_ends_all_that_sbatch_started(site: Site, slurm: Slurm) -> None:
     site.run("sbatch", "-N3", "--output=job.out", script, env=slurm.environment)
     await_that(started.exists, "the program's start")
     slurm.tell("scancel", "--me")
+    site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("to", [[], ["--batch"]], ids=["steps", "batch"])
+def test_slurms_warning_reaches_the_program_which_goes_on(site: Site, slurm: Slurm, to: list[str]) -> None:
+    script = slurm.script(site, PROGRAMS / "warned.py")
+    output = site.folder / "job.out"
+    site.run("sbatch", "-N3", "--output=job.out", script, env=slurm.environment)
+    await_that(lambda: output.exists() and "at work" in output.read_text(), "the program's start")
+    slurm.tell("scancel", "--me", "--signal=USR1", *to)
+    await_that(lambda: not slurm.leftovers(), "the end of the job", timeout=60)
+    assert output.read_text() == "at work\nsaved\n"
     site.assert_nothing_left()
 
 
