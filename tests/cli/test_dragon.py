@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -286,6 +287,45 @@ def test_few_open_files_are_enough(site: Site, nodes: str) -> None:
     done = limited(site, "ulimit -n 60 && {}", "--nodes", nodes, site.write(QUEUE))
     assert done.returncode == 0, done.stderr
     assert (site.folder / "told").read_text() == "all is well"
+
+
+CROWD = """
+    import sys
+
+    from dragon.native.event import Event
+    from dragon.native.process import ProcessTemplate
+    from dragon.native.process_group import ProcessGroup
+    from dragon.native.queue import Queue
+
+    def stand(here, over):
+        here.put(None)
+        over.wait()
+
+    if __name__ == "__main__":
+        count, here, over = int(sys.argv[1]), Queue(), Event()
+        group = ProcessGroup()
+        group.add_process(nproc=count, template=ProcessTemplate(stand, (here, over)))
+        group.init()
+        group.start()
+        for _ in range(count):
+            here.get()
+        over.set()
+        group.join()
+        group.close()
+"""
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_crowd_needs_no_more_open_files_than_a_shell_allows(site: Site, nodes: str) -> None:
+    done = limited(site, "ulimit -Sn 100 && {}", "--nodes", nodes, site.write(CROWD), "120")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_crowd_that_the_system_has_too_few_open_files_for_is_refused(site: Site) -> None:
+    done = limited(site, "ulimit -n 100 && {}", site.write(CROWD), "60")
+    assert done.returncode == 1
+    message = r"60 processes need 120 open files of \S+'s agent, which may open \d+ more: raise the hard limit"
+    assert re.search(message, done.stderr)
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dragon.agent.spawner import Copies
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import plan
 from dragon.runtime.handle import Words
@@ -51,7 +52,7 @@ class Head:
         os.set_blocking(reading, True)
         try:
             self._agent.registry.await_end(self._puid).add_done_callback(self._ended)
-            self._agent.spawner.start(request, [reading, null, null], record)
+            self._agent.spawner.start(request, [Copies([reading, null, null])], record)
         finally:
             os.close(reading)
             os.close(null)

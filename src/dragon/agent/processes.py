@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import socket
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -11,10 +13,11 @@ import msgspec
 from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.part import Part
-from dragon.agent.spawner import Spawner
+from dragon.agent.spawner import Copies, Spawner
+from dragon.infrastructure.limits import files_left
 from dragon.infrastructure.messages import Name, Output, Spawn
 from dragon.runtime.handle import Words
-from dragon.runtime.run import next_puid
+from dragon.runtime.run import Run, next_puid
 from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS
 
 if TYPE_CHECKING:
@@ -38,8 +41,9 @@ class Processes:
 
     OPERATIONS: ClassVar[set[str]] = {"start"}
 
-    def __init__(self, node: int, spawner: Spawner, jobs: Jobs, cluster: Cluster | None) -> None:
-        self._node = node
+    def __init__(self, run: Run, spawner: Spawner, jobs: Jobs, cluster: Cluster | None) -> None:
+        self._node = run.node
+        self._labels = bool(run.label)
         self._spawner = spawner
         self._jobs = jobs
         self._cluster = cluster
@@ -62,7 +66,11 @@ class Processes:
 
         With `part`, which was prepared, they are the ranks of an MPI job.
         """
+        self._see_that_files_are_left(
+            [instance.streams or templates[instance.template].streams for instance in instances]
+        )
         payloads = [_in_arena(template) for template in templates]
+        streams = Copies(descriptors)
         requests = []
         for number, instance in enumerate(instances):
             template = templates[instance.template]
@@ -80,12 +88,24 @@ class Processes:
                 else template.environment,
             )
             inherited = self._join(request, part, part.ranks[number]) if part is not None else []
+            copies = [streams, Copies(inherited)] if inherited else [streams]
             # Until the zygote is attached, which it is before it says anything of this process.
-            self._spawner.start(request, [*descriptors, *inherited], [record, *filter(None, payloads)])
+            self._spawner.start(request, copies, [record, *filter(None, payloads)])
             for fd in inherited:
                 os.close(fd)
             requests.append(request)
         return requests
+
+    def _see_that_files_are_left(self, streams: list[list[Output]]) -> None:
+        """Raises OSError where the output of so many processes cannot be read."""
+        needed, left = sum(map(self._files_for, streams)), files_left()
+        if needed > left:
+            few = f"{len(streams)} processes need {needed} open files of {socket.gethostname()}'s agent, which may open"
+            raise OSError(errno.EMFILE, f"{few} {left} more: raise the hard limit (ulimit -Hn)")
+
+    def _files_for(self, streams: list[Output]) -> int:
+        kinds = ["tee" if stream.kind == "inherit" and self._labels else stream.kind for stream in streams[1:]]
+        return sum({"tee": 2, "pipe": 1, "forward": 1}.get(kind, 0) for kind in kinds)
 
     def _join(self, request: Spawn, part: Part, rank: int) -> list[int]:
         """Make a process a rank of a job; the descriptors that it inherits for that."""

@@ -27,6 +27,7 @@ from dragon.agent.streams import Streams
 from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
 from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import ENDING, heeded
 from dragon.runtime.folder import Owner, hold, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
@@ -91,6 +92,7 @@ class Agent:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         tell_loop_errors(self.loop)
+        allow_many_files()
         self.over = self.loop.create_future()
         for number in heeded(ENDING):
             self.loop.add_signal_handler(number, self.end)
@@ -135,7 +137,7 @@ class Agent:
         self.streams = Streams(self.run.label, self.run.node, host_name)
         self.registry = Registry(self.run.node)
         self.jobs = Jobs(self.run.node, self.cluster)
-        self.processes = Processes(self.run.node, self.spawner, self.jobs, self.cluster)
+        self.processes = Processes(self.run, self.spawner, self.jobs, self.cluster)
         self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
         self.named_groups = NamedGroups(self.run.node)
         self.shards = Shards(self.run, self.cluster)

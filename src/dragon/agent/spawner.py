@@ -7,7 +7,7 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,12 +15,25 @@ import msgspec
 from dragon.infrastructure.messages import Spawn, encode
 from dragon.runtime.log import runtime_log
 
-__all__ = ["SYNCHRONISE", "Spawner"]
+__all__ = ["SYNCHRONISE", "Copies", "Spawner"]
 
 log = runtime_log("agent")
 
 SYNCHRONISE = b"?"
 _LARGEST_EVENT = 64 * 1024
+
+
+class Copies:
+    """Copies of descriptors for any number of requests, closed when the last of these has been sent."""
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self.descriptors: list[int] = []
+        for each in descriptors:
+            self.descriptors.append(os.dup(each))
+
+    def __del__(self) -> None:
+        for each in self.descriptors:
+            os.close(each)
 
 
 class Spawner:
@@ -39,20 +52,20 @@ class Spawner:
         self._on_event = on_event
         self._gone = gone
         self._is_gone = False
-        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
         self._kept: dict[int, Any] = {}
         self._synchronised = False
         requests.setblocking(False)
         events.setblocking(False)
         self._loop.add_reader(events, self._on_events)
 
-    def start(self, request: Spawn, descriptors: list[int], keep: Any = None) -> None:
+    def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
         """Have a process started; `keep` is kept until the zygote has done so or could not.
 
         The loop never waits for the zygote, which may be waiting for the loop.
         """
         self._kept[request.puid] = keep
-        self._waiting.append((encode(request), [os.dup(fd) for fd in descriptors]))
+        self._waiting.append((encode(request), copies))
         self._send_waiting()
 
     def tell(self, settings: dict[str, Any]) -> None:
@@ -98,28 +111,28 @@ class Spawner:
     def close(self) -> None:
         """The zygote ends everything below it, and itself."""
         self._loop.remove_reader(self._events)
+        self._loop.remove_writer(self._requests)
+        self._waiting.clear()
         self._events.close()
 
     def _send_waiting(self) -> None:
         while self._waiting:
-            data, descriptors = self._waiting[0]
+            data, copies = self._waiting[0]
             try:
-                socket.send_fds(self._requests, [data], descriptors)
+                socket.send_fds(self._requests, [data], [fd for each in copies for fd in each.descriptors])
             except BlockingIOError:
                 self._loop.add_writer(self._requests, self._send_waiting)
                 return
             except OSError as error:
                 self._end(str(error))
                 return
-            for fd in descriptors:
-                os.close(fd)
             self._waiting.popleft()
         self._loop.remove_writer(self._requests)
 
     def _on_events(self) -> None:
         for _ in range(64):
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._events, _LARGEST_EVENT, 8)
+                data, descriptors, flags, _ = socket.recv_fds(self._events, _LARGEST_EVENT, 8)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -128,6 +141,10 @@ class Spawner:
                 self._loop.remove_reader(self._events)
                 self._end("its end of the connection was closed")
                 return
+            if flags & socket.MSG_CTRUNC:  # too many open files
+                for fd in descriptors:
+                    os.close(fd)
+                descriptors = []
             for event in msgspec.msgpack.decode(data):
                 kind = event.pop("event")
                 if kind == "synchronised":

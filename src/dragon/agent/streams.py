@@ -17,9 +17,12 @@ from dragon.agent.output import Output
 from dragon.agent.sinks import Lines, Sink, Tails, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.log import runtime_log
 from dragon.runtime.remote import node_of
 
 __all__ = ["Streams"]
+
+log = runtime_log("agent")
 
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 64 * 1024
@@ -54,8 +57,14 @@ class Streams:
         group: int,
         descriptors: list[int],
     ) -> None:
-        """A stream of a process that is being started. `descriptors`: our end, and where to pass it on."""
+        """A stream of a process that is being started. `descriptors`: our end, and where to pass it on; none where
+        too many files are open."""
         elsewhere = channel is not None and node_of(channel) != self._node
+        if not descriptors:
+            log.error("too many open files: %s of %s is lost; raise the hard limit (ulimit -Hn)", _NAMES[number], name)
+            if channel is not None and not elsewhere:
+                ToChannel(channel).close()
+            return
         if number == 0:
             if channel is not None and elsewhere:
                 assert self._call is not None

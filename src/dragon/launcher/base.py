@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.limits import give_back_limit
 from dragon.infrastructure.membership import Token
 from dragon.launcher.identity import Identity
 
@@ -108,6 +109,7 @@ class Starter:
             )
         except OSError as error:
             raise LaunchError(f"cannot start {shlex.join(command[:1])}: {error}") from error
+        give_back_limit(process.pid)
         starter = cls(what, process)
         assert process.stdin is not None
         if not process.stdin.is_closing():  # it has ended already; failed() says how

@@ -39,6 +39,7 @@ import msgspec
 
 from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
+from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.questions import Questions
@@ -125,6 +126,7 @@ class FrontEnd:
         """
         self.loop = asyncio.get_running_loop()
         tell_loop_errors(self.loop)
+        allow_many_files()
         self.code: asyncio.Future[int] = self.loop.create_future()
         self.meeting = Rendezvous(self.launcher.nodes, self.launcher.identity)
         self.alive: dict[int, Control] = {}

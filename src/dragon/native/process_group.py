@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _LIVES = 0  # the word that says whether any member lives
+_SHOWN = 16  # exit codes in the text of an error
 
 # Count of members, number of the template, node, CPUs, environment.
 _Place = tuple[int, int, int, list[int], dict[str, str]]
@@ -280,8 +281,9 @@ class ProcessGroup:
         status = self._status()
         if status["failed_codes"]:
             codes = status["failed_codes"]
+            shown = str(codes[:_SHOWN]) + (f" and {len(codes) - _SHOWN} more" if len(codes) > _SHOWN else "")
             raise DragonUserCodeError(
-                f"Error(s) in user-provided code resulted in exit codes: {codes}; first, {status['failure']}"
+                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status['failure']}"
             )
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:

@@ -1,0 +1,28 @@
+"""How many files a process may have open."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+__all__ = ["allow_many_files", "files_left", "give_back_limit"]
+
+_GIVEN = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def allow_many_files() -> None:
+    """Let this process have as many files open as the system allows it: most shells set 1,024."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_GIVEN[1], _GIVEN[1]))
+
+
+def give_back_limit(pid: int) -> None:
+    """Set the limit of a child to what this process was started with."""
+    try:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, _GIVEN)
+    except ProcessLookupError:
+        return  # it has ended
+
+
+def files_left() -> int:
+    """How many more this process may open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
