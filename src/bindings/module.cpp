@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 
 #include "../core/process.hpp"
+#include "../core/process_handle.hpp"
+#include "../core/system_calls.hpp"
 #include "file_text.hpp"
 #include "messages.hpp"
 
@@ -223,6 +225,19 @@ NB_MODULE(_core, m) {
     m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
           nb::arg("cpus"), nb::arg("limits"), nb::arg("folder"));
     m.def("plain_fork", &plain_fork);
+    m.def(
+        "anonymous_memory",
+        [](const std::string& label) {
+            int fd = anonymous_memory(label.c_str());
+            if (fd < 0) throw SystemFailure(errno, "memfd_create");
+            return fd;
+        },
+        "A descriptor of memory without a name.");
+    m.def(
+        "open_process", &open_process,
+        "A descriptor of a process, readable when that ends. Raises ProcessLookupError where there is none.");
+    m.def("signal_process", &signal_process,
+          "Send a signal to the process that a descriptor was opened for. Raises ProcessLookupError.");
     m.def("current_umask", &current_umask, "This process's umask, which stays as it is.");
     m.def("current_limits", &current_limits,
           "Soft and hard resource limits of this process by number, then its niceness.");

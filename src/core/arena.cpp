@@ -3,15 +3,16 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <random>
 
 #include "layout.hpp"
+#include "system_calls.hpp"
 
 namespace dragon {
 
@@ -45,7 +46,7 @@ void set_arena(Arena* a) { current = a; }
 // ---- making and mapping
 
 Arena::Mapping Arena::make(uint64_t limit) {
-    int fd = memfd_create("dragon", MFD_CLOEXEC);
+    int fd = anonymous_memory("dragon");
     if (fd < 0) throw SystemFailure(errno, "memfd_create");
     for (uint64_t region = std::bit_ceil(std::max(limit, 64 * kMiB));; region /= 2) {
         if (region < 64 * kMiB) {
@@ -84,7 +85,8 @@ Arena::Arena(uint64_t limit) : Arena(make(limit)) {
     Header& h = header();
     h.limit = std::min(limit, region_);
     h.region = region_;
-    if (getrandom(&h.id, sizeof h.id, 0) != sizeof h.id) throw SystemFailure(errno, "getrandom");
+    std::random_device random;
+    h.id = uint64_t{random()} << 32 | random();
     h.magic = kMagic;
 }
 

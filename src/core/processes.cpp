@@ -8,36 +8,10 @@
 
 #include "channel.hpp"
 #include "layout.hpp"
+#include "process_handle.hpp"
 #include "sync.hpp"
 
 namespace dragon {
-
-namespace {
-
-// State letter and start time of a process; false where there is none.
-bool process_stat(pid_t pid, char& state, uint64_t& start_time) {
-    char path[32], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0) return false;
-    text[n] = 0;
-    const char* p = strrchr(text, ')');  // the name may hold anything
-    if (!p) return false;
-    p += 2;
-    state = *p;
-    for (int field = 3; field < 22; ++field) {
-        p = strchr(p, ' ');
-        if (!p) return false;
-        ++p;
-    }
-    start_time = strtoull(p, nullptr, 10);
-    return true;
-}
-
-}  // namespace
 
 Slot& Arena::slot(OwnerId owner) const { return header().slots[owner & (kSlots - 1)]; }
 

@@ -359,6 +359,15 @@ def enter_child(
     folder: str,
 ) -> None: ...
 def plain_fork() -> int: ...
+def anonymous_memory(label: str, /) -> int:
+    """A descriptor of memory without a name."""
+
+def open_process(pid: int, /) -> int:
+    """A descriptor of a process, readable when that ends. Raises ProcessLookupError where there is none."""
+
+def signal_process(descriptor: int, pid: int, number: int, /) -> None:
+    """Send a signal to the process that a descriptor was opened for. Raises ProcessLookupError."""
+
 def current_umask() -> int:
     """This process's umask, which stays as it is."""
 

@@ -91,7 +91,7 @@ class Forker:
         )
 
     def _start_fresh(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
-        memory = os.memfd_create("request")
+        memory = _core.anonymous_memory("request")
         try:
             os.write(memory, encode(request))
             os.lseek(memory, 0, os.SEEK_SET)

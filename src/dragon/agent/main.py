@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
+from dragon.agent.orphans import become_reaper
 from dragon.infrastructure.signals import set_for_programs
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner
 
-__all__ = ["become_reaper", "fork_zygote", "main"]
-
-_PR_SET_CHILD_SUBREAPER = 36
+__all__ = ["fork_zygote", "main"]
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -38,11 +37,6 @@ def main(settings: dict[str, Any]) -> None:
     from dragon.agent.server import Agent
 
     Agent(run, zygote, events, requests, owner=owner).serve_for_ever()
-
-
-def become_reaper() -> None:
-    """What loses its parents below this process comes to it."""
-    _core.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def fork_zygote(

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from dragon import _core
-from dragon.agent.main import become_reaper, fork_zygote
+from dragon.agent.main import fork_zygote
+from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.signals import ENDING, set_for_programs

@@ -100,7 +100,7 @@ class RemoteObjects:
         if nodes is None:
             nodes = self._contacts[caller] = set()
             try:
-                self._ends[caller] = os.pidfd_open(caller)
+                self._ends[caller] = _core.open_process(caller)
             except ProcessLookupError:
                 self._loop.call_soon(self.left, caller)
             else:

@@ -158,7 +158,7 @@ class Agent:
 
     def _watch(self, process: Owner) -> None:
         try:
-            fd = os.pidfd_open(process.pid)
+            fd = _core.open_process(process.pid)
         except ProcessLookupError:
             self.end()
             return
@@ -256,7 +256,7 @@ class Agent:
                 self.spawner.catch_up()  # what has ended did so by itself, and with an exit code
             self.spawner.close()
         try:
-            gone = os.pidfd_open(self.zygote)
+            gone = _core.open_process(self.zygote)
         except ProcessLookupError:
             gone = -1
         if gone >= 0 and not await self._await_end(gone, _ZYGOTE_ENDS_WITHIN):

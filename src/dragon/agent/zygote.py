@@ -18,6 +18,7 @@ from dragon import _core
 from dragon.agent.forking import Forker
 from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
+from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
@@ -28,7 +29,7 @@ from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, S
 
 __all__ = ["Zygote", "children_of"]
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
 _GRACE = 3.0
 _LARGEST_REQUEST = 256 * 1024
 _MOST_DESCRIPTORS = 250
@@ -60,8 +61,8 @@ class Zygote:
 
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
-        _core.prctl(PR_SET_CHILD_SUBREAPER, 1)
-        _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        become_reaper()
+        _core.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         # Blocked, not handled: a child has them back with one call, and no handler of ours.
         signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
         set_for_programs(signal.SIG_DFL)

@@ -14,7 +14,7 @@ import msgspec
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.variables import memory_limit
 
-__all__ = ["NodeDescriptor", "describe_this_node", "find_cpus"]
+__all__ = ["NodeDescriptor", "boot_id", "describe_this_node", "find_cpus"]
 
 # The words of Slurm, PBS Pro (NCPUS) and Torque.
 _CPU_VARIABLES = ("SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS", "PBS_NUM_PPN")
@@ -92,7 +92,7 @@ def describe_this_node(claims: dict[str, Any] | None = None) -> NodeDescriptor:
     cpus = _claimed(claims, "cpus", 1) if "cpus" in claims else real_cpus
     if "gpus" in claims:
         gpus = Gpus("nvidia", [*_claimed(claims, "gpus", 0)])
-    machine = name + Path("/proc/sys/kernel/random/boot_id").read_text()
+    machine = name + boot_id()
     return NodeDescriptor(
         host_name=name,
         h_uid=int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big"),
@@ -105,6 +105,14 @@ def describe_this_node(claims: dict[str, Any] | None = None) -> NodeDescriptor:
         gpu_names=gpus.names,
         gpu_variable=gpus.variable,
     )
+
+
+def boot_id() -> str:
+    """What tells this start of this machine from all others; empty on kernels that do not say, as gVisor."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _claimed(claims: dict[str, Any], kind: str, least: int) -> list[int]:

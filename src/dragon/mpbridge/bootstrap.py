@@ -10,6 +10,7 @@ from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker
 from multiprocessing import util as mp_util
 
+from dragon import _core
 from dragon.runtime import serialization
 
 __all__ = ["HEADER", "InheritedDescriptor", "run"]
@@ -51,7 +52,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         del current._inheriting  # type: ignore[attr-defined]
     try:
         # The end of a parent elsewhere cannot be seen through a descriptor: that one never becomes readable.
-        parent_sentinel = os.pidfd_open(parent) if parent else os.eventfd(0)
+        parent_sentinel = _core.open_process(parent) if parent else os.eventfd(0)
     except ProcessLookupError:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
     for fd in descriptors:

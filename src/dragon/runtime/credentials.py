@@ -13,6 +13,8 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from dragon import _core
+
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -163,7 +165,7 @@ def _context(protocol: int, certificate: bytes = b"", key: bytes = b"") -> ssl.S
 
 def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     # The ssl module reads keys from files only. This one is in memory and has no name that others could open.
-    memory = os.memfd_create("credentials", os.MFD_CLOEXEC)
+    memory = _core.anonymous_memory("credentials")
     try:
         with open(memory, "wb", closefd=False) as file:
             file.write(certificate + key)

@@ -116,7 +116,9 @@ def is_alive(owner: Owner) -> bool:
 
 def this_machine() -> str:
     """What tells this machine, or container, from all others."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    from dragon.infrastructure.node_desc import boot_id  # costs every process some time, and few ask for this
+
+    return boot_id() + os.readlink("/proc/self/ns/pid")
 
 
 def base_folder() -> Path:

@@ -310,7 +310,7 @@ def end() -> None:
         run.close()
         _run = None
         try:
-            agent = os.pidfd_open(run.agent.pid)
+            agent = _core.open_process(run.agent.pid)
         except ProcessLookupError:
             agent = -1
         if agent >= 0:
@@ -327,7 +327,7 @@ def _stop_agent(run: Run, agent: int) -> None:
             gone = select.poll()
             gone.register(agent, select.POLLIN)
             if not gone.poll(_END_TIMEOUT * 1000):
-                signal.pidfd_send_signal(agent, signal.SIGKILL)
+                _core.signal_process(agent, run.agent.pid, signal.SIGKILL)
                 gone.poll(1000)
     except OSError:
         pass  # it ended by itself between the two steps

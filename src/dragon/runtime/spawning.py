@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,7 +57,7 @@ class Started:
 
     def _look(self) -> None:
         try:
-            self._pidfd = os.pidfd_open(self.pid)
+            self._pidfd = _core.open_process(self.pid)
         except ProcessLookupError:
             pass  # it has ended already
 
@@ -95,7 +94,7 @@ class Started:
         """Send a signal; nothing happens if the process has ended, or the run, which ends it by itself."""
         try:
             if self._pidfd is not None and self.record[STATUS] == RUNNING:
-                signal.pidfd_send_signal(self._pidfd, number)
+                _core.signal_process(self._pidfd, self.pid, number)
         except (ProcessLookupError, _core.DestroyedError):
             pass
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -11,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from queue import Empty
 from typing import Any, NamedTuple
+
+import psutil
 
 from dragon.native.event import Event
 from dragon.native.queue import Queue
@@ -57,10 +58,9 @@ def work(
     """Make batches. The first message of `tasks` is a Maker and a worker_init_fn; iterations below `floor` are over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(_NICENESS)
-    trainer_gone = select.poll()
     try:
-        trainer_gone.register(os.pidfd_open(trainer), select.POLLIN)
-    except ProcessLookupError:
+        watched = psutil.Process(trainer)
+    except psutil.NoSuchProcess:
         return
     try:
         maker = _prepare(tasks, slot, workers)
@@ -72,15 +72,22 @@ def work(
         try:
             task: Task | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
         except Empty:
-            if trainer_gone.poll(0):
+            if _is_gone(watched):
                 return
             continue
         if task is None or leave.is_set():
             return
         if task.iteration >= floor.value:
             _deliver(results, _make(worker, maker, task))
-        elif trainer_gone.poll(0):
+        elif _is_gone(watched):
             return
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _prepare(tasks: Queue, slot: int, workers: int) -> Maker:

@@ -95,7 +95,7 @@ class Launch:
     async def _await_end(self) -> int:
         """Its exit code, once it has ended."""
         ended = self._loop.create_future()
-        process = os.pidfd_open(self._pid)
+        process = _core.open_process(self._pid)
         self._loop.add_reader(process, lambda: None if ended.done() else ended.set_result(None))
         try:
             await ended

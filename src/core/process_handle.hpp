@@ -1,0 +1,22 @@
+// A process that is not our child: when it ends, and signals to it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace dragon {
+
+// State letter and start time of a process; false where there is none.
+bool process_stat(pid_t pid, char& state, uint64_t& start_time);
+
+// A descriptor that becomes readable when the process ends, closed on exec. Kernels older than Linux 5.3, and
+// containers that do not let it through, have no pidfd_open(): there a thread looks every few milliseconds.
+// Throws SystemFailure, with ESRCH where there is no such process. Not to be called by several threads at
+// once.
+int open_process(pid_t pid);
+
+// Send a signal to the process that the descriptor was opened for. Throws SystemFailure.
+void signal_process(int descriptor, pid_t pid, int signal);
+
+}  // namespace dragon

@@ -1,0 +1,34 @@
+// System calls that the C library and the headers of the machine that builds may be too old for, by their
+// numbers.
+#pragma once
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_memfd_create
+#if defined(__x86_64__)
+#define SYS_memfd_create 319
+#elif defined(__powerpc64__)
+#define SYS_memfd_create 360
+#elif defined(__s390x__)
+#define SYS_memfd_create 350
+#else
+#define SYS_memfd_create 279
+#endif
+#endif
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal 424
+#endif
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+namespace dragon {
+
+// A descriptor of memory without a name, closed on exec; negative where that fails.
+inline int anonymous_memory(const char* label) {
+    constexpr unsigned kCloseOnExec = 1;
+    return static_cast<int>(syscall(SYS_memfd_create, label, kCloseOnExec));
+}
+
+}  // namespace dragon

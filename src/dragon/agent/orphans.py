@@ -1,0 +1,23 @@
+"""Processes whose parents have ended before them."""
+
+from __future__ import annotations
+
+import errno
+
+from dragon import _core
+from dragon.runtime.log import runtime_log
+
+__all__ = ["become_reaper"]
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_reaper() -> None:
+    """What loses its parents below this process comes to it."""
+    try:
+        _core.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # As older ones of gVisor. What programs start and leave behind ends with the container then.
+        runtime_log("agent").info("this kernel gives orphans to its first process only")
