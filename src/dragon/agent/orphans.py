@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from dragon import _core
-from dragon.runtime.log import runtime_log
 
 __all__ = ["become_reaper"]
 
@@ -19,5 +18,7 @@ def become_reaper() -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
+        from dragon.runtime.log import runtime_log  # else every process of the node would carry it along
+
         # As older ones of gVisor. What programs start and leave behind ends with the container then.
         runtime_log("agent").info("this kernel gives orphans to its first process only")

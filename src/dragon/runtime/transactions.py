@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ __all__ = ["CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone"]
 CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, _ALLOCATED, _COUNT_OF_WORDS = range(7)
 _USABLE, _FROZEN, _GONE, _PAUSED = range(4)
 
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE  # at least as large as those of LMDB
 _CLAIM = 8 * _PAGE  # what a small write may add to the file
 _ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
 _STEP = 8 * 2**20
@@ -185,8 +186,9 @@ class Transactions(Entries):
         """See that a write of `size` bytes fits, and that the file has memory for what it may grow by: a mapping of a
         full file system would end the process. What was found lasts for as many bytes as the words then say."""
         words, most = self.words, _map_size(self.settings.capacity)
-        end = (self._env.info()["last_pgno"] + 1) * _PAGE
-        used = _used(txn.stat())
+        stat = txn.stat()
+        end = (self._env.info()["last_pgno"] + 1) * stat["psize"]
+        used = _used(stat)
         left = self.settings.capacity - used
         # Each entry may change some pages; all together not more than there are, and those that they fill.
         claim = min(size + entries * _CLAIM, 2 * (size + entries * _ENTRY) + used + _CLAIM)
@@ -246,4 +248,4 @@ class _NoRoomError(Exception):
 
 
 def _used(stat: Any) -> int:
-    return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * _PAGE
+    return int((stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])
