@@ -126,6 +126,9 @@ pid_t launch(const Launch& w) {
                                            : step == "working directory" ? w.folder
                                                                          : step);
     }
+    if (w.detached && outcome.pid == 0)  // vfork() did not share our memory
+        throw SystemFailure(ENOSYS,
+                            "no processes under an emulated processor (qemu-user); use the machine's own");
     return w.detached ? static_cast<pid_t>(outcome.pid) : pid;
 }
 
