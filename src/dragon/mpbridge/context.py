@@ -185,7 +185,7 @@ def install() -> None:
     mp_spawn.get_start_method = _start_method_for_spawn  # type: ignore[attr-defined]
 
 
-def _start_method_for_spawn() -> str | None:
+def _start_method_for_spawn(allow_none: bool = True) -> str | None:  # asked with it from Python 3.14 on
     name = multiprocessing.get_start_method(allow_none=True)
     return "spawn" if name == NAME else name
 
