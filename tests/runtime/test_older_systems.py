@@ -23,6 +23,7 @@ PROGRAM = """
     import multiprocessing as mp
     import os
     import time
+    import warnings
     from multiprocessing.connection import wait
 
     import dragon
@@ -65,7 +66,9 @@ PROGRAM = """
         group.join()
         print([code for _, code in group.exit_status])
         group.close()
-        child = os.fork()  # has none of its parent's threads
+        # What forks has none of its parent's threads; newer Pythons warn where there is one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
         if child == 0:
             process = Process(sleep, (started,))
             started.clear()

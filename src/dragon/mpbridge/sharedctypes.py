@@ -32,9 +32,16 @@ def _reduce(obj: Any) -> Any:
     return _rebuild, (kind_of(obj), None, words)
 
 
+def _type_of(typecode_or_type: Any) -> Any:
+    known: dict[str, Any] = mp_sharedctypes.typecode_to_type  # type: ignore[attr-defined]
+    if isinstance(typecode_or_type, str) and typecode_or_type not in known:
+        raise TypeError(f"bad typecode {typecode_or_type!r} (must be a ctypes type or one of {', '.join(known)})")
+    return known.get(typecode_or_type, typecode_or_type)
+
+
 def RawValue(typecode_or_type: Any, *args: Any) -> Any:
     """A ctypes object in shared memory."""
-    kind = mp_sharedctypes.typecode_to_type.get(typecode_or_type, typecode_or_type)  # type: ignore[attr-defined]
+    kind = _type_of(typecode_or_type)
     obj = _new(kind)
     obj.__init__(*args)
     return obj
@@ -42,7 +49,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:
 
 def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
     """A ctypes array in shared memory."""
-    kind = mp_sharedctypes.typecode_to_type.get(typecode_or_type, typecode_or_type)  # type: ignore[attr-defined]
+    kind = _type_of(typecode_or_type)
     if isinstance(size_or_initializer, int):
         return _new(kind * size_or_initializer)
     result = _new(kind * len(size_or_initializer))

@@ -17,16 +17,18 @@ _MOST = 2**31 - 1
 
 
 class _Held:
-    """The text that says who holds a lock, as multiprocessing's own."""
+    """Whether a lock is held, and the text that says by whom, as multiprocessing's own."""
+
+    def locked(self) -> bool:
+        """Whether anybody holds it now."""
+        return bool(self._count())  # type: ignore[attr-defined]
 
     def _holder(self) -> str:
         owner = self._owner_pid()  # type: ignore[attr-defined]
         if not self._count():  # type: ignore[attr-defined]
             return "None"
-        if owner != os.getpid():
-            return "SomeOtherProcess"
-        if self._recursive() and not self._is_mine():  # type: ignore[attr-defined]
-            return "SomeOtherThread"
+        if not self._is_mine():  # type: ignore[attr-defined]
+            return "SomeOtherThread" if owner == os.getpid() else "SomeOtherProcess"
         name = mp_process.current_process().name
         thread = threading.current_thread()
         return name if thread is threading.main_thread() else f"{name}|{thread.name}"
@@ -68,6 +70,10 @@ class Semaphore(handle.Semaphore):
     def get_value(self) -> int:
         """The counter now."""
         return self._value()
+
+    def locked(self) -> bool:
+        """Whether nobody could acquire it now."""
+        return self._is_zero()
 
     # multiprocessing.queues.Queue, which concurrent.futures makes with our context, looks at it through these.
 

@@ -41,6 +41,8 @@ RECORD_WORDS = 4
 # A request is one datagram; what is larger goes through the arena.
 LARGEST_PAYLOAD = 48 * 1024
 
+_NOTED_WITHIN = 5.0  # seconds from the end of a process to its code
+
 
 class Started:
     """A process that was started, as the process that started it sees it."""
@@ -78,7 +80,10 @@ class Started:
     def wait(self, timeout: float | None = None) -> int | None:
         """Its exit code, negative for a signal; None after `timeout` seconds."""
         try:
-            if not self.record.wait(STATUS, RUNNING, timeout):
+            # Who saw its end at the sentinel may ask before the zygote has noted its code.
+            if not self.record.wait(STATUS, RUNNING, timeout) and not (
+                self._pidfd is not None and self._has_ended() and self.record.wait(STATUS, RUNNING, _NOTED_WITHIN)
+            ):
                 return None
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
@@ -86,9 +91,12 @@ class Started:
         return exit_code(self.record)
 
     def _code_without_record(self) -> int | None:
+        return -9 if self._has_ended() else None
+
+    def _has_ended(self) -> bool:
         ended = select.poll()
         ended.register(self.sentinel, select.POLLIN)
-        return -9 if ended.poll(0) else None
+        return bool(ended.poll(0))
 
     def signal(self, number: int) -> None:
         """Send a signal; nothing happens if the process has ended, or the run, which ends it by itself."""
