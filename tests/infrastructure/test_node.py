@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -17,6 +18,14 @@ from dragon.native.machine import Node, System, cpu_count, current
 def test_the_node_has_the_hosts_name() -> None:
     assert current().hostname == socket.gethostname()
     assert Node("localhost").h_uid == Node(System().nodes[0]).h_uid == current().h_uid
+
+
+def test_its_addresses_are_found_without_asking_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*_: object) -> None:
+        raise AssertionError("a name was looked up, which may take half a minute without a network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert [ipaddress.ip_address(address) for address in node_desc.describe_this_node().ip_addrs]
 
 
 def test_an_unknown_node_is_an_error_that_names_those_there_are() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
+from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.variables import memory_limit
 
 __all__ = ["NodeDescriptor", "boot_id", "describe_this_node", "find_cpus"]
@@ -96,7 +97,8 @@ def describe_this_node(claims: dict[str, Any] | None = None) -> NodeDescriptor:
     return NodeDescriptor(
         host_name=name,
         h_uid=int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big"),
-        ip_addrs=_addresses(real_name),
+        # Not what the host's name leads to: without a network, looking that up may take half a minute.
+        ip_addrs=usable_addresses() or ["127.0.0.1"],
         cpus=cpus,
         gpus=gpus.numbers,
         gpu_vendor=gpus.vendor if gpus.numbers else "",
@@ -171,11 +173,3 @@ def _cgroup_quota() -> int:
         if quota != "max":
             least = min(least, math.ceil(int(quota) / int(period)))
     return least
-
-
-def _addresses(name: str) -> list[str]:
-    try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return ["127.0.0.1"]
-    return sorted({str(address[4][0]) for address in found})
