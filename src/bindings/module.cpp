@@ -225,14 +225,7 @@ NB_MODULE(_core, m) {
     m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
           nb::arg("cpus"), nb::arg("limits"), nb::arg("folder"));
     m.def("plain_fork", &plain_fork);
-    m.def(
-        "anonymous_memory",
-        [](const std::string& label) {
-            int fd = anonymous_memory(label.c_str());
-            if (fd < 0) throw SystemFailure(errno, "memfd_create");
-            return fd;
-        },
-        "A descriptor of memory without a name.");
+    m.def("anonymous_memory", &anonymous_memory, "A descriptor of memory without a name.");
     m.def(
         "open_process", &open_process,
         "A descriptor of a process, readable when that ends. Raises ProcessLookupError where there is none.");

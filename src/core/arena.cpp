@@ -47,7 +47,6 @@ void set_arena(Arena* a) { current = a; }
 
 Arena::Mapping Arena::make(uint64_t limit) {
     int fd = anonymous_memory("dragon");
-    if (fd < 0) throw SystemFailure(errno, "memfd_create");
     for (uint64_t region = std::bit_ceil(std::max(limit, 64 * kMiB));; region /= 2) {
         if (region < 64 * kMiB) {
             close(fd);

@@ -16,7 +16,6 @@
 #include <thread>
 #include <vector>
 
-#include "arena.hpp"
 #include "system_calls.hpp"
 
 namespace dragon {

@@ -5,6 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+
+#include "arena.hpp"
+
 #ifndef SYS_memfd_create
 #if defined(__x86_64__)
 #define SYS_memfd_create 319
@@ -25,10 +29,12 @@
 
 namespace dragon {
 
-// A descriptor of memory without a name, closed on exec; negative where that fails.
+// A descriptor of memory without a name, closed on exec. Throws SystemFailure.
 inline int anonymous_memory(const char* label) {
     constexpr unsigned kCloseOnExec = 1;
-    return static_cast<int>(syscall(SYS_memfd_create, label, kCloseOnExec));
+    int fd = static_cast<int>(syscall(SYS_memfd_create, label, kCloseOnExec));
+    if (fd < 0) throw SystemFailure(errno, "memfd_create");
+    return fd;
 }
 
 }  // namespace dragon

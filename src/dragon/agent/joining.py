@@ -34,8 +34,7 @@ def join_and_serve(
     Raises JoinError where that is impossible; OSError or ValueError where this machine cannot be described, or reached.
     """
     listener, addresses = _listen(token)
-    # What the name of a host resolves to on the host itself is often of use there only.
-    node = msgspec.structs.replace(describe_this_node(token.claims), ip_addrs=addresses)
+    node = describe_this_node(token.claims, addresses)
 
     async def find_others(agent: Agent) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)

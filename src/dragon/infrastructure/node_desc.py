@@ -80,10 +80,11 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
         return str(gpu) if self.gpu_vendor == "intel" else str(int(gpu))
 
 
-def describe_this_node(claims: dict[str, Any] | None = None) -> NodeDescriptor:
+def describe_this_node(claims: dict[str, Any] | None = None, addresses: list[str] | None = None) -> NodeDescriptor:
     """The machine this process runs on, or a rehearsed node that claims a "host_name", "cpus" and "gpus" of its own.
 
-    Raises ValueError for claims that make no sense.
+    `addresses` are those at which others reach it (default: those of its interfaces). Raises ValueError for claims that
+    make no sense.
     """
     import hashlib  # costs every process a few milliseconds, and few ask for this
 
@@ -98,7 +99,7 @@ def describe_this_node(claims: dict[str, Any] | None = None) -> NodeDescriptor:
         host_name=name,
         h_uid=int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big"),
         # Not what the host's name leads to: without a network, looking that up may take half a minute.
-        ip_addrs=usable_addresses() or ["127.0.0.1"],
+        ip_addrs=addresses or usable_addresses() or ["127.0.0.1"],
         cpus=cpus,
         gpus=gpus.numbers,
         gpu_vendor=gpus.vendor if gpus.numbers else "",

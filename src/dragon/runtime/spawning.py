@@ -80,10 +80,11 @@ class Started:
     def wait(self, timeout: float | None = None) -> int | None:
         """Its exit code, negative for a signal; None after `timeout` seconds."""
         try:
-            # Who saw its end at the sentinel may ask before the zygote has noted its code.
-            if not self.record.wait(STATUS, RUNNING, timeout) and not (
-                self._pidfd is not None and self._has_ended() and self.record.wait(STATUS, RUNNING, _NOTED_WITHIN)
-            ):
+            noted = self.record.wait(STATUS, RUNNING, timeout)
+            if not noted and self._pidfd is not None and self._has_ended():
+                # Who saw its end at the sentinel may ask before the zygote has noted its code.
+                noted = self.record.wait(STATUS, RUNNING, _NOTED_WITHIN)
+            if not noted:
                 return None
         except _core.DestroyedError:
             # The run ended before the process's end was recorded.
