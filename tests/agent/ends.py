@@ -11,6 +11,7 @@ import uvloop
 
 from conftest import described
 from dragon.agent.bulk import Fabric
+from dragon.agent.direct import Direct
 from dragon.agent.links import Links
 from dragon.agent.listener import Listener
 from dragon.infrastructure.membership import Member
@@ -20,14 +21,19 @@ from dragon.runtime.run import this_run
 AUTHORITY = Authority.create()
 KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
 
+Fabrics = tuple[Fabric | None, Fabric | None]
+MakeFabrics = Callable[[list[int]], Fabrics]  # from the ports that they listen at
+
 
 class Ends:
     """Two agents' links. The second serves `echo`, `fail` and `wait`, and keeps what it was told."""
 
-    def __init__(self, fabrics: tuple[Fabric | None, Fabric | None] = (None, None)) -> None:
+    def __init__(self, make_fabrics: MakeFabrics) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.sockets = listeners
-        self.port = listeners[1].getsockname()[1]
+        ports = [listener.getsockname()[1] for listener in listeners]
+        self.port = ports[1]
+        fabrics = make_fabrics(ports)
         members = {
             index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
             for index, listener in enumerate(listeners)
@@ -37,8 +43,8 @@ class Ends:
         self.broken = asyncio.Event()
         self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
         self.listeners = [
-            Listener(listener, server_context(*keys), links.accept)
-            for listener, links, keys in zip(listeners, self.links, KEYS, strict=True)
+            Listener(listener, server_context(*keys), links.accept, fabric if isinstance(fabric, Direct) else None)
+            for listener, links, keys, fabric in zip(listeners, self.links, KEYS, fabrics, strict=True)
         ]
 
     def _links(self, index: int, members: dict[int, Member], fabric: Fabric | None) -> Links:
@@ -65,14 +71,11 @@ class Ends:
         return None
 
 
-Fabrics = tuple[Fabric | None, Fabric | None]
-
-
-def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: Callable[[], Fabrics] = lambda: (None, None)) -> None:
+def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: MakeFabrics = lambda ports: (None, None)) -> None:
     this_run()  # large payloads are received in the arena
 
     async def main() -> None:
-        ends = Ends(make_fabrics())
+        ends = Ends(make_fabrics)
         async with asyncio.timeout(30):
             await test(ends)
         for links, listener in zip(ends.links, ends.listeners, strict=True):

@@ -14,23 +14,23 @@ from dragon.agent import fabric
 from dragon.agent.bulk import Greeting
 from dragon.infrastructure.errors import NodeLostError
 
-LARGE = 256 * 1024
+LARGE = 128 * 1024
 
 
 class Post:
     """A fabric that delivers when it is told to. It is that of both ends."""
 
-    def __init__(self, reachable: bool = True) -> None:
-        self.reachable = reachable
+    def __init__(self, reachable: bool = True, kind: str = "post") -> None:
+        self.reachable, self.kind = reachable, kind
         self.sent: dict[int, bytes] = {}
         self.expected: dict[int, tuple[memoryview, Callable[[], None]]] = {}
         self.lanes: list[PostLane] = []
 
     def greet(self) -> Greeting:
-        return b"post", 1000 * len(self.lanes)
+        return Greeting(self.kind, b"", 1000 * len(self.lanes))
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> PostLane:
-        self.lanes.append(PostLane(self, told[1], heard[1], lost))
+        self.lanes.append(PostLane(self, told.tag, heard.tag, lost))
         return self.lanes[-1]
 
     def deliver(self, latest: bool) -> None:
@@ -87,7 +87,7 @@ def test_frames_are_taken_in_order_however_their_payloads_come() -> None:
             assert [len(memoryview(entry[3])) for entry in ends.told] == sizes[:there]
         assert all(bytes(entry[3]) == b"m" * len(memoryview(entry[3])) for entry in ends.told)
 
-    run(test, lambda: (post, post))
+    run(test, lambda ports: (post, post))
 
 
 def test_what_comes_before_the_greeting_or_to_an_agent_without_a_fabric_stays_on_the_link() -> None:
@@ -99,7 +99,7 @@ def test_what_comes_before_the_greeting_or_to_an_agent_without_a_fabric_stays_on
             assert len(memoryview(payload)) == 2 * LARGE
         assert (post.sent, post.lanes) == ({}, [])
 
-    run(test, lambda: (post, None))
+    run(test, lambda ports: (post, None))
 
 
 def test_payloads_to_a_node_that_the_fabric_does_not_reach_stay_on_the_link() -> None:
@@ -110,7 +110,19 @@ def test_payloads_to_a_node_that_the_fabric_does_not_reach_stay_on_the_link() ->
         _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
         assert len(memoryview(payload)) == 2 * LARGE
 
-    run(test, lambda: (post, post))
+    run(test, lambda ports: (post, post))
+
+
+def test_between_agents_whose_fabrics_differ_payloads_stay_on_the_link() -> None:
+    posts = Post(), Post(kind="pigeons")
+
+    async def test(ends: Ends) -> None:
+        for _ in range(3):
+            _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+            assert len(memoryview(payload)) == 2 * LARGE
+        assert all(post.lanes == [] for post in posts)
+
+    run(test, lambda ports: posts)
 
 
 def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
@@ -130,7 +142,7 @@ def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
         # The next request connects again.
         assert (await ends.links[0].call(1, "echo", {"still": "here"}))[0] == {"still": "here"}
 
-    run(test, lambda: (post, post))
+    run(test, lambda ports: (post, post))
 
 
 def test_a_payload_that_is_said_to_come_beside_where_nothing_is_closes_the_link() -> None:
@@ -140,11 +152,11 @@ def test_a_payload_that_is_said_to_come_beside_where_nothing_is_closes_the_link(
         await ends.links[0].call(1, "echo", {})
         # It believes that the other side has greeted.
         link = ends.links[0]._links[1]
-        link._on_greeting([b"post", 1])
+        link._on_greeting(["post", b"", 1])
         with pytest.raises(NodeLostError):
             await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
 
-    run(test, lambda: (post, None))
+    run(test, lambda ports: (post, None))
 
 
 def device(folder: Path, name: str, *states: str) -> None:
@@ -164,6 +176,6 @@ def test_devices_are_those_with_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_without_a_device_or_where_tcp_was_asked_for_there_is_no_fabric(tmp_path: Path) -> None:
-    assert fabric.open_fabric("", "here", "127.0.0.1", tmp_path) is None
+    assert fabric.open_fabric("", "here", tmp_path) is None
     device(tmp_path, "mlx5_0", "4: ACTIVE")
-    assert fabric.open_fabric("tcp", "here", "127.0.0.1", tmp_path) is None
+    assert fabric.open_fabric("tcp", "here", tmp_path) is None

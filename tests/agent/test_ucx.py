@@ -20,7 +20,7 @@ PATTERN = bytes(range(251))
 made: list[Ucx] = []
 
 
-def pair() -> Fabrics:
+def pair(ports: list[int]) -> Fabrics:
     # They stay: UCX does not like to be taken apart while what failed is still held by a traceback.
     made[:] = Ucx({"TLS": "tcp"}), Ucx({"TLS": "tcp"})
     return made[0], made[1]
@@ -72,7 +72,7 @@ def test_where_its_ucx_has_no_transport_for_the_device_there_is_no_fabric(
     device(tmp_path, "no_such_device_0", "4: ACTIVE")
 
     async def test(ends: Ends) -> None:
-        assert fabric.open_fabric("", "here", "127.0.0.1", tmp_path) is None
+        assert fabric.open_fabric("", "here", tmp_path) is None
 
     monkeypatch.setattr(fabric.log.parent, "propagate", True)
     run(test)

@@ -1,22 +1,29 @@
 """How payloads go from one agent to another: two ways behind one small protocol.
 
-Every link has a lane in itself, over TCP with TLS. Where both agents have a fabric it has a second one beside it, for
-large payloads. Frames stay on the link, so a payload has a place among them whichever way it comes.
+Every link has a lane in itself, over TCP with TLS. Where both agents have the same fabric it has a second one beside
+it, for large payloads. Frames stay on the link, so a payload has a place among them whichever way it comes.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 __all__ = ["Fabric", "Greeting", "InLink", "Lane"]
 
 _PIECE = 4 * 2**20  # bytes that are written at a time; TLS takes none of 2 GiB, and keeps a copy of what waits
 
-# What one agent tells another, in private, of its end of a new link: where it can be reached over the fabric, and the
-# tag of the first payload that it expects.
-Greeting = tuple[bytes, int]
+
+class Greeting(NamedTuple):
+    """What one agent tells another, in private, of its end of a new link."""
+
+    kind: str
+    """Of its fabric."""
+    place: bytes
+    """Where and how it can be reached over that."""
+    tag: int
+    """Of the first payload that it expects, or of its end."""
 
 
 class Lane(Protocol):
@@ -40,7 +47,7 @@ class Lane(Protocol):
 
 
 class Fabric(Protocol):
-    """What an agent has beside TCP."""
+    """What an agent has beside its links."""
 
     def greet(self) -> Greeting:
         """What to tell the other side of a new link."""

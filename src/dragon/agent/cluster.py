@@ -12,6 +12,7 @@ import msgspec
 
 from dragon.agent.bulk import Fabric
 from dragon.agent.control import Control
+from dragon.agent.direct import Direct
 from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.head import Head
@@ -54,7 +55,7 @@ class Cluster:
     """The other nodes and the front end."""
 
     def __init__(
-        self, membership: Membership, control: Control, listener: socket.socket, fabric: Fabric | None = None
+        self, membership: Membership, control: Control, listener: socket.socket, direct: Direct, fabric: Fabric
     ) -> None:
         self.index = membership.index
         self.members = membership.members
@@ -64,6 +65,7 @@ class Cluster:
         self._membership = membership
         self._control = control
         self._socket = listener
+        self._direct = direct
         self._fabric = fabric
         self._early: list[tuple[str, dict[str, Any]]] = []  # what the front end said before the members were known
         # Records of processes that another node had started, until the one there that follows them is attached.
@@ -79,7 +81,7 @@ class Cluster:
         client = client_context(*keys)
         callbacks = (self._serve, self._notice, self._on_messages, self._on_link_broken)
         self.links = Links(self.index, near, client, *callbacks, fabric=self._fabric)
-        self._listener = Listener(self._socket, server_context(*keys), self.links.accept)
+        self._listener = Listener(self._socket, server_context(*keys), self.links.accept, self._direct)
         if near:
             try:
                 told, _ = await self.links.call(parent_of(self.index), "members", {})
@@ -127,8 +129,7 @@ class Cluster:
         """Say goodbye to the front end once everything here has ended."""
         self._listener.close()
         self.links.close()
-        if self._fabric is not None:
-            self._fabric.close()
+        self._fabric.close()
         self._control.send("bye")
         try:
             async with asyncio.timeout(_GOODBYE):

@@ -1,4 +1,4 @@
-"""What an agent sends large payloads over: its links, or a fabric that was asked for or pays."""
+"""What an agent sends large payloads over: TCP, or a fabric that was asked for or pays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from dragon.agent.bulk import Fabric
-from dragon.agent.plain import Plain
 from dragon.agent.ucx import Ucx
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.log import runtime_log
@@ -28,19 +27,13 @@ def active_devices(folder: Path = _DEVICES) -> list[str]:
     return list(dict.fromkeys(port.parts[-4] for port in ports if "ACTIVE" in port.read_text()))
 
 
-def open_fabric(transport: str, host_name: str, address: str, folder: Path = _DEVICES) -> Fabric | None:
-    """None for "tcp", plain TCP at `address` for "plain", UCX for "ucx", and for "" UCX where there are an RDMA device
-    and ucxx, else None.
+def open_fabric(transport: str, host_name: str, folder: Path = _DEVICES) -> Fabric | None:
+    """UCX for "ucx", and for "" where there are an RDMA device and ucxx. Else None: there is TCP.
 
     Raises FabricError where what was asked for cannot be had.
     """
-    if transport == "tcp":
+    if transport in ("tcp", "plain"):
         return None
-    if transport == "plain":
-        try:
-            return Plain(address)
-        except OSError as error:
-            raise FabricError(f"{host_name}: --transport plain: {address} cannot be listened at: {error}") from error
     devices = active_devices(folder)
     if devices:
         # A UCX that was installed with the drivers knows the devices; the one in the wheel may not.

@@ -10,6 +10,7 @@ import msgspec
 from dragon import _core
 from dragon.agent.cluster import Cluster
 from dragon.agent.control import join
+from dragon.agent.direct import Direct
 from dragon.agent.fabric import open_fabric
 from dragon.agent.server import Agent
 from dragon.infrastructure import variables
@@ -38,10 +39,12 @@ def join_and_serve(
 
     async def find_others(agent: Agent) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
-        fabric = open_fabric(token.claims.get("transport", ""), node.host_name, addresses[0])
-        membership, control = await join(token, node, addresses, listener.getsockname()[1], timeout)
+        transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
+        fabric = open_fabric(transport, node.host_name)
+        membership, control = await join(token, node, addresses, port, timeout)
         _take_over(agent, membership)
-        cluster = Cluster(membership, control, listener, fabric)
+        direct = Direct(addresses, port, sealed=transport != "plain")
+        cluster = Cluster(membership, control, listener, direct, fabric or direct)
         await cluster.meet()
         return cluster
 

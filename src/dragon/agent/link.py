@@ -37,7 +37,7 @@ _LARGEST_PART = 64 * 2**20
 _LARGEST_PAYLOAD = 2**36
 _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written with others
 _LARGE = 64 * 1024
-_BULK = 256 * 1024  # bytes of the smallest payload that goes over a fabric
+_BULK = 128 * 1024  # bytes of the smallest payload that goes over a fabric
 _BESIDE = 1 << 63  # in the size of a payload: it does
 # What a frame is.
 REQUEST, VALUE, ERROR, NOTICE, CANCEL, MESSAGES, GREETING = range(7)
@@ -297,8 +297,10 @@ class Link(asyncio.BufferedProtocol):
                     future.set_exception(RemoteError(part[2], part[3]))
 
     def _on_greeting(self, heard: Any) -> None:
-        if self.links.fabric is not None and self._greeted is not None and self._beside is None:
-            heard = msgspec.convert(heard, Greeting)
+        heard = msgspec.convert(heard, Greeting)
+        if self.links.fabric is None or self._greeted is None or self._beside is not None:
+            return
+        if heard.kind == self._greeted.kind:
             self._beside = self.links.fabric.lane(self._greeted, heard, self.links.host(self._peer), self._on_lane_lost)
 
     def _on_lane_lost(self, reason: str) -> None:

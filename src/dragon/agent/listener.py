@@ -1,4 +1,5 @@
-"""Where other agents call this one. Who has no certificate of the run is refused, which is logged once."""
+"""Where other agents call this one, with links and with lanes beside them. Who is none of them is refused, which is
+logged once."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
+from dragon.agent.direct import LANE, Direct
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Listener"]
@@ -20,14 +22,19 @@ _PAUSE = 0.1
 
 
 class Listener:
-    """Accepts connections on `listener`; `protocol` makes what serves one."""
+    """Accepts connections on `listener`: links, which `protocol` makes something to serve, and lanes of `direct`."""
 
     def __init__(
-        self, listener: socket.socket, context: ssl.SSLContext, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        direct: Direct | None = None,
     ) -> None:
         self._listener = listener
         self._context = context
         self._protocol = protocol
+        self._direct = direct
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._told = False
@@ -72,12 +79,26 @@ class Listener:
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         try:
+            async with asyncio.timeout(_HANDSHAKE_WITHIN):
+                if self._direct is not None and await self._first_byte(connection) == LANE:
+                    await self._direct.admit(connection)
+                    return
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
-        except (OSError, TimeoutError) as error:
+        except (OSError, ValueError) as error:
             connection.close()
             self._tell(f"a caller from {address} was refused: it has no certificate of this run ({error})")
+
+    async def _first_byte(self, connection: socket.socket) -> bytes:
+        """What the caller begins with, which is still there to be read."""
+        there, descriptor = asyncio.Event(), connection.fileno()
+        self._loop.add_reader(descriptor, there.set)
+        try:
+            await there.wait()
+        finally:
+            self._loop.remove_reader(descriptor)
+        return connection.recv(1, socket.MSG_PEEK)
 
     def _tell(self, text: str) -> None:
         if not self._told:

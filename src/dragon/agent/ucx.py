@@ -79,7 +79,7 @@ class Ucx:
         return any(f"/{device}:" in self._context.info for device in devices)
 
     def greet(self) -> Greeting:
-        return self._address, secrets.randbelow(_TAGS)
+        return Greeting("UCX", self._address, secrets.randbelow(_TAGS))
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
         return _Beside(self, told, heard, peer, lost)
@@ -147,8 +147,8 @@ class _Beside:
 
     def __init__(self, fabric: Ucx, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> None:
         self._fabric = fabric
-        self._next_in = told[1]
-        self._address, self._next_out = heard
+        self._next_in, self._next_out = told.tag, heard.tag
+        self._address = heard.place
         self._peer = peer
         self._lost = lost
         self._outward: deque[memoryview] = deque()

@@ -40,8 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-t",
         "--transport",
         choices=("tcp", "plain", "ucx", "hsta"),
-        help="how bulk data goes between nodes: tcp with TLS, plain TCP for a trusted network, ucx (default: ucx where "
-        "it has an RDMA device, else tcp)",
+        help="how bulk data goes between nodes: tcp, encrypted; plain TCP for a trusted network; ucx (default: ucx "
+        "where it has an RDMA device, else tcp)",
     )
     network.add_argument(
         "--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have to join (60)"

@@ -1,0 +1,212 @@
+"""Two agents' links with TCP connections of their own for large payloads, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from ends import Ends, Fabrics, MakeFabrics, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_lanes import LARGE
+
+from dragon.agent.direct import LANE, Direct
+from dragon.infrastructure.errors import NodeLostError
+
+PATTERN = bytes(range(251))
+
+
+class Pair:
+    """Makes both agents' ends, and keeps them. The second is called at `port` where that is given."""
+
+    def __init__(self, *, is_sealed: bool) -> None:
+        self.is_sealed = is_sealed
+        self.port = 0
+
+    def __call__(self, ports: list[int]) -> Fabrics:
+        first, second = (
+            Direct(["127.0.0.1"], port, sealed=self.is_sealed) for port in (ports[0], self.port or ports[1])
+        )
+        self.made = [first, second]
+        return first, second
+
+
+def sealed() -> Pair:
+    return Pair(is_sealed=True)
+
+
+def plain() -> Pair:
+    return Pair(is_sealed=False)
+
+
+async def stands(ends: Ends, pair: Pair) -> None:
+    """The first large payloads go over the link, until there are connections."""
+    async with asyncio.timeout(10):
+        while not all(end.sent and end.received for end in pair.made):
+            await ends.links[0].call(1, "echo", {}, bytes(LARGE))
+
+
+sizes = st.lists(
+    st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(LARGE, 2**23)), max_size=20
+)
+
+
+@pytest.mark.parametrize("make_pair", [sealed, plain])
+@settings(max_examples=30, deadline=None)
+@given(sizes)
+def test_payloads_of_any_size_arrive_whole_and_in_order(make_pair: Callable[[], Pair], sizes: list[int]) -> None:
+    pair = make_pair()
+
+    async def test(ends: Ends) -> None:
+        await stands(ends, pair)
+        before = pair.made[0].sent, pair.made[0].received
+        payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
+        for payload in payloads:
+            ends.links[0].send_messages(1, 7, 3, payload)
+        answers = [ends.links[0].call(1, "echo", {}, payload) for payload in payloads]
+        for payload, (_, echoed) in zip(payloads, await asyncio.gather(*answers), strict=True):
+            assert bytes(echoed) == payload
+        assert [bytes(entry[3]) for entry in ends.told] == payloads
+        large = sum(size for size in sizes if size >= LARGE)
+        assert (pair.made[0].sent, pair.made[0].received) == (before[0] + 2 * large, before[1] + large)
+
+    run(test, pair)
+
+
+def refused(pair: MakeFabrics, call: Callable[[Ends], bytes]) -> None:
+    """A caller who says that is hung up on, and the agents go on."""
+
+    async def test(ends: Ends) -> None:
+        await ends.links[0].call(1, "echo", {})
+        reader, writer = await asyncio.open_connection("127.0.0.1", ends.port)
+        writer.write(call(ends))
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1000)
+        writer.close()
+        _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        assert len(memoryview(payload)) == 2 * LARGE
+
+    run(test, pair)
+
+
+@pytest.mark.parametrize("make_pair", [sealed, plain])
+def test_a_caller_that_does_not_know_the_number_is_refused(make_pair: Callable[[], Pair]) -> None:
+    refused(make_pair(), lambda ends: LANE + b"12345678" + bytes(100))
+
+
+def test_who_has_heard_the_number_but_has_not_got_the_key_is_refused() -> None:
+    pair = sealed()
+
+    def call(ends: Ends) -> bytes:
+        (token,) = pair.made[1]._lanes
+        return LANE + token.to_bytes(8, "little") * 100
+
+    refused(pair, call)
+
+
+Change = Callable[[bytes], bytes | None]
+
+
+@asynccontextmanager
+async def between(ends: Ends, pair: Pair, change: Change) -> AsyncIterator[None]:
+    """Somebody on the network through whose hands the first agent's payloads pass, and who may hang up."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Change) -> None:
+        while data := await reader.read(2**16):
+            changed = change(data)
+            if changed is None:
+                break
+            writer.write(changed)
+        writer.close()
+
+    async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection("127.0.0.1", ends.port)
+        back = asyncio.ensure_future(pass_on(there, writer, bytes))
+        await pass_on(reader, onward, change)
+        back.cancel()
+        writer.close()
+
+    async with await asyncio.start_server(called, "127.0.0.1", 0) as server:
+        pair.made[1]._port = server.sockets[0].getsockname()[1]
+        while not pair.made[0]._lanes:
+            await ends.links[0].call(1, "echo", {})
+        (lane,) = pair.made[0]._lanes.values()
+        while not lane.open():
+            await asyncio.sleep(0.001)
+        yield
+        for links in ends.links:
+            links.close()
+
+
+SECRET = b"confidential" * LARGE
+
+
+async def echo_secret(ends: Ends) -> None:
+    _, echoed = await ends.links[0].call(1, "echo", {}, SECRET)
+    assert bytes(echoed) == SECRET
+
+
+@pytest.mark.parametrize("make_pair", [sealed, plain])
+def test_what_passes_the_network_can_only_be_read_where_it_is_trusted(make_pair: Callable[[], Pair]) -> None:
+    pair = make_pair()
+    seen = bytearray()
+
+    def look(data: bytes) -> bytes:
+        seen.extend(data)
+        return data
+
+    async def test(ends: Ends) -> None:
+        async with between(ends, pair, look):
+            await echo_secret(ends)
+
+    run(test, pair)
+    assert len(seen) >= len(SECRET)
+    assert (SECRET[:100] in seen) is (not pair.is_sealed)
+
+
+def test_what_was_changed_on_the_network_is_not_taken() -> None:
+    pair = sealed()
+
+    def flip(data: bytes) -> bytes:
+        return data if len(data) < 1000 else data[:500] + bytes([data[500] ^ 1]) + data[501:]
+
+    async def test(ends: Ends) -> None:
+        async with between(ends, pair, flip):
+            with pytest.raises(NodeLostError):
+                await echo_secret(ends)
+
+    run(test, pair)
+
+
+def test_without_a_way_for_connections_payloads_stay_on_the_link() -> None:
+    pair = sealed()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        pair.port = closed.getsockname()[1]
+
+    async def test(ends: Ends) -> None:
+        for _ in range(3):
+            await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        assert len(memoryview(payload)) == 2 * LARGE
+        assert pair.made[0].sent == 0
+
+    run(test, pair)
+
+
+def test_a_connection_that_is_cut_takes_the_link_with_it_and_the_next_request_connects_again() -> None:
+    pair = sealed()
+    cuts = [True]
+
+    def cut(data: bytes) -> bytes | None:
+        return None if len(data) > 1000 and cuts and cuts.pop() else data
+
+    async def test(ends: Ends) -> None:
+        async with between(ends, pair, cut):
+            with pytest.raises(NodeLostError):
+                await echo_secret(ends)
+            assert (await ends.links[0].call(1, "echo", {"still": "here"}))[0] == {"still": "here"}
+
+    run(test, pair)
