@@ -32,6 +32,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 
 PIECE = 4 * 2**20  # bytes in which large values come from another node
+BLOB = 32 * 1024  # bytes of the smallest buffer that is kept beside its value's pickle
 KEYS: list[Any] = [0, -7, 2**100, 1.5, "", "text", "\ud800", "k" * 5000, b"", b"\xff" * 600, None, (), (1, ("a", b"b"))]
 VALUES: list[Any] = [
     0,
@@ -104,6 +105,24 @@ def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> 
     # Read in another order than they were asked for.
     asked = [ddict.begin_get(number) for number in range(12)]
     assert [each.result() for each in reversed(asked)] == list(reversed(values * 3))
+
+
+def test_values_of_every_size_are_asked_for_together(make: Callable[..., DDict]) -> None:
+    ddict = make(2, total_mem=2**26 * System().nnodes)
+    # Small ones, some with memory of their own beside them, a pickle without, and one too large to come with others.
+    sizes = [0, 10, BLOB, 10, 3 * BLOB, 7 * BLOB, 2**20, 10, 8 * BLOB, 20]
+    values: dict[Any, Any] = {str(i): bytes([i % 251]) * size for i, size in enumerate(sizes * 20)}
+    values["pickle"] = list(range(200_000))
+    ddict.put_many(values)
+    asked = [*values, "3", "6"]
+    assert ddict.get_many(asked) == [values[key] for key in asked]
+    assert dict(ddict.items()) == values
+    with pytest.raises(DDictKeyError, match="'missing'"):
+        ddict.get_many(["1", "missing", "6"])
+    for number in range(System().nnodes):
+        shard = ddict.manager(number)
+        shard["here"], shard["large"] = 1, bytes(2**20)
+        assert shard.get_many(["here", "large", "here"]) == [1, bytes(2**20), 1]
 
 
 def test_large_values_that_are_overwritten_while_they_are_read_are_whole(make: Callable[..., DDict]) -> None:

@@ -98,7 +98,15 @@ def test_what_another_node_did_is_counted_apart(site: Site) -> None:
                     ddict.manager(manager)["key"] = bytes(50_000)
                     assert ddict.manager(manager)["key"] == bytes(50_000)
                 print(sorted((name, one.count, one.remote, one.bytes) for name, one in ddict.profile().items()))
+                there = ddict.manager(next(i for i in range(2) if i not in ddict.local_managers))
+                there["large"] = bytes(300_000)
+                ddict.profile_reset()
+                assert there.get_many(["key", "large", "key"]) == [bytes(50_000), bytes(300_000), bytes(50_000)]
+                print(sorted((name, one.count, one.remote, one.bytes) for name, one in ddict.profile().items()))
         """
     )
     done = site.dragon("--nodes", "2", program)
-    assert done.stdout == "[('get', 2, 1, 100002), ('put', 2, 1, 100002)]\n", done.stderr
+    assert done.stdout.splitlines() == [
+        "[('get', 2, 1, 100002), ('put', 2, 1, 100002)]",
+        "[('get', 3, 3, 400003)]",
+    ], done.stderr

@@ -10,9 +10,9 @@ from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record, bytes_in
 from dragon.runtime.shard import MISSING, Shard
 
-__all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_small"]
+__all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_here"]
 
-_SMALL = 256 * 1024  # bytes of the largest value that is sent without a thread of its own
+_SMALL = 256 * 1024  # bytes of values that are sent at most without a thread of its own
 
 
 class Answer(Protocol):
@@ -37,13 +37,23 @@ def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer
     answer((_described(stored), seen), blobs, as_bytes=bytes_in(stored.head, 0) >= 0)
 
 
-def read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
+def read_here(shard: Shard, operation: str, arguments: list[Any], answer: Answer) -> bool:
+    """Do an operation that waits for nobody and takes no time; whether it was one and was done."""
+    if operation == "read":
+        return _read_small(shard, arguments, answer)
+    if operation == "read_many":
+        _read_many(shard, arguments, [], answer)
+        return True
+    return False
+
+
+def _read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
     """What _read() does, unless the value is large; whether it was done."""
     key, checkpoint, exact, newer = arguments
     seen = shard.changed_since() if newer else 0
 
     def take(stored: Stored) -> bool:
-        if sum(len(piece) for blob in stored.blobs for piece in blob) > _SMALL:
+        if stored.size > _SMALL:
             return False
         answer((_described(stored), seen), _blobs(stored))
         return True
@@ -52,6 +62,30 @@ def read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
     if found is MISSING:
         answer((None, seen), [])
     return found is not False
+
+
+def _read_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    """Answer with what is stored under each key and its number of blobs, None for a key that is missing, and False for
+    what would be too much, which is to be asked for alone."""
+    keys, checkpoint = arguments
+
+    def take(found: list[Stored | None]) -> None:
+        room = _SMALL
+        entries: list[Any] = []
+        blobs: list[Any] = []
+        for stored in found:
+            size = 0 if stored is None else stored.size
+            if stored is None:
+                entries.append(None)
+            elif size > room:
+                entries.append(False)
+            else:
+                room -= size
+                entries.append((_described(stored), len(stored.blobs)))
+                blobs += _blobs(stored)
+        answer(entries, blobs)
+
+    shard.read_many(keys, checkpoint, take)
 
 
 def _described(stored: Stored) -> Any:
@@ -108,6 +142,7 @@ def _plain(method: str) -> Operation:
 
 OPERATIONS: dict[str, Operation] = {
     "read": _read,
+    "read_many": _read_many,
     "put": _put,
     "put_many": _put_many,
     "put_new": _put_new,

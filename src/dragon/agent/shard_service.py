@@ -22,7 +22,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.replication import REPLICATION, Copies, Replication
-from dragon.agent.shard_operations import OPERATIONS, WRITES, read_small
+from dragon.agent.shard_operations import OPERATIONS, WRITES, read_here
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
@@ -89,13 +89,13 @@ class ShardService:
             except (msgspec.MsgspecError, ValueError):
                 log.exception("a request to a shard makes no sense")
                 continue
-            if len(request) < 7 or request[5] != "read" or not self._read_here(request):
+            if len(request) < 7 or not self._read_here(request):
                 self._work.put(partial(self._take, request, buffers))
         self._loop.call_soon(self._on_requests)
 
     def _read_here(self, request: Any) -> bool:
-        """Answer a read, if that takes no time."""
-        number, inbox, _, dictionary, manager, _, arguments = request[:7]
+        """Answer a read, if it is one and takes no time."""
+        number, inbox, _, dictionary, manager, operation, arguments = request[:7]
         way = self._ways.get(as_name(inbox))
         if way is None:
             return False
@@ -104,7 +104,7 @@ class ShardService:
             way._put_frames(_encode((number, value, None)), buffers, 0)
 
         try:
-            return read_small(self._shard(dictionary, manager), arguments, answer)
+            return read_here(self._shard(dictionary, manager), operation, arguments, answer)
         except (DDictError, DestroyedError, Full):
             return False  # the thread tells why, or waits for room
 

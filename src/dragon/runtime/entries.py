@@ -63,6 +63,11 @@ class Stored(NamedTuple):
     head: bytes
     blobs: list[list[Any]]  # of each blob its pieces
 
+    @property
+    def size(self) -> int:
+        """Bytes of all of it, but for the key."""
+        return len(self.head) + sum(len(piece) for blob in self.blobs for piece in blob)
+
 
 class Entries:
     """Finds, writes and deletes entries within a transaction of LMDB. Keys are encoded ones."""

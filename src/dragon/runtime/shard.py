@@ -60,6 +60,12 @@ class Shard(Transactions):
                 return MISSING
             return take(stored)
 
+    def read_many(self, keys: list[bytes], checkpoint: int, take: Callable[[list[Stored | None]], Any]) -> Any:
+        """What `take` makes of the records of several keys, in one state of the shard; None for one that is missing."""
+        self._check()
+        with self._env.begin(buffers=True) as txn:
+            return take([self._find(txn, key, checkpoint) for key in keys])
+
     def view(self, key: bytes, checkpoint: int) -> tuple[Any, Stored]:
         """A record and the transaction in which it is valid, which the caller aborts. Raises DDictKeyError."""
         self._check()

@@ -4,6 +4,7 @@ broken_links.py NODES REPLICAS
 """
 
 import ctypes
+import errno
 import os
 import random
 import socket
@@ -39,20 +40,28 @@ def break_connections(agents: list[int]) -> int:
     broken = 0
     for (near, far), (agent, fd) in ends.items():
         if (far, near) in ends and near < far:
-            break_connection(agent, fd)
-            broken += 1
+            broken += break_connection(agent, fd, far)
     return broken
 
 
-def break_connection(pid: int, fd: int) -> None:
+def break_connection(pid: int, fd: int, peer: tuple[str, int]) -> bool:
+    """Break a process's connection, unless it has closed it meanwhile; whether it was broken."""
     process = os.pidfd_open(pid)
     descriptor = LIBC.syscall(GET_DESCRIPTOR, process, fd, 0)
     os.close(process)
     if descriptor < 0:
+        if ctypes.get_errno() == errno.EBADF:
+            return False
         raise OSError(ctypes.get_errno(), "the agent's descriptors cannot be had")
     with socket.socket(fileno=descriptor) as connection:
+        try:
+            if connection.getpeername() != tuple(peer):
+                return False
+        except OSError:  # it is connected no more, or is no socket
+            return False
         # Connected to nothing: what is in its buffers is lost.
         LIBC.connect(connection.fileno(), bytes(16), 16)
+    return True
 
 
 def work(ddict: DDict, queue: Queue, name: int) -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from dragon.data.ddict.checkpoints import Checkpoints
-from dragon.data.ddict.shards import AnyShard, Pending
+from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
 from dragon.runtime.entries import BROADCAST, PERSISTENT
 from dragon.runtime.records import Record
@@ -133,15 +133,29 @@ class Batches(Checkpoints):
         """Keys with their values, asked for together; those that are gone are left out."""
         wanted = iter(keys)
         while together := list(islice(wanted, _TOGETHER)):
-            pending = [self._begin_far_get(key) for key in together]
-            for key, one in zip(together, pending, strict=True):
+            for key, one in zip(together, self._ask_others(together), strict=True):
                 value = self._loaded((one or self._begin_get(key)).result(self._timeout))
                 if value is not MISSING:
                     yield key, value
 
-    def _begin_far_get(self, key: Any) -> Pending | None:
-        """Ask another node for a value; None for one of this node, which is best read when it is wanted."""
-        return None if self._shard(self._key(key)).local is not None else self._begin_get(key)
+    def _ask_others(self, keys: list[Any]) -> list[Pending | None]:
+        """Ask other nodes for values; None for one of this node, which is best read when it is wanted."""
+        encoded = [self._key(key) for key in keys]
+        far: dict[AnyShard, list[int]] = {}
+        for place, key in enumerate(encoded):
+            shard = self._shard(key)
+            if shard.local is None:
+                far.setdefault(shard, []).append(place)
+        asked = [
+            (shard, places, shard.begin_values([encoded[i] for i in places], self._checkpoint))
+            for shard, places in far.items()
+        ]
+        pending: list[Pending | None] = [None] * len(keys)
+        for shard, places, values in asked:
+            for place, value in zip(places, values.result(self._timeout), strict=True):
+                late = value is LATER
+                pending[place] = shard.begin_value(encoded[place], self._checkpoint) if late else Done(value)
+        return pending
 
     def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
         return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragon.data.ddict.shards import AnyShard, Done, Pending
+from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.runtime.records import Record
 
 __all__ = ["DDictOperationProfile", "Observed", "Observer"]
@@ -99,6 +99,25 @@ class _ObservedPending(Pending):
             return self._pending.result(timeout)
 
 
+class _ObservedValues(Pending):
+    """Values that were asked for together; those that come later are other operations."""
+
+    def __init__(self, calls: list[_Call], pending: Pending) -> None:
+        self._calls, self._pending = calls, pending
+
+    def result(self, timeout: float | None = None) -> Any:
+        try:
+            values = self._pending.result(timeout)
+        except BaseException as error:
+            for call in self._calls:
+                call.end(error)
+            raise
+        for call, value in zip(self._calls, values, strict=True):
+            if value is not LATER:
+                call.end()
+        return values
+
+
 class Observed:
     """A shard whose operations an observer sees. Does what that shard does."""
 
@@ -119,6 +138,10 @@ class Observed:
     def begin_value(self, key: bytes, checkpoint: int) -> Pending:
         call = self._call("get", key)
         return _ObservedPending(call, self._shard.begin_value(key, checkpoint, call.note))
+
+    def begin_values(self, keys: list[bytes], checkpoint: int) -> Pending:
+        calls = [self._call("get", key) for key in keys]
+        return _ObservedValues(calls, self._shard.begin_values(keys, checkpoint, [call.note for call in calls]))
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         with self._call("put", key, record.size):

@@ -65,6 +65,11 @@ class ReplicatedShard(RemoteShard):
         pending: Pending = self._read("begin_value", key, checkpoint, note)
         return pending
 
+    def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
+        """Begin value() of several keys."""
+        pending: Pending = self._read("begin_values", keys, checkpoint, notes)
+        return pending
+
     def begin(self, method: str, *arguments: Any) -> Pending:
         """Begin any operation with plain arguments."""
         if method not in _READS:

@@ -18,10 +18,13 @@ from dragon.runtime.records import Record, decode_value
 from dragon.runtime.run import this_run
 from dragon.runtime.shard import MISSING, Shard
 
-__all__ = ["AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "open_shard"]
+__all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "open_shard"]
 
 # Called with the bytes of a value, as it is stored.
 Note = Callable[[int], None]
+
+LATER: Any = type("Later", (), {"__repr__": lambda self: "LATER"})()
+"""In place of a value that is too large to come with others."""
 
 
 def open_shard(number: str, settings: Settings) -> AnyShard:
@@ -69,7 +72,7 @@ class LocalShard(Shard):
                 return MISSING
             owner, stored = pinned
             if note is not None:
-                note(_size(stored))
+                note(stored.size)
             return _value_of(stored, owner)
         return self.read(key, checkpoint, _value_of if note is None else partial(_noted_copy, note), exact)
 
@@ -80,6 +83,10 @@ class LocalShard(Shard):
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
         return Done(self.value(key, checkpoint, False, note))
+
+    def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
+        """Begin value() of several keys."""
+        return Done([self.value(key, checkpoint, False, notes[i] if notes else None) for i, key in enumerate(keys)])
 
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
@@ -128,12 +135,8 @@ class LocalShard(Shard):
             )
 
 
-def _size(stored: Stored) -> int:
-    return len(stored.head) + sum(len(piece) for blob in stored.blobs for piece in blob)
-
-
 def _noted_copy(note: Note, stored: Stored) -> Any:
-    note(_size(stored))
+    note(stored.size)
     return _value_of(stored)
 
 
@@ -219,6 +222,10 @@ class RemoteShard:
         """Begin value()."""
         return self._begin("read", key, checkpoint, False, False, change=partial(_read_value, note))
 
+    def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
+        """Begin value() of several keys, asked for together; LATER for those that must be asked for alone."""
+        return self._begin("read_many", keys, checkpoint, change=partial(_read_values, notes))
+
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record."""
         self.begin_put(key, record, checkpoint, flags).result()
@@ -303,6 +310,18 @@ def _only_value(value: Any, buffers: list[Any]) -> Any:
 
 def _read_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
     return MISSING if value[0] is None else _decoded(note, value[0], buffers)
+
+
+def _read_values(notes: list[Note] | None, entries: Any, buffers: list[Any]) -> list[Any]:
+    values = []
+    for i, entry in enumerate(entries):
+        if entry:
+            described, blobs = entry
+            values.append(_decoded(notes[i] if notes else None, described, buffers[:blobs]))
+            buffers = buffers[blobs:]
+        else:
+            values.append(MISSING if entry is None else LATER)
+    return values
 
 
 def _popped_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
