@@ -55,18 +55,17 @@ class Direct:
         return lane
 
     async def admit(self, connection: socket.socket) -> None:
-        """A caller whose first byte is LANE. Raises OSError, ValueError where it is not the other end of a lane."""
+        """A caller whose first byte is LANE. Raises OSError where it is not the other end of a lane."""
         opening = bytearray(len(LANE) + _TOKEN)
         await fill(connection, memoryview(opening))
         token = opening[len(LANE) :]
         lane = self._lanes.get(int.from_bytes(token, "little"))
-        if lane is None:
-            raise ValueError("it names no connection between two agents")
+        if lane is None:  # it is a stranger, or late: the link is gone
+            raise ConnectionRefusedError("it names no connection between two agents")
         coding, again = lane.coding(), bytearray(_TOKEN)
         await coding.receive(connection, memoryview(again))
-        if again != token:
-            raise ValueError("it does not say the same twice")
-        lane.take(connection, coding)
+        if again != token or not lane.take(connection, coding):
+            raise ConnectionRefusedError("the connection that it names has one already")
 
     def close(self) -> None:
         log.info("%s sent %d bytes and received %d", self.kind, self.sent, self.received)
@@ -107,13 +106,14 @@ class _Beside:
         """How payloads come."""
         return _coding(_place(self._told)[2])
 
-    def take(self, connection: socket.socket, coding: Coding) -> None:
-        """The connection that payloads come by. Raises ValueError where there is one."""
+    def take(self, connection: socket.socket, coding: Coding) -> bool:
+        """The connection that payloads come by; whether there was none yet."""
         if self._receiving is not None:
-            raise ValueError("it names a connection that is there")
+            return False
         watch_silence(connection)
         self._receiving = asyncio.ensure_future(self._receive_all(connection, coding))
         self._receiving.add_done_callback(lambda _: connection.close())
+        return True
 
     def send(self, payload: memoryview) -> None:
         self._outward.append(payload)

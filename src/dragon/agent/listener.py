@@ -79,16 +79,24 @@ class Listener:
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         try:
-            async with asyncio.timeout(_HANDSHAKE_WITHIN):
-                if self._direct is not None and await self._first_byte(connection) == LANE:
-                    await self._direct.admit(connection)
-                    return
+            if self._direct is not None:
+                async with asyncio.timeout(_HANDSHAKE_WITHIN):
+                    if await self._first_byte(connection) == LANE:
+                        await self._admit_lane(self._direct, connection)
+                        return
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
-        except (OSError, ValueError) as error:
+        except OSError as error:  # TimeoutError is one
             connection.close()
             self._tell(f"a caller from {address} was refused: it has no certificate of this run ({error})")
+
+    async def _admit_lane(self, direct: Direct, connection: socket.socket) -> None:
+        try:
+            await direct.admit(connection)
+        except ConnectionRefusedError as error:
+            connection.close()
+            log.debug("a connection for large payloads was refused: %s", error)
 
     async def _first_byte(self, connection: socket.socket) -> bytes:
         """What the caller begins with, which is still there to be read."""
