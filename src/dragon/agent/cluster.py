@@ -372,8 +372,7 @@ class Cluster:
     def _on_link_broken(self, node: int, reason: str) -> None:
         if not self._opened.done():
             return
-        text = f"{self.links.host(node)} is gone: {reason}; messages that were on their way there may be lost"
-        self.outboxes.broken(node, (NodeLostError.__name__, text))
+        self.outboxes.broken(node, reason)
         self._agent.shards.link_broken(node)
 
     def _do(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:

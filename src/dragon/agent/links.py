@@ -125,9 +125,10 @@ class Links:
     def _fail(self, node: int, futures: Iterable[asyncio.Future[Answer] | None], reason: str = "") -> None:
         for future in futures:
             if future is not None and not future.done():
-                future.set_exception(NodeLostError(self._what_happened(node, reason)))
+                future.set_exception(NodeLostError(self.what_happened(node, reason)))
 
-    def _what_happened(self, node: int, reason: str) -> str:
+    def what_happened(self, node: int, reason: str) -> str:
+        """Whether it is known by now that a node is gone, or only the connection to it broke, and why."""
         if node in self.lost:
             return f"{self.host(node)} is gone: {self.lost[node]}"
         return f"the connection to {self.host(node)} broke: {reason}"

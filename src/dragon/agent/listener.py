@@ -89,7 +89,8 @@ class Listener:
             )
         except OSError as error:  # TimeoutError is one
             connection.close()
-            self._tell(f"a caller from {address} was refused: it has no certificate of this run ({error})")
+            why = error or type(error).__name__
+            self._tell(f"a caller from {address} was refused: it has no certificate of this run ({why})")
 
     async def _admit_lane(self, direct: Direct, connection: socket.socket) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dragon.agent.flows import PARCEL, WINDOW, Watcher
@@ -27,6 +28,9 @@ _CAPACITY = 256  # messages
 _MEBIBYTES = 32  # few blocks that go round stay in the processors' caches
 _PARCEL = 256 * 1024  # bytes
 
+# The class and the text of an error, as is known when it is asked for.
+_Tell = Callable[[], tuple[str, str]]
+
 
 class Outboxes:
     """The outboxes of one node, by the channels that they lead to."""
@@ -36,7 +40,7 @@ class Outboxes:
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
         self.on_sent: Watcher | None = None
-        self._failures: dict[Name, tuple[int, tuple[str, str]]] = {}  # by outbox: where it led to, and what happened
+        self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
 
     def open(self, pid: int, name: Name) -> Name:
         """The outbox that leads to a channel, for that process."""
@@ -57,7 +61,7 @@ class Outboxes:
             self._open_flow(name, outbox)  # only the connection broke, and nothing was sent yet
             return
         if future.cancelled() or error is not None:
-            self._give_up(name, outbox, ("", ""))  # whoever tries the channel itself learns why
+            self._give_up(name, outbox, _nothing)  # whoever tries the channel itself learns why
             return
         outbox.flow = future.result()[0]
         self._by_flow[node_of(name), outbox.flow] = outbox
@@ -65,9 +69,9 @@ class Outboxes:
 
     def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
         """The error by which messages in an outbox were lost; empty if none were."""
-        node, error = self._failures.get(outbox, (self._links.index, ("", "")))
+        node, tell = self._failures.get(outbox, (self._links.index, _nothing))
         self._links.probe(node)
-        return then(self._links.settled(node), lambda _: error)
+        return then(self._links.settled(node), lambda _: tell())
 
     def flush(self, node: int) -> None:
         """Send what is there, before something else goes to that node."""
@@ -93,7 +97,7 @@ class Outboxes:
         outbox = self._by_flow.pop((node, number), None)
         if outbox is not None:
             outbox.flow = 0
-            self._give_up(outbox.leads_to, outbox, error)
+            self._give_up(outbox.leads_to, outbox, lambda: error)
 
     def left(self, pid: int, name: Name | None = None) -> None:
         """A process has ended, or dropped its handle of a channel."""
@@ -104,17 +108,22 @@ class Outboxes:
                     del self._outboxes[known]
                     outbox.close()
 
-    def broken(self, node: int, error: tuple[str, str]) -> None:
+    def broken(self, node: int, reason: str) -> None:
         """The connection to a node, or the node, is gone, and with it perhaps what was under way."""
+
+        def tell() -> tuple[str, str]:
+            happened = self._links.what_happened(node, reason)
+            return NodeLostError.__name__, f"{happened}; messages that were on their way there may be lost"
+
         for key in [key for key in self._by_flow if key[0] == node]:
             outbox = self._by_flow.pop(key)
             outbox.flow = 0
-            self._give_up(outbox.leads_to, outbox, error)
+            self._give_up(outbox.leads_to, outbox, tell)
 
-    def _give_up(self, name: Name, outbox: _Outbox, error: tuple[str, str]) -> None:
+    def _give_up(self, name: Name, outbox: _Outbox, tell: _Tell) -> None:
         if self._outboxes.get(name) is outbox:
             del self._outboxes[name]
-        self._failures[outbox.name] = node_of(name), error
+        self._failures[outbox.name] = node_of(name), tell
         outbox.end()
 
 
@@ -197,3 +206,7 @@ class _Outbox:
         self.channel._close()
         if self.flow:
             self._links.notify(self._node, "flow_close", {"number": self.flow})
+
+
+def _nothing() -> tuple[str, str]:
+    return "", ""

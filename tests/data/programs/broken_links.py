@@ -53,15 +53,17 @@ def break_connection(pid: int, fd: int, peer: tuple[str, int]) -> bool:
         if ctypes.get_errno() == errno.EBADF:
             return False
         raise OSError(ctypes.get_errno(), "the agent's descriptors cannot be had")
-    with socket.socket(fileno=descriptor) as connection:
-        try:
+    try:
+        # By its number in this process it may be something else, which has taken its place.
+        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
             if connection.getpeername() != tuple(peer):
                 return False
-        except OSError:  # it is connected no more, or is no socket
-            return False
-        # Connected to nothing: what is in its buffers is lost.
-        LIBC.connect(connection.fileno(), bytes(16), 16)
-    return True
+            # Connected to nothing: what is in its buffers is lost.
+            return bool(LIBC.connect(connection.fileno(), bytes(16), 16) == 0)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def work(ddict: DDict, queue: Queue, name: int) -> None:
