@@ -17,8 +17,11 @@ __all__ = ["KEY_SIZE", "Clear", "Coding", "Sealed", "fill"]
 KEY_SIZE = 32  # bytes
 _AT_A_TIME = 8 * 2**20  # bytes, then others have their turn
 _PIECE = 512 * 1024  # bytes, which stay in a processor's cache
+_KEPT = 8  # buffers for a piece; all lanes of an agent may have one each for a while, but not for ever
 _TAG = 16
 _NONCE = 12
+
+_buffers: list[memoryview] = []
 
 
 class Coding(Protocol):
@@ -53,7 +56,6 @@ class Sealed:
 
         self._cipher = AESGCM(key)
         self._pieces = 0
-        self._buffer = memoryview(b"")
 
     def _nonce(self) -> bytes:
         self._pieces += 1
@@ -62,22 +64,26 @@ class Sealed:
     async def send(self, connection: socket.socket, payload: memoryview) -> None:
         loop = asyncio.get_running_loop()
         for start in range(0, len(payload), _PIECE):
+            if start and start % _AT_A_TIME == 0:
+                await asyncio.sleep(0)  # a connection that takes everything at once lets nobody else have a turn
             sealed = self._cipher.encrypt(self._nonce(), payload[start : start + _PIECE], None)
             await loop.sock_sendall(connection, sealed)
 
     async def receive(self, connection: socket.socket, memory: memoryview) -> None:
         from cryptography.exceptions import InvalidTag
 
-        if not self._buffer:
-            self._buffer = memoryview(bytearray(_PIECE + _TAG))
-        for start in range(0, len(memory), _PIECE):
-            piece = memory[start : start + _PIECE]
-            sealed = self._buffer[: len(piece) + _TAG]
-            await fill(connection, sealed)
-            try:
+        buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
+        try:
+            for start in range(0, len(memory), _PIECE):
+                piece = memory[start : start + _PIECE]
+                sealed = buffer[: len(piece) + _TAG]
+                await fill(connection, sealed)
                 piece[:] = self._cipher.decrypt(self._nonce(), sealed, None)
-            except InvalidTag:
-                raise ConnectionAbortedError("somebody changed it on its way") from None
+        except InvalidTag:
+            raise ConnectionAbortedError("somebody changed it on its way") from None
+        finally:
+            if len(_buffers) < _KEPT:
+                _buffers.append(buffer)
 
 
 async def fill(connection: socket.socket, memory: memoryview) -> None:
