@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_lanes import LARGE
 
-from dragon.agent.direct import LANE, Direct
+from dragon.agent.direct import _GREETING, Direct
 from dragon.infrastructure.errors import NodeLostError
 
 PATTERN = bytes(range(251))
@@ -94,7 +94,7 @@ def refused(pair: MakeFabrics, call: Callable[[Ends], bytes]) -> None:
 
 @pytest.mark.parametrize("make_pair", [sealed, plain])
 def test_a_caller_that_does_not_know_the_number_is_refused(make_pair: Callable[[], Pair]) -> None:
-    refused(make_pair(), lambda ends: LANE + b"12345678" + bytes(100))
+    refused(make_pair(), lambda ends: _GREETING + b"12345678" + bytes(100))
 
 
 def test_who_has_heard_the_number_but_has_not_got_the_key_is_refused() -> None:
@@ -102,7 +102,7 @@ def test_who_has_heard_the_number_but_has_not_got_the_key_is_refused() -> None:
 
     def call(ends: Ends) -> bytes:
         (token,) = pair.made[1]._lanes
-        return LANE + token.to_bytes(8, "little") * 100
+        return _GREETING + token.to_bytes(8, "little") * 100
 
     refused(pair, call)
 

@@ -1,9 +1,9 @@
 """Large payloads over TCP connections of their own, beside the links.
 
 A lane has a connection in each direction, which whoever sends makes when the first large payload is to go, at the port
-where links come in too. What it says first is a number that the receiver told over the link; then it says it again as
-it sends payloads, sealed with a key that was told there too, unless the network is trusted. So nobody else's connection
-is taken for a lane.
+where links come in too. After a greeting it says a number that the receiver told over the link; then it says it again
+as it sends payloads, sealed with a key that was told there too, unless the network is trusted. So nobody else's
+connection is taken for a lane.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ log = runtime_log("fabric")
 LANE = b"\0"
 """What the caller's first byte is; a link's is TLS's 22."""
 
+_GREETING = LANE + b"dragon\n"
 _WELCOME = b"\1"  # what the listening side answers, and all that it ever says
 _TOKEN = 8  # bytes
 _PATIENCE = 5.0  # seconds for each address
@@ -56,9 +57,11 @@ class Direct:
 
     async def admit(self, connection: socket.socket) -> None:
         """A caller whose first byte is LANE. Raises OSError where it is not the other end of a lane."""
-        opening = bytearray(len(LANE) + _TOKEN)
+        opening = bytearray(len(_GREETING) + _TOKEN)
         await fill(connection, memoryview(opening))
-        token = opening[len(LANE) :]
+        if not opening.startswith(_GREETING):
+            raise ConnectionAbortedError("what it says makes no sense")
+        token = opening[len(_GREETING) :]
         lane = self._lanes.get(int.from_bytes(token, "little"))
         if lane is None:  # it is a stranger, or late: the link is gone
             raise ConnectionRefusedError("it names no connection between two agents")
@@ -168,7 +171,7 @@ class _Beside:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         watch_silence(connection)
         token = self._heard.tag.to_bytes(_TOKEN, "little")
-        await loop.sock_sendall(connection, LANE + token)
+        await loop.sock_sendall(connection, _GREETING + token)
         await coding.send(connection, memoryview(token))
         await fill(connection, memoryview(bytearray(len(_WELCOME))))
 

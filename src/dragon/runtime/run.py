@@ -56,27 +56,33 @@ class Run:
         self.base_environment = dict(os.environ)
         # The environment when it was last compared with the base, and the difference.
         self.environment_seen: tuple[dict[bytes, bytes], dict[str, str | None]] = ({}, {})
-        self._zygote: socket.socket | None = None
-        self._zygote_pid = 0
+        self._zygotes: dict[int, socket.socket] = {}  # by the process that made them: a fork has its parent's too
 
     @property
     def agent_address(self) -> str:
         return str(self.folder / "agent")
 
     def zygote_socket(self) -> socket.socket:
-        """A socket on which start requests are sent, one datagram each."""
-        if self._zygote is None or self._zygote_pid != os.getpid():
-            self.close()
-            self._zygote = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._zygote.connect(str(self.folder / "zygote"))
-            self._zygote_pid = os.getpid()
-        return self._zygote
+        """A socket on which start requests are sent, one datagram each. Several threads may ask for it at once."""
+        own = os.getpid()
+        known = self._zygotes.get(own)
+        if known is None:
+            self._close_sockets(besides=own)
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            made.connect(str(self.folder / "zygote"))
+            known = self._zygotes.setdefault(own, made)
+            if known is not made:
+                made.close()
+        return known
 
     def close(self) -> None:
         """Send no start requests for now."""
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
+        self._close_sockets()
+
+    def _close_sockets(self, besides: int = 0) -> None:
+        for pid in self._zygotes.copy():
+            if pid != besides and (one := self._zygotes.pop(pid, None)) is not None:
+                one.close()
 
     def is_alive(self) -> bool:
         """Whether the agent lives."""

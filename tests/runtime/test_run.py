@@ -1,0 +1,30 @@
+"""What a process keeps of its run may be asked for by several threads at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dragon.runtime.run import this_run
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_threads_that_start_the_first_processes_at_once_have_one_way_to_the_zygote() -> None:
+    run = this_run()
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(500):
+            run.close()
+            ways = [asked.result() for asked in [threads.submit(run.zygote_socket) for _ in range(8)]]
+            assert all(way is ways[0] and way.fileno() >= 0 for way in ways)
