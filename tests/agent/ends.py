@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
+from hypothesis import strategies as st
 
 from conftest import described
 from dragon.agent.bulk import Fabric
@@ -18,10 +19,16 @@ from dragon.infrastructure.membership import Member
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
 from dragon.runtime.run import this_run
 
+LARGE = 128 * 1024  # bytes of the smallest payload that goes beside the link
+SIZES = st.lists(
+    st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(LARGE, 2**23)), max_size=20
+)
+PATTERN = bytes(range(251))
 AUTHORITY = Authority.create()
 KEYS = [(AUTHORITY.certificate, *AUTHORITY.issue(node_name(index))) for index in range(2)]
 
 Fabrics = tuple[Fabric | None, Fabric | None]
+UNUSED = Direct([], 0, sealed=True)
 MakeFabrics = Callable[[list[int]], Fabrics]  # from the ports that they listen at
 
 
@@ -43,7 +50,7 @@ class Ends:
         self.broken = asyncio.Event()
         self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
         self.listeners = [
-            Listener(listener, server_context(*keys), links.accept, fabric if isinstance(fabric, Direct) else None)
+            Listener(listener, server_context(*keys), links.accept, fabric if isinstance(fabric, Direct) else UNUSED)
             for listener, links, keys, fabric in zip(listeners, self.links, KEYS, fabrics, strict=True)
         ]
 
@@ -84,3 +91,16 @@ def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: MakeFabrics = lam
         await asyncio.sleep(0.01)
 
     uvloop.run(main())
+
+
+async def exchange(ends: Ends, sizes: list[int]) -> int:
+    """Send payloads of these sizes as messages and as requests whose answers they are too, and see that all come whole
+    and in order; the bytes of those that are large."""
+    payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
+    for payload in payloads:
+        ends.links[0].send_messages(1, 7, 3, payload)
+    answers = [ends.links[0].call(1, "echo", {}, payload) for payload in payloads]
+    for payload, (_, echoed) in zip(payloads, await asyncio.gather(*answers), strict=True):
+        assert bytes(echoed) == payload
+    assert [bytes(entry[3]) for entry in ends.told] == payloads
+    return sum(size for size in sizes if size >= LARGE)

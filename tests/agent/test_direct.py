@@ -8,15 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from ends import Ends, Fabrics, MakeFabrics, run
+from ends import LARGE, SIZES, Ends, Fabrics, MakeFabrics, exchange, run
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from test_lanes import LARGE
 
 from dragon.agent.direct import _GREETING, Direct
 from dragon.infrastructure.errors import NodeLostError
-
-PATTERN = bytes(range(251))
 
 
 class Pair:
@@ -49,28 +45,16 @@ async def stands(ends: Ends, pair: Pair) -> None:
             await ends.links[0].call(1, "echo", {}, bytes(LARGE))
 
 
-sizes = st.lists(
-    st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(LARGE, 2**23)), max_size=20
-)
-
-
 @pytest.mark.parametrize("make_pair", [sealed, plain])
 @settings(max_examples=30, deadline=None)
-@given(sizes)
+@given(SIZES)
 def test_payloads_of_any_size_arrive_whole_and_in_order(make_pair: Callable[[], Pair], sizes: list[int]) -> None:
     pair = make_pair()
 
     async def test(ends: Ends) -> None:
         await stands(ends, pair)
         before = pair.made[0].sent, pair.made[0].received
-        payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
-        for payload in payloads:
-            ends.links[0].send_messages(1, 7, 3, payload)
-        answers = [ends.links[0].call(1, "echo", {}, payload) for payload in payloads]
-        for payload, (_, echoed) in zip(payloads, await asyncio.gather(*answers), strict=True):
-            assert bytes(echoed) == payload
-        assert [bytes(entry[3]) for entry in ends.told] == payloads
-        large = sum(size for size in sizes if size >= LARGE)
+        large = await exchange(ends, sizes)
         assert (pair.made[0].sent, pair.made[0].received) == (before[0] + 2 * large, before[1] + large)
 
     run(test, pair)

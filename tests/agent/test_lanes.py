@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ends import Ends, run
+from ends import LARGE, Ends, run
 
 from dragon.agent import fabric
 from dragon.agent.bulk import Greeting
 from dragon.infrastructure.errors import NodeLostError
-
-LARGE = 128 * 1024
 
 
 class Post:

@@ -7,16 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from ends import Ends, Fabrics, run
+from ends import SIZES, Ends, Fabrics, exchange, run
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from test_lanes import LARGE, device
+from test_lanes import device
 
 from dragon.agent import fabric
 from dragon.agent.ucx import Ucx
 
 pytest.importorskip("ucxx._lib.libucxx", reason="ucxx is not installed (extra rdma)")
-PATTERN = bytes(range(251))
 made: list[Ucx] = []
 
 
@@ -31,24 +29,12 @@ async def greeted(ends: Ends) -> None:
         await ends.links[0].call(1, "echo", {})
 
 
-sizes = st.lists(
-    st.one_of(st.integers(0, 2000), st.integers(LARGE - 2, LARGE + 2), st.integers(LARGE, 2**23)), max_size=20
-)
-
-
 @settings(max_examples=60)
-@given(sizes)
+@given(SIZES)
 def test_payloads_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> None:
     async def test(ends: Ends) -> None:
         await greeted(ends)
-        payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
-        for payload in payloads:
-            ends.links[0].send_messages(1, 7, 3, payload)
-        answers = [ends.links[0].call(1, "echo", {}, payload) for payload in payloads]
-        for payload, (_, echoed) in zip(payloads, await asyncio.gather(*answers), strict=True):
-            assert bytes(echoed) == payload
-        assert [bytes(entry[3]) for entry in ends.told] == payloads
-        large = sum(size for size in sizes if size >= LARGE)
+        large = await exchange(ends, sizes)
         assert (made[0].sent, made[0].received) == (2 * large, large)
 
     run(test, pair)

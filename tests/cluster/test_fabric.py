@@ -74,9 +74,10 @@ def ucxx() -> None:
     pytest.importorskip("ucxx._lib.libucxx", reason="ucxx is not installed (extra rdma)")
 
 
-def carried(err: str) -> list[tuple[int, int]]:
-    """The bytes that each agent says its fabric has sent and received."""
-    found = re.findall(r"(?:UCX|sealed TCP|plain TCP) sent (\d+) bytes and received (\d+)", err)
+def carried(err: str, transport: str) -> list[tuple[int, int]]:
+    """The bytes that each agent says its fabric has sent and received, where it has that one."""
+    kind = {"ucx": "UCX", "tcp": "sealed TCP", "plain": "plain TCP"}[transport]
+    found = re.findall(rf"{kind} sent (\d+) bytes and received (\d+)", err)
     return [(int(sent), int(received)) for sent, received in found]
 
 
@@ -86,7 +87,7 @@ def echo(site: Site, transport: str, sizes: list[int], **environment: str) -> li
     done = site.dragon(*options, env={"DRAGON_LOG_LEVEL": "INFO", **environment})
     assert done.stdout == f"all {len(sizes)}\n", done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
-    return carried(done.stderr)
+    return carried(done.stderr, transport)
 
 
 @pytest.mark.usefixtures("ucxx")

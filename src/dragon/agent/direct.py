@@ -67,7 +67,9 @@ class Direct:
             raise ConnectionRefusedError("it names no connection between two agents")
         coding, again = lane.coding(), bytearray(_TOKEN)
         await coding.receive(connection, memoryview(again))
-        if again != token or not lane.take(connection, coding):
+        if again != token:
+            raise ConnectionAbortedError("what it says makes no sense")
+        if not lane.take(connection, coding):
             raise ConnectionRefusedError("the connection that it names has one already")
 
     def close(self) -> None:

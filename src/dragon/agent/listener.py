@@ -29,7 +29,7 @@ class Listener:
         listener: socket.socket,
         context: ssl.SSLContext,
         protocol: Callable[[], asyncio.BaseProtocol],
-        direct: Direct | None = None,
+        direct: Direct,
     ) -> None:
         self._listener = listener
         self._context = context
@@ -79,11 +79,10 @@ class Listener:
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
         try:
-            if self._direct is not None:
-                async with asyncio.timeout(_HANDSHAKE_WITHIN):
-                    if await self._first_byte(connection) == LANE:
-                        await self._admit_lane(self._direct, connection)
-                        return
+            async with asyncio.timeout(_HANDSHAKE_WITHIN):
+                if await self._first_byte(connection) == LANE:
+                    await self._admit_lane(connection)
+                    return
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
@@ -92,9 +91,9 @@ class Listener:
             why = error or type(error).__name__
             self._tell(f"a caller from {address} was refused: it has no certificate of this run ({why})")
 
-    async def _admit_lane(self, direct: Direct, connection: socket.socket) -> None:
+    async def _admit_lane(self, connection: socket.socket) -> None:
         try:
-            await direct.admit(connection)
+            await self._direct.admit(connection)
         except ConnectionRefusedError as error:
             connection.close()
             log.debug("a connection for large payloads was refused: %s", error)
