@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import pickle
+import signal
 import threading
 import time
 from collections import deque
@@ -24,6 +26,8 @@ from dragon.data.ddict import (
     DDictSyncError,
     DDictTimeoutError,
     DDictUnableToCreateError,
+    SentinelQueue,
+    strip_pickled_bytes,
 )
 from dragon.infrastructure.errors import DestroyedError, NotSupportedError
 from dragon.infrastructure.policy import Policy
@@ -662,6 +666,52 @@ def test_choosing_items_where_they_lie(ddict: DDict) -> None:
         assert list(found) == list(range(0, 100, 2))
     with pytest.raises(DDictError, match="manager 0: ValueError: on purpose"), ddict.filter(fail) as found:
         list(found)
+
+
+def be_killed(ddict: DDict) -> Iterator[int]:
+    yield 1
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_whoever_chooses_items_is_killed(ddict: DDict) -> None:
+    with ddict.filter(be_killed) as found:
+        assert next(found) == 1
+        with pytest.raises(DDictError, match="manager 0 ended with exit code -9"):
+            next(found)
+
+
+def write_and_close(queue: SentinelQueue) -> None:
+    queue.putter()
+    for number in range(3):
+        queue.put(number)
+    queue.close()
+    queue.close()  # once is enough, twice does no harm
+    with pytest.raises(RuntimeError, match="was closed"):
+        queue.put(3)
+
+
+def test_a_queue_that_ends(ddict: DDict) -> None:
+    queue = SentinelQueue()
+    with pytest.raises(RuntimeError, match=r"get\(\) on a SentinelQueue without getter\(\) before"):
+        queue.get()
+    queue.getter()
+    with pytest.raises(RuntimeError, match="getter or putter, not both"):
+        queue.putter()
+    writer = Process(write_and_close, (queue,))
+    writer.start()
+    assert [queue.get() for _ in range(3)] == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            queue.get()
+    assert writer.join() == 0
+
+
+def test_pickles_without_the_marks_of_every_pickle() -> None:
+    keys = ["hello", 5, (1, "a"), b"x" * 300]
+    stripped = [strip_pickled_bytes(pickle.dumps(key, 5)) for key in keys]
+    assert stripped[:2] == [b"\t\0\0\0\0\0\0\0\x8c\x05hello", b"\x80\x05K\x05"]
+    assert len(set(stripped)) == len(keys)
+    assert strip_pickled_bytes(b"") == b""
 
 
 def test_copies(ddict: DDict, make: Callable[..., DDict]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from zarr.core.buffer import Buffer, cpu, default_buffer_prototype  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
 from conftest import Site  # noqa: E402
-from dragon.data.ddict import DDict, DDictFullError  # noqa: E402
+from dragon.data import loading  # noqa: E402
+from dragon.data.ddict import DDict, DDictError, DDictFullError  # noqa: E402
 from dragon.data.zarr import Store  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
 from dragon.native.queue import Queue  # noqa: E402
@@ -197,6 +199,78 @@ def test_a_folder_is_loaded(folder: Path, managers: int) -> None:
     found, root = zarr.open_group(store, mode="r"), zarr.open_group(folder, mode="r")
     assert all(np.array_equal(found[name][:], root[name][:]) for name in ("x", "y"))
     store.destroy()
+
+
+class TestBeforeItIsLoaded:
+    """A store whose loaders have been held up: a named pipe among the files, which nobody writes yet."""
+
+    @pytest.fixture
+    def pipe(self, folder: Path) -> Path:
+        os.mkfifo(folder / "a pipe")
+        return folder / "a pipe"
+
+    @pytest.fixture
+    def store(self, folder: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+        files = [*loading.files_below(folder), (pipe.name, 0)]
+        monkeypatch.setattr("dragon.data.zarr.files_below", lambda _: sorted(files))
+        store = Store(path=folder, nloaders=1, total_mem=2**25, timeout=3)
+        yield store
+        store.destroy()
+
+    def test_what_is_not_there_yet_is_read_from_its_file(self, store: Store, folder: Path, pipe: Path) -> None:
+        root = zarr.open_group(folder, mode="r")
+        found = zarr.open_group(store, mode="r")
+        assert not store.load_cmplt()
+        assert sorted(found.array_keys()) == ["x", "y"]
+        assert np.array_equal(found["x"][5:15], root["x"][5:15])
+        queue = Queue()
+        reader = Process(lambda: queue.put(found["y"][:]))
+        reader.start()
+        assert np.array_equal(queue.get(timeout=30), root["y"][:])  # in another process too
+        assert reader.join() == 0
+        pipe.write_bytes(b"")
+        store.wait_on_load(30)
+
+    def test_what_was_written_meanwhile_stays(self, store: Store, folder: Path, pipe: Path) -> None:
+        array = zarr.open_array(store, path="x")
+        array[:] = 7.0
+        asyncio.run(store.set_if_not_exists("y/zarr.json", cpu.Buffer.from_bytes(b"mine")))
+        pipe.write_bytes(b"")
+        store.wait_on_load(30)
+        assert np.all(array[:] == 7.0)
+        assert np.array_equal(zarr.open_array(store, path="y")[:], zarr.open_array(folder, path="y", mode="r")[:])
+
+    def test_to_delete_waits_for_the_loaders(self, store: Store, pipe: Path) -> None:
+        with pytest.raises(TimeoutError, match="was not loaded within"):
+            asyncio.run(store.delete("x/zarr.json"))
+        pipe.write_bytes(b"")
+        store.wait_on_load(30)
+        asyncio.run(store.delete("x/zarr.json"))
+        assert not asyncio.run(store.exists("x/zarr.json"))
+        assert sorted(store.keys())[:2] == ["a pipe", "x/c/0/0"]
+
+
+def test_the_time_that_reading_takes(ddict: DDict, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(ddict)
+    array = zarr.create_array(store, shape=(4,), chunks=(2,), dtype="f4")
+    array[:] = 1.0
+    store.reset_get_timer()
+    assert store.get_timer == 0.0
+    store.show_gets = True
+    assert array[:2].tolist() == [1.0, 1.0]
+    assert 0.0 < store.get_timer < 30.0
+    assert capsys.readouterr().out == "get c/0\n"
+
+
+def test_a_frozen_store(ddict: DDict) -> None:
+    store = Store(ddict)
+    ddict["key"] = b"value"
+    ddict.freeze()
+    with pytest.raises(DDictError):
+        asyncio.run(store.delete("key"))
+    store.unfreeze()
+    asyncio.run(store.delete("key"))
+    assert store.keys() == []
 
 
 def test_folders_that_cannot_be_loaded(folder: Path) -> None:

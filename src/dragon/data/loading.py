@@ -1,4 +1,7 @@
-"""A folder's files put into a dictionary by processes of this node, while the one that began it goes on."""
+"""A folder's files put into a dictionary by processes of this node, while the one that began it goes on.
+
+Until all are there, what the dictionary lacks is read from the folder, by any process that has a handle.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,65 @@ from typing import Any
 from dragon.data.ddict import DDICT_MIN_SIZE, DDict
 from dragon.infrastructure.policy import Policy
 from dragon.native.pool import Pool
+from dragon.native.semaphore import Semaphore
 
-__all__ = ["Loading", "files_below", "memory_for"]
+__all__ = ["Loading", "Source", "files_below", "memory_for"]
 
 _BYTES_AT_ONCE = 64 * 2**20  # of files that one task puts
 _FILES_AT_ONCE = 256
 _BESIDE = 4096  # bytes that an entry takes beside its value at most
+_LOOK_AGAIN = 0.005  # seconds between two looks of a process that did not begin the loading
+
+
+class Source:
+    """A folder that is being loaded, as every process sees that has a handle."""
+
+    def __init__(self, folder: Path, tasks: int) -> None:
+        self._folder = folder.absolute()
+        self._tasks = tasks
+        self._loaded = Semaphore(0)  # tasks that are done
+        self._over = False
+
+    def task_done(self) -> None:
+        """Note that a part of the files is in the dictionary."""
+        self._loaded.release()
+
+    def is_over(self) -> bool:
+        """Whether all is in the dictionary. It never is where a loader failed."""
+        self._over = self._over or self._loaded.get_value() >= self._tasks
+        return self._over
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait until all is in the dictionary. Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.is_over():
+            if deadline is not None and time.monotonic() > deadline:
+                raise _not_loaded(self._folder, timeout)
+            time.sleep(_LOOK_AGAIN)
+
+    def files(self) -> dict[str, int]:
+        """The sizes of the files, by their keys."""
+        return dict(files_below(self._folder))
+
+    def size(self, key: str) -> int | None:
+        """Bytes of a key's file, None where there is none. Raises FileNotFoundError on a node without the folder."""
+        file = self._file(key)
+        return None if file is None else file.stat().st_size
+
+    def read(self, key: str, part: slice | None = None) -> bytes | None:
+        """What is in a key's file, None where there is none. Raises FileNotFoundError as size() does."""
+        file = self._file(key)
+        return None if file is None else file.read_bytes()[part or slice(None)]
+
+    def _file(self, key: str) -> Path | None:
+        if not self._folder.is_dir():
+            raise FileNotFoundError(
+                f"{key!r} is not loaded yet, and this node has no folder {self._folder} to read it from: "
+                "wait_on_load() before the store is used here"
+            )
+        parts = key.split("/")
+        file = self._folder.joinpath(*parts)
+        return file if ".." not in parts and file.is_file() else None
 
 
 class Loading:
@@ -25,7 +81,9 @@ class Loading:
     def __init__(self, ddict: DDict, folder: Path, files: list[tuple[str, int]], processes: int) -> None:
         self._folder = folder
         self._pool = Pool(processes, policy=Policy(placement=Policy.Placement.LOCAL))
-        self._tasks = [self._pool.apply_async(_put_files, (ddict, folder, part)) for part in _parts(files)]
+        parts = list(_parts(files))
+        self.source = Source(folder, len(parts))
+        self._tasks = [self._pool.apply_async(_put_files, (ddict, self.source, folder, part)) for part in parts]
         self._pool.close()  # its processes end with the last task
 
     def wait(self, timeout: float | None = None) -> int:
@@ -36,7 +94,7 @@ class Loading:
             try:
                 total += task.get(None if deadline is None else max(0.0, deadline - time.monotonic()))
             except NotReadyError:
-                raise TimeoutError(f"{self._folder} was not loaded within {timeout} s") from None
+                raise _not_loaded(self._folder, timeout) from None
         return total
 
     def is_over(self) -> bool:
@@ -90,8 +148,14 @@ def _parts(files: list[tuple[str, int]]) -> Iterator[list[str]]:
         yield part
 
 
-def _put_files(ddict: DDict, folder: Path, names: list[str]) -> int:
-    """A task; the bytes that it put."""
+def _not_loaded(folder: Path, timeout: float | None) -> TimeoutError:
+    return TimeoutError(f"{folder} was not loaded within {timeout} s")
+
+
+def _put_files(ddict: DDict, source: Source, folder: Path, names: list[str]) -> int:
+    """A task; the bytes that it loaded. What a process has put in the meantime stays."""
     values = {name: (folder / name).read_bytes() for name in names}
-    ddict.put_many(values)
+    for pending in [ddict.begin_put_new(name, value) for name, value in values.items()]:
+        pending.result(ddict.timeout)
+    source.task_done()
     return sum(map(len, values.values()))

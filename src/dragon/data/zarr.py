@@ -7,13 +7,14 @@ touched. A handle of the store can be sent to any process of the run, and arrays
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from dragon.data.ddict import DDict, DDictKeyError
 from dragon.data.ddict.shards import Pending
-from dragon.data.loading import Loading, files_below, memory_for
+from dragon.data.loading import Loading, Source, files_below, memory_for
 from dragon.runtime.shard import MISSING
 
 try:
@@ -33,8 +34,12 @@ class Store(ZarrStore):  # type: ignore[misc]
         args, ddict_kwargs: what DDict takes, for a dictionary of the store's own; or one DDict that exists.
         ddict: such a one, by name.
         path: a folder that holds a zarr store, whose files are put into the dictionary by `nloaders` processes of this
-            node, while this one goes on. A dictionary made for it is large enough unless `total_mem` is given.
+            node, while this one goes on. A dictionary made for it is large enough unless `total_mem` is given. What is
+            not loaded yet is read from its file; to delete a key waits until all is loaded.
         read_only: whether this handle refuses to write. Others may.
+        dimension_separator, use_copy_store: hints for loading in dragonhpc's store; loading needs neither.
+
+    `show_gets = True` has each key printed that this handle reads, for finding out what a program asks for.
 
     Raises OSError where `path` is no folder, RuntimeError where `nloaders` is less than 1, and what DDict raises. The
     dictionary lives until destroy(), or while any process has a handle; close() leaves it alone.
@@ -54,6 +59,8 @@ class Store(ZarrStore):  # type: ignore[misc]
         path: str | Path | None = None,
         nloaders: int = 2,
         read_only: bool = False,
+        dimension_separator: str | None = None,
+        use_copy_store: bool = True,
         **ddict_kwargs: Any,
     ) -> None:
         super().__init__(read_only=read_only)
@@ -70,6 +77,9 @@ class Store(ZarrStore):  # type: ignore[misc]
             ddict = DDict(*args, **ddict_kwargs)
         self._ddict = ddict
         self._loading = None if path is None else Loading(ddict, Path(path), files, nloaders)
+        self._source = None if self._loading is None else self._loading.source
+        self._get_seconds = 0.0
+        self.show_gets = False
 
     @property
     def ddict(self) -> DDict:
@@ -80,9 +90,19 @@ class Store(ZarrStore):  # type: ignore[misc]
         """Remove the dictionary, for all processes."""
         self._ddict.destroy()
 
+    def unfreeze(self) -> None:
+        """Let the dictionary be written to again after `store.ddict.freeze()`."""
+        self._ddict.unfreeze()
+
+    def keys(self) -> list[str]:
+        """All keys."""
+        return list(self._keys(""))
+
     def with_read_only(self, read_only: bool = False) -> Self:
         """Another handle, which may write or not."""
-        return type(self)(self._ddict, read_only=read_only)
+        other = type(self)(self._ddict, read_only=read_only)
+        other._source = self._source
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loading": None}  # only this process waits for its loaders
@@ -120,6 +140,21 @@ class Store(ZarrStore):  # type: ignore[misc]
         """Bytes that have been loaded so far."""
         return 0 if self._loading is None else self._loading.bytes_so_far()
 
+    def _not_loaded_yet(self) -> Source | None:
+        """The folder whose files may not all be in the dictionary; to be asked for before the dictionary is."""
+        if self._source is not None and self._source.is_over():
+            self._source = None
+        return self._source
+
+    @property
+    def get_timer(self) -> float:
+        """Seconds that get() has taken in this handle."""
+        return self._get_seconds
+
+    def reset_get_timer(self) -> None:
+        """Count from zero again."""
+        self._get_seconds = 0.0
+
     # ---- zarr's operations
 
     async def get(
@@ -127,16 +162,23 @@ class Store(ZarrStore):  # type: ignore[misc]
     ) -> Buffer | None:
         """The value of a key or a part of it, None where it is missing."""
         await self._ensure_open()
+        if self.show_gets:
+            print(f"get {key}", flush=True)
         buffer = (prototype or default_buffer_prototype()).buffer
-        if byte_range is None:
-            pending = self._ddict._begin_get(key)
-        else:
-            pending = self._ddict._begin_part(key, *_part(byte_range))
+        part = None if byte_range is None else slice(*_part(byte_range))
+        begun = time.perf_counter()
+        source = self._not_loaded_yet()
+        pending = self._ddict._begin_part(key, part.start, part.stop) if part else self._ddict._begin_get(key)
+        self._get_seconds += time.perf_counter() - begun
         try:
             await asyncio.sleep(0)  # others that are awaited with this one ask first, and then all wait
         finally:
+            begun = time.perf_counter()
             value = pending.result(self._ddict._timeout)
         if value is MISSING or value is None:
+            value = source.read(key, part) if source else None
+        self._get_seconds += time.perf_counter() - begun
+        if value is None:
             return None
         if not isinstance(value, bytes):
             raise TypeError(f"the value of {key!r} is no bytes object but of type {type(value).__name__}")
@@ -150,7 +192,8 @@ class Store(ZarrStore):  # type: ignore[misc]
 
     async def exists(self, key: str) -> bool:
         """Whether a key is there."""
-        return key in self._ddict
+        source = self._not_loaded_yet()
+        return key in self._ddict or (source is not None and source.size(key) is not None)
 
     async def set(self, key: str, value: Buffer) -> None:
         """Put a value."""
@@ -158,7 +201,10 @@ class Store(ZarrStore):  # type: ignore[misc]
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Put a value unless the key is there. Of several processes that do so at the same time one puts its value."""
-        await self._set(value, lambda data: self._ddict._begin_put_new(key, data))
+        self._check_writable()
+        source = self._not_loaded_yet()
+        if source is None or source.size(key) is None:
+            await self._set(value, lambda data: self._ddict.begin_put_new(key, data))
 
     async def _set(self, value: Buffer, begin: Callable[[bytes], Pending]) -> None:
         self._check_writable()
@@ -174,6 +220,8 @@ class Store(ZarrStore):  # type: ignore[misc]
     async def delete(self, key: str) -> None:
         """Remove a key, if it is there."""
         self._check_writable()
+        if source := self._not_loaded_yet():
+            source.wait(self._ddict.timeout)  # or a loader may put it again
         try:
             del self._ddict[key]
         except DDictKeyError:
@@ -181,16 +229,21 @@ class Store(ZarrStore):  # type: ignore[misc]
 
     async def getsize(self, key: str) -> int:
         """Bytes of a value. Raises FileNotFoundError."""
+        source = self._not_loaded_yet()
         try:
             return max(0, self._ddict.bytes_size(key))
         except DDictKeyError:
-            raise FileNotFoundError(key) from None
+            size = source.size(key) if source else None
+            if size is None:
+                raise FileNotFoundError(key) from None
+            return size
 
     async def getsize_prefix(self, prefix: str) -> int:
         """Bytes of all values below a folder."""
         start = _folder(prefix)
-        sizes = self._ddict.bytes_sizes()
-        return sum(max(0, size) for key, size in sizes if isinstance(key, str) and key.startswith(start))
+        source = self._not_loaded_yet()
+        sizes = {**(source.files() if source else {}), **dict(self._ddict.bytes_sizes())}
+        return sum(max(0, size) for key, size in sizes.items() if isinstance(key, str) and key.startswith(start))
 
     async def list(self) -> AsyncIterator[str]:
         """All keys."""
@@ -209,7 +262,9 @@ class Store(ZarrStore):  # type: ignore[misc]
             yield name
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        return (key for key in self._ddict if isinstance(key, str) and key.startswith(prefix))
+        source = self._not_loaded_yet()
+        keys = {*source.files(), *self._ddict} if source else self._ddict
+        return (key for key in keys if isinstance(key, str) and key.startswith(prefix))
 
 
 def _folder(prefix: str) -> str:

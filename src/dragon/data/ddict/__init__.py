@@ -9,7 +9,9 @@ from dragon.data.ddict.persistence import (
     NULLCheckpointPersister,
     PosixCheckpointPersister,
 )
+from dragon.data.ddict.picklers import strip_pickled_bytes
 from dragon.data.ddict.profile import DDictOperationProfile
+from dragon.data.ddict.sentinel_queue import SentinelQueue
 from dragon.data.ddict.stats import DDictManagerStats
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictMappingProxy, DDictValuesView
 from dragon.infrastructure.ddict_errors import (
@@ -48,4 +50,6 @@ __all__ = [
     "FilterIterator",
     "NULLCheckpointPersister",
     "PosixCheckpointPersister",
+    "SentinelQueue",
+    "strip_pickled_bytes",
 ]

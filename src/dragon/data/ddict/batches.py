@@ -63,7 +63,8 @@ class Batches(Checkpoints):
             self._may_write(shard)
         return shard.begin_put(encoded, self._record(value), self._checkpoint)
 
-    def _begin_put_new(self, key: Any, value: Any) -> Pending:
+    def begin_put_new(self, key: Any, value: Any) -> Pending:
+        """Send a value unless the key is there; result() of what this returns says whether it was put."""
         encoded = self._key(key)
         shard = self._shard(encoded)
         if self._guarded:

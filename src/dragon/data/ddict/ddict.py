@@ -198,7 +198,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
 
     def put_new(self, key: Any, value: Any) -> bool:
         """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
-        return bool(self._begin_put_new(key, value).result(self._timeout))
+        return bool(self.begin_put_new(key, value).result(self._timeout))
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """The value of a key, which is `default` from now on where there was none; for all processes the same one."""

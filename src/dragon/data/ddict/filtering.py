@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dragon.data.ddict.sentinel_queue import SentinelQueue
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.nodes import node_at
@@ -15,36 +17,30 @@ from dragon.runtime.nodes import node_at
 if TYPE_CHECKING:
     from dragon.data.ddict.ddict import DDict
     from dragon.native.process import Process
-    from dragon.runtime.handle import Channel
 
 __all__ = ["FilterContextManager", "FilterIterator"]
 
 _AHEAD = 256  # items that a manager's function may be ahead of who takes them
+_LOOK_AFTER = 1.0  # seconds without an item after which the process is looked at
 
 
-class _End:
-    """What follows the last item: the error that ended the function, if one did."""
-
-    def __init__(self, error: str = "") -> None:
-        self.error = error
-
-
-def _choose(ddict: DDict, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: Channel) -> None:
+def _choose(ddict: DDict, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: SentinelQueue) -> None:
+    queue.putter()
     try:
         for item in code(ddict, *arguments):
             queue.put(item)
     except Exception as error:
-        queue.put(_End(f"{type(error).__name__}: {error}"))
+        queue.close(f"{type(error).__name__}: {error}")
         raise
-    queue.put(_End())
+    queue.close()
 
 
 class FilterIterator:
     """The items of all managers, merged."""
 
-    def __init__(self, queues: list[Channel], comparator: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, items: list[Iterator[Any]], comparator: Callable[[Any, Any], Any]) -> None:
         key = functools.cmp_to_key(functools.partial(_compare, comparator))
-        self._merged = heapq.merge(*(_items(manager, queue) for manager, queue in enumerate(queues)), key=key)
+        self._merged = heapq.merge(*items, key=key)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -61,11 +57,21 @@ def _compare(comparator: Callable[[Any, Any], Any], left: Any, right: Any) -> in
     return -1 if answer else int(bool(comparator(right, left)))
 
 
-def _items(manager: int, queue: Channel) -> Iterator[Any]:
-    while not isinstance(item := queue.get(), _End):
-        yield item
-    if item.error:
-        raise DDictError(f"the function of a filter failed on manager {manager}: {item.error}", "FILTER")
+def _items(manager: int, process: Process, queue: SentinelQueue) -> Iterator[Any]:
+    ended = None
+    while True:
+        try:
+            yield queue.get(_LOOK_AFTER)
+        except EOFError as end:
+            if end.args:
+                raise DDictError(f"the function of a filter failed on manager {manager}: {end}", "FILTER") from None
+            return
+        except Empty:
+            if ended is not None:  # and what it had put before has been taken
+                raise DDictError(
+                    f"the process of a filter beside manager {manager} ended with exit code {ended}", "FILTER"
+                ) from None
+            ended = process.returncode
 
 
 class FilterContextManager:
@@ -86,19 +92,19 @@ class FilterContextManager:
 
     def __enter__(self) -> FilterIterator:
         from dragon.native.process import Process
-        from dragon.runtime.handle import Channel
 
-        queues = []
+        items = []
         for shard in self._ddict._open_shards():
-            queue = Channel(_AHEAD)
+            queue = SentinelQueue(_AHEAD)
+            queue.getter()
             node = node_at(shard.settings.node)
             policy = Policy(placement=Policy.Placement.HOST_ID, host_id=node.h_uid)
             mine = self._ddict.manager(shard.settings.manager)
             process = Process(_choose, (mine, self._code, self._arguments, queue), policy=policy)
             process.start()
             self._processes.append(process)
-            queues.append(queue)
-        return FilterIterator(queues, self._comparator)
+            items.append(_items(shard.settings.manager, process, queue))
+        return FilterIterator(items, self._comparator)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
