@@ -489,10 +489,14 @@ def test_tensors_of_a_frozen_dictionary_may_be_written(make: Callable[..., DDict
     assert mine["tensor"].sum() == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["view", "put", "pop", "clear"]), st.sampled_from("ab")), max_size=40))
+_STEPS = st.tuples(st.sampled_from(["view", "put", "pop", "clear", "many"]), st.sampled_from("abc"))
+
+
+@pytest.mark.parametrize("working_set_size", [1, 2])
+@given(st.lists(_STEPS, max_size=60))
 @settings(max_examples=30)
-def test_a_view_is_always_of_what_the_dictionary_holds(steps: list[tuple[str, str]]) -> None:
-    with DDict(1, 1, 16 * 2**20, working_set_size=2) as ddict:
+def test_a_view_is_always_of_what_the_dictionary_holds(working_set_size: int, steps: list[tuple[str, str]]) -> None:
+    with DDict(1, 1, 16 * 2**20, working_set_size=working_set_size) as ddict:
         model: dict[str, int] = {}
         for number, (step, key) in enumerate(steps):
             if step == "put":
@@ -503,6 +507,8 @@ def test_a_view_is_always_of_what_the_dictionary_holds(steps: list[tuple[str, st
             elif step == "clear":
                 ddict.clear()
                 model.clear()
+            elif step == "many":  # so that the tree's pages are split
+                ddict.put_many({(key, i): bytes(500) for i in range(100)})
             elif step == "view" and key in model:
                 with ddict.view(key) as memory:
                     assert (memory[0], memory[-1], len(memory)) == (model[key], model[key], 50_000)

@@ -17,7 +17,7 @@ import msgspec
 from dragon.infrastructure.messages import Name
 from dragon.runtime.records import Record, digest
 
-__all__ = ["BROADCAST", "NUMBER", "PERSISTENT", "WRITER", "Entries", "Settings", "Stored"]
+__all__ = ["BROADCAST", "NUMBER", "PERSISTENT", "WRITER", "Entries", "Settings", "Stored", "is_blob"]
 
 # Flags of a record.
 _LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
@@ -134,7 +134,7 @@ class Entries:
         last = b""
         while more:
             name = bytes(cursor.key())
-            if name[:1] == _BLOB:
+            if is_blob(name):
                 return
             if not self._versioned:
                 yield self._stored(txn, name, 0, cursor.value())
@@ -267,6 +267,11 @@ class Entries:
             more = cursor.next()
         for name in unseen:
             self._drop_entry(txn, name)
+
+
+def is_blob(name: bytes) -> bool:
+    """Whether an entry of that name is a piece of a blob."""
+    return name[:1] == _BLOB
 
 
 def _pieces(number: int, blob: int, size: int) -> list[bytes]:

@@ -19,7 +19,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictKeyError,
 )
-from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored
+from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_blob
 from dragon.runtime.handle import Words
 from dragon.runtime.records import Record, bytes_in, int_of, of_int
 from dragon.runtime.transactions import CHANGES, NEWEST, Transactions
@@ -29,7 +29,29 @@ __all__ = ["MISSING", "Shard"]
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 _PAGE = 4096
-_MOST_VIEWED = 64
+_MOST_SEEN = 256
+_LARGE = 32 * 1024  # bytes, more than the largest page of LMDB
+
+
+class _OnceForEachBlob:
+    """A transaction for reading that remembers for later ones where blobs are, for LMDB's module touches every page of
+    what it is asked for. A blob stays where it is until it is deleted, and its name is never used again. What is small
+    lies in pages of the tree, which move.
+    """
+
+    def __init__(self, txn: Any, seen: dict[bytes, Any]) -> None:
+        self._txn, self._seen = txn, seen
+        self.cursor = txn.cursor
+
+    def get(self, name: bytes) -> Any:
+        found = self._seen.get(name)
+        if found is None:
+            found = self._txn.get(name)
+            if is_blob(name) and len(found) >= _LARGE:
+                if len(self._seen) == _MOST_SEEN:
+                    self._seen.clear()
+                self._seen[name] = found
+        return found
 
 
 class Shard(Transactions):
@@ -37,9 +59,7 @@ class Shard(Transactions):
 
     def __init__(self, settings: Settings, words: Words) -> None:
         super().__init__(settings, words)
-        # Where the records are that were viewed, and in which state of the shard. LMDB's module touches every page of a
-        # value that it is asked for; in the same state it need not be asked again.
-        self._viewed: dict[tuple[bytes, int], tuple[tuple[int, int], Stored]] = {}
+        self._seen_blobs: dict[bytes, Any] = {}
         self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions that keep what somebody looks into
         self._pinning = threading.Lock()
 
@@ -71,7 +91,7 @@ class Shard(Transactions):
         self._check()
         txn = self._env.begin(buffers=True)
         try:
-            stored = self._find_again(txn, key, checkpoint)
+            stored = self._find(_OnceForEachBlob(txn, self._seen_blobs), key, checkpoint)
             if stored is None:
                 raise DDictKeyError(f"no such key in {self.where}")
             return txn, stored
@@ -84,7 +104,7 @@ class Shard(Transactions):
         no such key. `exact` is as in read()."""
         self._check()
         txn = self._env.begin(buffers=True)
-        stored = self._find_again(txn, key, checkpoint)
+        stored = self._find(_OnceForEachBlob(txn, self._seen_blobs), key, checkpoint)
         if stored is None or (exact and _is_earlier(stored, checkpoint)):
             txn.abort()
             return None
@@ -98,18 +118,6 @@ class Shard(Transactions):
                     return pinned, stored
             self._pinned.add(txn)
         return txn, stored
-
-    def _find_again(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
-        """_find(), but where the shard is as it was when the key was last asked for the record is where it was."""
-        state = txn.id(), self.newest
-        seen, stored = self._viewed.get((key, checkpoint), (None, None))
-        if stored is None or seen != state:
-            stored = self._find(txn, key, checkpoint)
-            if stored is not None and stored.blobs:
-                if len(self._viewed) == _MOST_VIEWED:
-                    self._viewed.clear()
-                self._viewed[key, checkpoint] = state, stored
-        return stored
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Whether the key is there."""
