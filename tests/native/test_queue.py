@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import queue as standard
 import threading
 import time
@@ -184,6 +185,44 @@ def test_a_queue_is_where_its_policy_says() -> None:
         queue.destroy()
     with pytest.raises(PolicyError, match="host id 1234"):
         Queue(policy=Policy(placement=Policy.Placement.HOST_ID, host_id=1234))
+
+
+class Upside:
+    """A pickler of a program's own, with the names of pickle's files."""
+
+    @staticmethod
+    def dump(obj: Any, file: Any) -> None:
+        file.write(repr(obj).encode()[::-1])
+
+    @staticmethod
+    def load(file: Any) -> Any:
+        return ast.literal_eval(file.read()[::-1].decode())
+
+
+def put_and_say_when_done(queue: Queue) -> None:
+    queue.put((1, "two"))
+    queue.put_nowait({"three": 3})
+    queue.join(timeout=30)
+    queue.put("all done")
+
+
+def test_a_pickler_of_ones_own() -> None:
+    for host in System().nodes:
+        policy = Policy(placement=Policy.Placement.HOST_ID, host_id=host)
+        queue = Queue(5, joinable=True, policy=policy, pickler=Upside)
+        process = run(put_and_say_when_done, queue)
+        same = Queue.attach(queue.serialize(), pickler=Upside)
+        assert [queue.get(timeout=30), same.get(timeout=30)] == [(1, "two"), {"three": 3}]
+        queue.task_done()
+        same.task_done()
+        raw = Queue.attach(queue.serialize())
+        assert raw.get(timeout=30) == b"'enod lla'"
+        assert process.join() == 0
+        with pytest.raises(standard.Empty):
+            queue.get_nowait()
+        queue.destroy()
+    with pytest.raises(TypeError, match="a pickler has dumps and loads"):
+        Queue(pickler=object())
 
 
 def test_a_large_object_for_which_there_is_no_room_in_time_leaves_no_trace() -> None:

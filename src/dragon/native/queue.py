@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from typing import TYPE_CHECKING, Any, Self
+import sys
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -11,6 +12,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.messages import as_name
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel
+from dragon.runtime.picklers import pickler_of
 from dragon.runtime.placement import place
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import identity, this_run
@@ -25,6 +27,9 @@ Empty, Full = queue.Empty, queue.Full
 _DEFAULT_SIZE = 100
 
 
+_Q = TypeVar("_Q", bound="Queue")
+
+
 class QueueError(DragonError):
     """A queue that was not made for what is asked of it."""
 
@@ -36,22 +41,27 @@ class Queue(Channel):
         maxsize: objects it holds at most; put() waits for room. 0 or less: as many as there is memory for.
         joinable: whether task_done() and join() count what was put.
         policy: of a host by name or id: the node that holds it; otherwise it is this process's.
+        pickler: what turns objects into bytes and back, with `dumps` and `loads`, or `dump` and `load` of files. It is
+            sent along with the queue. Without one, arrays and bytes go without an intermediate copy.
 
     put(obj, block=True, timeout=None) raises queue.Full, get(block=True, timeout=None) raises queue.Empty; times are in
     seconds. After close() every use raises ValueError; after destroy() it does so in every process. `pool`,
-    `block_size`, `buffered`, `num_streams`, `pickler` and the channels are taken as they are given and change nothing,
-    as are `stream_channel` and `flush` of put() and get(): memory is found by itself, and every object is one message
-    that is there at once.
+    `block_size`, `buffered`, `num_streams` and the channels are taken as they are given and change nothing, as are
+    `stream_channel` and `flush` of put() and get(): memory is found by itself, and every object is one message that is
+    there at once.
     """
 
-    def __new__(cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, **options: Any) -> Self:
+    def __new__(
+        cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, pickler: Any = None, **options: Any
+    ) -> Self:
+        kind = _class_for(pickler, cls)
         if policy is None or policy.placement not in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID):
-            return super().__new__(cls)
+            return super().__new__(kind)
         node = place(policy).node.index
         if node == this_run().node:
-            return super().__new__(cls)
+            return super().__new__(kind)
         name = ask("remote.make_channel", node=node, capacity=max(maxsize, 0), maker=identity().puid)
-        return cls._attached(as_name(name), options.get("joinable", False))
+        return kind._attached(as_name(name), kind._state_of(options.get("joinable", False), pickler))
 
     def __init__(
         self,
@@ -76,7 +86,11 @@ class Queue(Channel):
         if self._local_class is not None:
             return  # it is on another node, and was made there
         super().__init__(max(maxsize, 0), maker=identity().puid)
-        self._joinable = joinable
+        self._set_state(self._state_of(joinable, pickler))
+
+    @staticmethod
+    def _state_of(joinable: bool, pickler: Any) -> Any:
+        return joinable
 
     def _state(self) -> Any:
         return self._joinable
@@ -136,4 +150,40 @@ class Queue(Channel):
     def attach(cls, data: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
         """The queue that serialize() named. Raises DestroyedError where it is gone."""
         offset, generation, role, joinable = msgspec.json.decode(data, type=tuple[int, int, int, bool])
-        return cls._attached((offset, generation, role), joinable)
+        kind = _class_for(pickler, cls)
+        return kind._attached((offset, generation, role), kind._state_of(joinable, pickler))
+
+
+class _PickledQueue(Queue):
+    """A queue whose objects become bytes, and objects again, by a pickler of the program's."""
+
+    @staticmethod
+    def _state_of(joinable: bool, pickler: Any) -> Any:
+        return joinable, pickler_of(pickler)
+
+    def _state(self) -> Any:
+        return self._joinable, self._pickler
+
+    def _set_state(self, state: Any) -> None:
+        self._joinable, self._pickler = state
+
+    def put(self, obj: Any, *args: Any, **options: Any) -> None:
+        self._operations.put(self, bytes(self._pickler.dumps(obj)), *args, **options)
+
+    def put_nowait(self, obj: Any, **options: Any) -> None:
+        self.put(obj, False, **options)
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        return self._pickler.loads(self._operations.get(self, *args, **options))
+
+    def get_nowait(self, **options: Any) -> Any:
+        return self.get(False, **options)
+
+
+def _class_for(pickler: Any, cls: type[_Q]) -> type[_Q]:
+    """The class of a queue. Cloudpickle is what queues use without a pickler too, where it is needed."""
+    if pickler is None or pickler is sys.modules.get("cloudpickle"):
+        return cls
+    if cls not in (Queue, _PickledQueue):
+        raise TypeError(f"{cls.__name__}, a subclass of Queue, takes no pickler: let its put() and get() use it")
+    return cast(type[_Q], _PickledQueue)

@@ -59,6 +59,7 @@ def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handl
 
 class Channel(Handle, _core.Channel):
     _core_class = _core.Channel
+    _operations: ClassVar[Any] = _core.Channel  # or what does the same from another node
 
     def qsize(self) -> int:
         """Objects in it now."""

@@ -381,5 +381,5 @@ def remote_class(local: Any) -> type[Any]:
         if issubclass(cls, Handle) and cls.__module__ != Handle.__module__
         for name in vars(cls).keys() & set(dir(remote)) - {"__module__", "__doc__"}
     }
-    contents = {**changed, "_local_class": local, "__module__": local.__module__}
+    contents = {**changed, "_local_class": local, "_operations": remote, "__module__": local.__module__}
     return type(local.__name__, (remote, local), contents)

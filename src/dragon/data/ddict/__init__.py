@@ -9,7 +9,6 @@ from dragon.data.ddict.persistence import (
     NULLCheckpointPersister,
     PosixCheckpointPersister,
 )
-from dragon.data.ddict.picklers import strip_pickled_bytes
 from dragon.data.ddict.profile import DDictOperationProfile
 from dragon.data.ddict.sentinel_queue import SentinelQueue
 from dragon.data.ddict.stats import DDictManagerStats
@@ -25,6 +24,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictTimeoutError,
     DDictUnableToCreateError,
 )
+from dragon.runtime.picklers import strip_pickled_bytes
 
 __all__ = [
     "DDICT_MIN_SIZE",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from dragon import _core
 from dragon.data.ddict import creation
 from dragon.data.ddict.creation import Descriptor
-from dragon.data.ddict.picklers import pickler_of
 from dragon.data.ddict.profile import DDictOperationProfile, Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
@@ -25,6 +24,7 @@ from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
+from dragon.runtime.picklers import pickler_of
 from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value, place_of
 from dragon.runtime.shard import MISSING
 
