@@ -61,7 +61,8 @@ std::vector<QueueInfo> Arena::queues(const std::vector<Offset>& offsets) const {
             size_t room = (capacity(origin.doing.offset) - sizeof(Words)) / sizeof(uint64_t);
             for (uint32_t i = 0, count = doing.count(); i < count && i < room; ++i) {
                 uint64_t task = doing.at(i).load();
-                q.running += task != 0 && task != UINT64_MAX;
+                // The largest stand for what is no task: the end of them, or a worker's start.
+                q.running += task != 0 && task < UINT64_MAX - 2;
             }
             if (!exists(origin.results) || !exists(origin.doing)) continue;
         }

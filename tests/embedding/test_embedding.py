@@ -37,6 +37,52 @@ def test_functions_typed_in_are_found(site: Site, options: list[str]) -> None:
     assert "25 0" in out, err
 
 
+def test_what_only_the_main_program_makes_is_found(site: Site) -> None:
+    program = site.write(
+        """
+        import ctypes
+        import multiprocessing as mp
+        import dragon
+        from dragon.native import Queue, Value
+
+        class Point(ctypes.Structure):
+            _fields_ = [("x", ctypes.c_double)]
+
+        def step():
+            return "before"
+
+        def tell(queue, point):
+            queue.put(type(point._memory.data) is Point)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+
+            class Box:
+                def __init__(self, value):
+                    self.value = value
+
+            class Named(Queue):
+                pass
+
+            def step():
+                return "after"
+
+            def work(x):
+                return Box(x).value * 2, step()
+
+            with mp.Pool(1) as pool:
+                print(pool.map(work, [1, 2]))
+            queue = Named()
+            # A lambda goes by value, and what can be imported beside it all the same by its name.
+            process = mp.Process(target=lambda queue, point: tell(queue, point), args=(queue, Value(Point, (1.5,))))
+            process.start()
+            print(queue.get(timeout=30), process.join())
+        """
+    )
+    done = site.dragon("-s", program)
+    assert (done.returncode, done.stdout) == (0, "[(2, 'after'), (4, 'after')]\nTrue None\n"), done.stderr
+
+
 def test_functions_given_with_c_are_found(site: Site) -> None:
     source = INTERACTIVE.replace("exit()", "")
     done = site.run(sys.executable, "-c", source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System, cpu_count
 from dragon.native.pool import Pool
+from dragon.native.queue import Queue
 from dragon.native.workers import WorkerLostError
 
 
@@ -85,6 +87,36 @@ def test_callbacks_are_called_though_nobody_waits() -> None:
         pool.apply_async(fail, (2,), error_callback=lambda error: failed.set())
         assert done.wait(30)
         assert failed.wait(30)
+
+
+def test_a_callback_that_raises_is_told_and_the_result_is_there(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pool(1) as pool:
+        result = pool.apply_async(square, (3,), callback=lambda value: 1 // 0)
+        assert result.get(30) == 9
+        assert pool.apply_async(square, (4,)).get(30) == 16
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_workers_that_end_in_the_initializer_are_not_started_for_ever() -> None:
+    with Pool(2, sys.exit, (3,)) as pool, pytest.raises(WorkerLostError, match="while they started, with exit code 3"):
+        pool.apply_async(square, (1,)).get(30)
+
+
+def wait_and_heed_no_signal(ready: Queue) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready.put("ready")
+    time.sleep(60)
+
+
+def test_who_terminates_says_how_patiently() -> None:
+    ready = Queue()
+    pool = Pool(1)
+    result = pool.apply_async(wait_and_heed_no_signal, (ready,))
+    ready.get(timeout=30)
+    pool.terminate(patience=0.1)
+    assert [process.exitcode for process in pool._pool] == [-signal.SIGKILL]
+    with pytest.raises(RuntimeError, match="was terminated"):
+        result.get(30)
 
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:

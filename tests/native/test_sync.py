@@ -209,6 +209,31 @@ def test_values_and_arrays_are_shared() -> None:
         Value("i", lock="no lock")
 
 
+class Cell(ctypes.Structure):
+    _fields_ = (("point", Point), ("counts", ctypes.c_int * 3))
+
+
+def _change_within(cell: Value, points: Array, rows: Array) -> None:
+    cell.point.x = 9.0
+    cell.counts[1] = 4
+    for point in points:
+        point.x **= 2
+    points[0].y = 7.0
+    rows[1][2] = 6
+    for row in rows:
+        row[0] += 1
+
+
+def test_structures_and_arrays_within_others_are_shared_too() -> None:
+    cell, points, rows = Value(Cell), Array(Point, [(1.5, 0.0), (4.0, 1.0)]), Array(ctypes.c_int * 3, 2)
+    assert run(_change_within, cell, points, rows).join() == 0
+    assert (cell.point.x, list(cell.counts)) == (9.0, [0, 4, 0])
+    assert [(point.x, point.y) for point in points] == [(2.25, 7.0), (16.0, 1.0)]
+    assert [list(row) for row in rows] == [[1, 0, 0], [1, 0, 6]]
+    assert run(_change_within, cell, points, rows).join() == 0  # what was taken out once changes along
+    assert (cell.point.x, points[1].x, rows[0][0]) == (9.0, 256.0, 2)
+
+
 def test_a_wait_can_be_interrupted() -> None:
     event = Event()
     hits: list[int] = []

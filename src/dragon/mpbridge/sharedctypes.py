@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import ctypes
 from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
+from dragon.runtime.ctypes_memory import element_of, in_words, whole, words_for
 from dragon.runtime.handle import Words
 
 __all__ = ["Array", "RawArray", "RawValue", "Value"]
 
 
 def _new(kind: Any) -> Any:
-    return _rebuild(kind, None, words_for(kind))
+    return _rebuild(*element_of(kind), words_for(kind))
 
 
-def _rebuild(kind: Any, length: int | None, words: Words) -> Any:
-    obj = in_words(kind if length is None else kind * length, words)
+def _rebuild(element: Any, lengths: tuple[int, ...], words: Words) -> Any:
+    obj = in_words(whole(element, lengths), words)
     obj._wrapper = words
     ForkingPickler.register(type(obj), _reduce)
     return obj
 
 
 def _reduce(obj: Any) -> Any:
-    # The type of an array cannot be pickled; its element's can.
-    words = obj._wrapper
-    if isinstance(obj, ctypes.Array):
-        return _rebuild, (obj._type_, obj._length_, words)
-    return _rebuild, (kind_of(obj), None, words)
+    return _rebuild, (*element_of(type(obj)), obj._wrapper)
+
+
+def _reduce_synchronized(obj: Any) -> Any:
+    # The standard library's own go to processes that it starts, and nowhere else.
+    shared = isinstance(getattr(obj._obj, "_wrapper", None), Words)
+    return (mp_sharedctypes.synchronized, (obj._obj, obj._lock)) if shared else obj.__reduce__()
 
 
 def _type_of(typecode_or_type: Any) -> Any:
@@ -76,4 +77,6 @@ def _with_lock(obj: Any, lock: Any, ctx: Any) -> Any:
         lock = ctx.RLock()
     if not hasattr(lock, "acquire"):
         raise AttributeError(f"{lock!r} has no method 'acquire'")
-    return mp_sharedctypes.synchronized(obj, lock, ctx=ctx)
+    result = mp_sharedctypes.synchronized(obj, lock, ctx=ctx)
+    ForkingPickler.register(type(result), _reduce_synchronized)
+    return result

@@ -34,7 +34,7 @@ class Array(Shared):
         else:
             values = list(size_or_initializer)
             size = len(values)
-        self._memory = Memory(kind, size)
+        self._memory = Memory(kind * size)
         self._lock = lock_of(lock)
         if values:
             self._memory.data[:] = bytes(values) if kind is ctypes.c_char and isinstance(values[0], int) else values

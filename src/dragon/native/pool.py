@@ -26,6 +26,7 @@ __all__ = ["Pool"]
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _AHEAD = 1024  # tasks of an imap() that wait or run at any time
 _DEFAULT_PATIENCE = 60.0
+_PATIENCE_AT_END = 5.0  # of a pool that nobody terminates by name
 _numbers = itertools.count(1)
 
 
@@ -77,8 +78,9 @@ class Pool:
         with one_warning():
             self._workers = Workers(count, start, collector.lost, collector.gave_up, self._tasks, self._doing)
         self._callback_thread: threading.Thread | None = None
+        self._patience = [_PATIENCE_AT_END]
         self._state = RUN
-        self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector), exitpriority=15)
+        self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector, self._patience), exitpriority=15)
 
     # ---- making
 
@@ -291,8 +293,10 @@ class Pool:
             pass_on_end(self._tasks)
 
     def terminate(self, patience: float = _DEFAULT_PATIENCE) -> None:
-        """End the workers now; tasks that are not done get an error for a result."""
+        """End the workers now, those that go on after `patience` seconds with SIGKILL; tasks that are not done get an
+        error for a result."""
         self._state = TERMINATE
+        self._patience[0] = patience
         self._terminate()
 
     def kill(self) -> None:
@@ -302,8 +306,8 @@ class Pool:
         self.terminate()
 
     @staticmethod
-    def _end(workers: Workers, collector: Collector) -> None:
-        workers.terminate()
+    def _end(workers: Workers, collector: Collector, patience: list[float]) -> None:
+        workers.terminate(patience[0])
         collector.fail_all(RuntimeError("the pool was terminated before this task was done"))
 
     def join(self, patience: float | None = None) -> None:
@@ -322,7 +326,7 @@ class Pool:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.terminate()
+        self.terminate(_PATIENCE_AT_END)
 
     def __reduce__(self) -> Any:
         raise NotImplementedError("pool objects cannot be passed between processes or pickled")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from dragon.native.workers import START_FAILED
+from dragon.runtime.child import write_traceback
 from dragon.runtime.handle import Channel
 
 __all__ = ["ApplyResult", "Collector", "IMapIterator", "IMapUnorderedIterator", "MapResult", "Single", "chunks"]
@@ -183,7 +184,10 @@ class ApplyResult:
         self._success, self._value = success, value
         call = self._callback if success else self._error_callback
         if call is not None:
-            call(value)
+            try:
+                call(value)
+            except Exception as error:  # whoever waits for this or another result has no part in it
+                write_traceback(error)
         self._callback = self._error_callback = None
         self._done = True
 

@@ -6,7 +6,7 @@ from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-d
 from typing import Any
 
 from dragon.native.lock import RLock
-from dragon.runtime.ctypes_memory import in_words, words_for
+from dragon.runtime.ctypes_memory import element_of, in_words, whole, words_for
 
 __all__ = ["Value"]
 
@@ -31,22 +31,17 @@ def lock_of(lock: Any) -> Any:
 
 
 class Memory:
-    """A ctypes object, or an array of `length` such, in shared memory; sent to other processes by name."""
+    """A ctypes object in shared memory; sent to other processes by name."""
 
-    def __init__(self, kind: Any, length: int | None = None) -> None:
-        self.__setstate__((kind, length, words_for(_whole(kind, length))))
+    def __init__(self, kind: Any) -> None:
+        self.__setstate__((element_of(kind), words_for(kind)))
 
     def __getstate__(self) -> Any:
-        return self._kind, self._length, self._words
+        return self._parts, self._words
 
     def __setstate__(self, state: Any) -> None:
-        # The type of an array cannot be pickled; its element's can.
-        self._kind, self._length, self._words = state
-        self.data: Any = in_words(_whole(self._kind, self._length), self._words)
-
-
-def _whole(kind: Any, length: int | None) -> Any:
-    return kind if length is None else kind * length
+        self._parts, self._words = state
+        self.data: Any = in_words(whole(*self._parts), self._words)
 
 
 class Shared:

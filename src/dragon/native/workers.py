@@ -36,6 +36,8 @@ __all__ = [
 START_FAILED = 0  # instead of a ticket: the initializer raised
 FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
 _END = 2**64 - 2  # the ticket of the end of the tasks
+_STARTING = 2**64 - 3  # in `doing`: this worker has not come to the tasks yet
+_MOST_STILLBORN = 5  # workers in a row that end before they come to the tasks
 
 
 class WorkerLostError(DragonError):
@@ -177,10 +179,12 @@ class Workers:
         self._replacing = True
         self._terminated = False
         self._not_started: BaseException | None = None
+        self._stillborn = 0
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
             for index in range(count):
+                self._doing[index] = _STARTING
                 self.processes.append(start(index))
         except BaseException:
             self.stop_replacing()
@@ -219,9 +223,13 @@ class Workers:
         if ticket == FINISHED or self._terminated:
             return  # whoever terminated it says so of its task
         self._doing[index] = 0
-        if ticket == _END:
+        self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
+        if self._stillborn == _MOST_STILLBORN:
+            how = _how(process.exitcode or 0)
+            self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
+        elif ticket == _END:
             pass_on_end(self._tasks)  # it may have died before it could
-        elif ticket:
+        elif ticket not in (0, _STARTING):
             how = _how(process.exitcode or 0)
             self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
         self.replace(index)
@@ -230,11 +238,18 @@ class Workers:
         """Start a new worker in the place of one that ended."""
         with self._lock:
             if self._replacing and not self.processes[index].is_alive():
+                self._doing[index] = _STARTING
                 try:
                     self.processes[index] = self._start(index)
                 except Exception as error:
                     self._replacing = False
                     self._not_started = error
+
+    def _give_up(self, error: BaseException) -> None:
+        """No more are started, for they would end as the last ones did."""
+        with self._lock:
+            self._replacing = False
+            self._not_started = error
 
     def stop_replacing(self) -> None:
         """Workers that end from now on are not replaced."""
@@ -243,7 +258,7 @@ class Workers:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
-    def terminate(self, patience: float = 5.0) -> None:
+    def terminate(self, patience: float) -> None:
         """End all workers: asked first, killed after `patience` seconds."""
         self._terminated = True
         self.stop_replacing()

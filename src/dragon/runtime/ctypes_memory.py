@@ -1,20 +1,23 @@
 """ctypes objects over shared words: in place on the node that holds them, as a mirror on others.
 
 A mirror reads what it is asked for when it is asked, and writes back the bytes that a change made different. It is an
-object of the same type. What one takes out of it, a structure within a structure, say, is a copy.
+object of the same type, and so is each structure or array within it, which is a mirror of its part.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 from dragon.runtime.handle import Words
 from dragon.runtime.remote import RemoteWords
 
-__all__ = ["in_words", "kind_of", "words_for"]
+__all__ = ["element_of", "in_words", "whole", "words_for"]
+
+_COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
 
 def words_for(kind: Any) -> Words:
@@ -26,16 +29,22 @@ def in_words(kind: Any, words: Words) -> Any:
     """The object of that ctypes type that the words hold."""
     if not isinstance(words, RemoteWords):
         return kind.from_buffer(words)
-    mirror = _mirror(kind).from_buffer(bytearray(ctypes.sizeof(kind)))
-    mirror._words = words
-    mirror._pull(0, ctypes.sizeof(kind))
+    mirror = _part(kind, words, bytearray(ctypes.sizeof(kind)), 0)
+    mirror._refresh()
     return mirror
 
 
-def kind_of(obj: Any) -> Any:
-    """The ctypes type of such an object."""
-    kind = type(obj)
-    return kind.__bases__[1] if issubclass(kind, _Mirror) else kind
+def element_of(kind: Any) -> tuple[Any, tuple[int, ...]]:
+    """What can be pickled of the type of such an object: itself, or an array's element's and the lengths around it."""
+    if issubclass(kind, ctypes.Array):
+        element, lengths = element_of(kind._type_)
+        return element, (*lengths, kind._length_)
+    return (kind.__bases__[1] if issubclass(kind, _Mirror) else kind), ()
+
+
+def whole(element: Any, lengths: tuple[int, ...]) -> Any:
+    """The type of which element_of() gave the parts."""
+    return functools.reduce(operator.mul, lengths, element)
 
 
 @functools.cache
@@ -44,11 +53,29 @@ def _mirror(kind: Any) -> Any:
     return type(kind)(kind.__name__, bases, {"_words": None, "__module__": kind.__module__})
 
 
+def _part(kind: Any, words: RemoteWords, memory: bytearray, offset: int) -> Any:
+    """The mirror of what lies so many bytes from the start of the words; `memory` is of as many bytes as they are."""
+    mirror = _mirror(kind).from_buffer(memory, offset)
+    mirror._words, mirror._memory, mirror._offset = words, memory, offset
+    return mirror
+
+
 class _Mirror:
     _words: Any
+    _memory: bytearray
+    _offset: int
+
+    def _inner(self, found: Any) -> Any:
+        """A mirror in place of a structure or an array that lies within this one."""
+        if isinstance(found, _COMPOUND) and not isinstance(found, _Mirror):
+            start = ctypes.addressof(found) - ctypes.addressof(self)  # type: ignore[arg-type]
+            if 0 <= start < max(1, ctypes.sizeof(self)):  # type: ignore[arg-type]
+                return _part(type(found), self._words, self._memory, self._offset + start)
+        return found
 
     def _pull(self, start: int, size: int) -> None:
-        ctypes.memmove(ctypes.addressof(self) + start, self._words._read(start, size), size)  # type: ignore[arg-type]
+        data = self._words._read(self._offset + start, size)
+        ctypes.memmove(ctypes.addressof(self) + start, data, size)  # type: ignore[arg-type]
 
     def _push(self, before: bytes) -> None:
         after = bytes(self)
@@ -60,16 +87,17 @@ class _Mirror:
             start = position
             while position < end and before[position] != after[position]:
                 position += 1
-            self._words._write(start, after[start:position])
+            self._words._write(self._offset + start, after[start:position])
 
     def _refresh(self) -> bytes:
         self._pull(0, ctypes.sizeof(self))  # type: ignore[arg-type]
         return bytes(self)
 
     def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            self._refresh()
-        return super().__getattribute__(name)
+        if name.startswith("_"):
+            return super().__getattribute__(name)
+        self._refresh()
+        return self._inner(super().__getattribute__(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -90,7 +118,8 @@ class _ArrayMirror(_Mirror):
             self._pull(index % self._length_ * size, size)
         else:
             self._refresh()
-        return super().__getitem__(index)  # type: ignore[misc]
+        found = super().__getitem__(index)  # type: ignore[misc]
+        return [self._inner(one) for one in found] if isinstance(found, list) else self._inner(found)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         before = self._refresh()

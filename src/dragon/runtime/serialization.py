@@ -10,6 +10,7 @@ import copyreg
 import functools
 import io
 import pickle
+import re
 import sys
 import threading
 import types
@@ -63,7 +64,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
             # Pickle would find these by name here, and the reader would not find them there.
-            if obj.__module__ in _MAIN and not main_is_importable():
+            if obj.__module__ in _MAIN and not _is_found_there(obj):
                 raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")
             return NotImplemented
         return _reduce_special(obj)
@@ -80,6 +81,10 @@ def _value_pickler() -> Callable[..., Any]:
             return ChainMap(_reducers(), cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
+            if obj is _CORE_METACLASS:  # of a subclass of ours that goes by value
+                return type, (_core.Channel,)
+            if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and _is_found_there(obj):
+                return NotImplemented
             special = _reduce_special(obj)
             return super().reducer_override(obj) if special is NotImplemented else special
 
@@ -87,6 +92,7 @@ def _value_pickler() -> Callable[..., Any]:
 
 
 _MAIN = ("__main__", "__mp_main__")
+_CORE_METACLASS = type(_core.Channel)
 
 
 def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
@@ -188,23 +194,58 @@ def main_module() -> tuple[str, str] | None:
     return None
 
 
-_importable: tuple[Any, bool] = (None, False)
+class _Main:
+    """What the text of a main program tells."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.is_importable = False
+        self._block = ""
+        self._known: dict[str, bool] = {}
+        if main_module() is not None and not getattr(sys, "ps1", None):
+            try:
+                text = Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace")
+            except (OSError, AttributeError):
+                return
+            self.is_importable = "__name__" in text
+            # What follows `if __name__ == "__main__":` is not run where it is imported.
+            block = re.search(r"^if\b.*\b__name__\b", text, re.MULTILINE)
+            self._block = text[block.end() :] if block else ""
+
+    def makes_here(self, name: str) -> bool:
+        """Whether a name is given to something in what only the main program runs."""
+        if name not in self._known:
+            word = re.escape(name)
+            made = rf"^[ \t]+(?:(?:async\s+)?(?:def|class)\s+{word}\b|{word}(?:\s*:[^=\n]*)?\s+=\s)"
+            self._known[name] = re.search(made, self._block, re.MULTILINE) is not None
+        return self._known[name]
+
+
+_main: _Main | None = None
+
+
+def _this_main() -> _Main:
+    global _main
+    module = sys.modules["__main__"]
+    if _main is None or _main.module is not module:
+        _main = _Main(module)
+    return _main
 
 
 def main_is_importable() -> bool:
     """Whether another process may import the main program: it is a file that looks where it runs (`__name__`)."""
-    global _importable
-    main = sys.modules["__main__"]
-    if _importable[0] is main:
-        return _importable[1]
-    answer = False
-    if main_module() is not None and not getattr(sys, "ps1", None):
-        try:
-            answer = "__name__" in Path(str(main.__file__)).read_text(encoding="utf-8", errors="replace")
-        except (OSError, AttributeError):
-            answer = False
-    _importable = (main, answer)
-    return answer
+    return _this_main().is_importable
+
+
+def _is_found_there(obj: Any) -> bool:
+    """Whether a function or a class of the main program is there where another process has imported it."""
+    main, (first, *rest) = _this_main(), obj.__qualname__.split(".")
+    if not main.is_importable or "<locals>" in rest or main.makes_here(first):
+        return False
+    found = getattr(main.module, first, None)
+    for name in rest:
+        found = getattr(found, name, None)
+    return found is obj
 
 
 def dumps_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
