@@ -19,6 +19,7 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.event import Event
+from dragon.native.machine import System
 from dragon.native.process import MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
 from dragon.native.semaphore import Semaphore
@@ -203,6 +204,17 @@ def end(process: Process, queue: Queue) -> None:
 
 def tell_of_myself(queue: Any) -> None:
     queue.put((this_process.my_puid, this_process.name, this_process.index))
+
+
+def test_a_name_that_is_used_again_is_that_of_the_process_that_runs() -> None:
+    hosts = System().hostname_policies()
+    for name, first, second in (("once", hosts[0], hosts[-1]), ("twice", hosts[-1], hosts[0])):
+        started(exit_with, (7,), ident=name, policy=first).join()
+        running = started(sleep, ident=name, policy=second)
+        assert Process(None, ident=name).puid == running.puid
+        assert process_service.join(name, timeout=0.01) is None
+        process_service.kill(name)
+        assert running.join() == -signal.SIGKILL
 
 
 def test_a_process_knows_what_it_is_within_its_run() -> None:

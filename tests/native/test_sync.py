@@ -205,6 +205,8 @@ def test_values_and_arrays_are_shared() -> None:
         Array("i", -1)
     with pytest.raises(AttributeError):
         Value("no type")
+    with pytest.raises(AttributeError, match="this Value was made without a lock"):
+        Value("i").acquire()
     with pytest.raises(AttributeError):
         Value("i", lock="no lock")
 

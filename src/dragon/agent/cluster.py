@@ -267,8 +267,13 @@ class Cluster:
             self._control.send("answer", number=number, value=value)
 
     async def _find(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """The answer of the node that has a process of that name."""
+        """The answer of the node that has what is called so; a process that runs before one that has ended."""
         part, _, method = operation.partition(".")
+        if part == "registry":
+            found = await self._process_named(arguments["identifier"])
+            if method == "query":
+                return found
+            return await self.ask(node_of_puid(found["puid"]), operation, {**arguments, "identifier": found["puid"]})
         try:
             return self._agent.handle_here(part, method, arguments, [])
         except LookupError as nowhere:
@@ -277,6 +282,16 @@ class Cluster:
                 if not isinstance(answer, BaseException):
                     return answer
             raise nowhere
+
+    async def _process_named(self, name: str) -> dict[str, Any]:
+        """What a registry knows of the process that was last called so. Raises LookupError."""
+        nodes = [self.index, *self._others()]
+        asked = [self.ask(node, "registry.query", {"identifier": name}) for node in nodes]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [answer for answer in answers if not isinstance(answer, BaseException)]
+        if not found:
+            raise LookupError(f"the run has no process {name!r}")
+        return max(found, key=lambda known: (known["code"] is None, known["started"]))
 
     def kill(self, puid: int, number: int) -> None:
         """Send a signal to a process of another node."""

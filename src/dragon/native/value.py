@@ -59,13 +59,18 @@ class Shared:
         return self._memory.data
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Acquire the lock."""
-        acquired: bool = self._lock.acquire(block, timeout)
+        """Acquire the lock. Raises AttributeError where there is none."""
+        acquired: bool = self._its_lock().acquire(block, timeout)
         return acquired
 
     def release(self) -> None:
-        """Release the lock."""
-        self._lock.release()
+        """Release the lock. Raises AttributeError where there is none."""
+        self._its_lock().release()
+
+    def _its_lock(self) -> Any:
+        if self._lock is None:
+            raise AttributeError(f"this {type(self).__name__} was made without a lock: lock=True gives it one")
+        return self._lock
 
     def __enter__(self) -> bool:
         return self.acquire()
