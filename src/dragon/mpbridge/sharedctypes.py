@@ -6,25 +6,25 @@ from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from dragon.runtime.ctypes_memory import element_of, in_words, whole, words_for
+from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
 
 __all__ = ["Array", "RawArray", "RawValue", "Value"]
 
 
 def _new(kind: Any) -> Any:
-    return _rebuild(*element_of(kind), words_for(kind))
+    return _rebuild(kind, words_for(kind))
 
 
-def _rebuild(element: Any, lengths: tuple[int, ...], words: Words) -> Any:
-    obj = in_words(whole(element, lengths), words)
+def _rebuild(kind: Any, words: Words) -> Any:
+    obj = in_words(kind, words)
     obj._wrapper = words
     ForkingPickler.register(type(obj), _reduce)
     return obj
 
 
 def _reduce(obj: Any) -> Any:
-    return _rebuild, (*element_of(type(obj)), obj._wrapper)
+    return _rebuild, (kind_of(obj), obj._wrapper)
 
 
 def _reduce_synchronized(obj: Any) -> Any:

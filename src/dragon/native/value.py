@@ -6,7 +6,7 @@ from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-d
 from typing import Any
 
 from dragon.native.lock import RLock
-from dragon.runtime.ctypes_memory import element_of, in_words, whole, words_for
+from dragon.runtime.ctypes_memory import in_words, words_for
 
 __all__ = ["Value"]
 
@@ -34,14 +34,14 @@ class Memory:
     """A ctypes object in shared memory; sent to other processes by name."""
 
     def __init__(self, kind: Any) -> None:
-        self.__setstate__((element_of(kind), words_for(kind)))
+        self.__setstate__((kind, words_for(kind)))
 
     def __getstate__(self) -> Any:
-        return self._parts, self._words
+        return self._kind, self._words
 
     def __setstate__(self, state: Any) -> None:
-        self._parts, self._words = state
-        self.data: Any = in_words(whole(*self._parts), self._words)
+        self._kind, self._words = state
+        self.data: Any = in_words(self._kind, self._words)
 
 
 class Shared:

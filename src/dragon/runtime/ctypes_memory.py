@@ -15,7 +15,7 @@ from typing import Any
 from dragon.runtime.handle import Words
 from dragon.runtime.remote import RemoteWords
 
-__all__ = ["element_of", "in_words", "whole", "words_for"]
+__all__ = ["in_words", "kind_of", "parts_of", "whole", "words_for"]
 
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
@@ -34,17 +34,20 @@ def in_words(kind: Any, words: Words) -> Any:
     return mirror
 
 
-def element_of(kind: Any) -> tuple[Any, tuple[int, ...]]:
-    """What can be pickled of the type of such an object: itself, or an array's element's and the lengths around it."""
-    if issubclass(kind, ctypes.Array):
-        element, lengths = element_of(kind._type_)
-        return element, (*lengths, kind._length_)
-    return (kind.__bases__[1] if issubclass(kind, _Mirror) else kind), ()
+def kind_of(obj: Any) -> Any:
+    """The ctypes type of such an object."""
+    kind = type(obj)
+    return kind.__bases__[1] if issubclass(kind, _Mirror) else kind
 
 
-def whole(element: Any, lengths: tuple[int, ...]) -> Any:
-    """The type of which element_of() gave the parts."""
-    return functools.reduce(operator.mul, lengths, element)
+def parts_of(kind: Any) -> tuple[Any, ...]:
+    """Of a type of arrays, which has no name to be found by: the element's type, and the lengths around it."""
+    return (*parts_of(kind._type_), kind._length_) if issubclass(kind, ctypes.Array) else (kind,)
+
+
+def whole(*parts: Any) -> Any:
+    """The type that has these parts."""
+    return functools.reduce(operator.mul, parts)
 
 
 @functools.cache

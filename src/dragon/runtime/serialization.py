@@ -54,6 +54,19 @@ def _reduce_special(obj: Any) -> Any:
     return _reduce_tensor(obj) if type(obj).__module__ == "torch" and hasattr(obj, "is_shared") else NotImplemented
 
 
+def _is_array_type(obj: Any) -> bool:
+    """Whether it is a type such as `ctypes.c_int * 3`, which no name leads to."""
+    if type(obj).__name__ != "PyCArrayType":
+        return False
+    return getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
+
+
+def _reduce_array_type(kind: Any) -> Any:
+    from dragon.runtime.ctypes_memory import parts_of, whole  # ctypes is there already
+
+    return whole, parts_of(kind)
+
+
 class _Pickler(pickle.Pickler):
     """By reference: quick, and the same classes on both sides."""
 
@@ -63,6 +76,8 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)):
+            if _is_array_type(obj):
+                return _reduce_array_type(obj)
             # Pickle would find these by name here, and the reader would not find them there.
             if obj.__module__ in _MAIN and not _is_found_there(obj):
                 raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")
@@ -83,8 +98,11 @@ def _value_pickler() -> Callable[..., Any]:
         def reducer_override(self, obj: Any) -> Any:
             if obj is _CORE_METACLASS:  # of a subclass of ours that goes by value
                 return type, (_core.Channel,)
-            if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and _is_found_there(obj):
-                return NotImplemented
+            if isinstance(obj, (types.FunctionType, type)):
+                if _is_array_type(obj):
+                    return _reduce_array_type(obj)
+                if obj.__module__ in _MAIN and _is_found_there(obj):
+                    return NotImplemented
             special = _reduce_special(obj)
             return super().reducer_override(obj) if special is NotImplemented else special
 
