@@ -411,6 +411,57 @@ def test_a_chosen_manager(ddict: DDict) -> None:
         ddict.manager(99)
 
 
+def fill_each_manager(ddict: DDict) -> dict[str, int]:
+    for number in range(len(ddict.manager_nodes)):
+        ddict.manager(number).update({f"{number}-{i}": i for i in range(3)})
+        ddict.manager(number)["same"] = number
+    return {f"{number}-{i}": i for number in range(len(ddict.manager_nodes)) for i in range(3)}
+
+
+def test_keys_at_chosen_managers_are_seen_with_their_values(ddict: DDict) -> None:
+    count = len(ddict.manager_nodes)
+    expected = [*fill_each_manager(ddict).items(), *(("same", number) for number in range(count))]
+    assert sorted(ddict.items()) == sorted(expected)
+    assert sorted(ddict.values()) == sorted(value for _, value in expected)
+    local = [item for manager in ddict.local_managers for item in ddict.manager(manager).items()]
+    assert sorted(ddict.local_items()) == sorted(local)
+    assert sorted(ddict.local_values()) == sorted(value for _, value in local)
+    assert sorted(ddict.popitem() for _ in expected) == sorted(expected)
+    assert len(ddict) == 0
+
+
+@pytest.mark.parametrize("working_set_size", [1, 2])
+def test_a_copy_has_everything_where_it_was(make: Callable[..., DDict], working_set_size: int) -> None:
+    ddict, cloned = make(working_set_size=working_set_size), make()
+    fill_each_manager(ddict)
+    ddict.bput("everywhere", [1])
+    ddict.pput("kept", 2)
+    with ddict.pickler(Reversed, Reversed) as other:
+        other["key"] = "value"
+    ddict.clone([cloned.serialize()])
+    with ddict.copy() as copied:
+        for made in (copied, cloned):
+            assert sorted(made.items(), key=repr) == sorted(ddict.items(), key=repr)
+            for number in range(len(ddict.manager_nodes)):
+                there = made.manager(number)
+                assert dict(there.items()) == dict(ddict.manager(number).items())
+                assert there["everywhere"] == [1]
+            with made.pickler(Reversed, Reversed) as other:
+                assert other["key"] == "value"
+        copied.checkpoint()
+        assert copied["kept"] == 2
+
+
+def test_a_clone_with_another_number_of_managers_has_everything(ddict: DDict, make: Callable[..., DDict]) -> None:
+    expected = fill_each_manager(ddict)
+    ddict.bput("everywhere", [1])
+    more = make(3)
+    ddict.clone([more.serialize()])
+    assert {key: value for key, value in more.items() if "-" in key} == expected
+    assert all(more.manager(number)["everywhere"] == [1] for number in range(len(more.manager_nodes)))
+    assert sum(key == "everywhere" for key in more) == 1
+
+
 def test_a_frozen_dictionary_can_be_read(ddict: DDict) -> None:
     ddict["a"] = 1
     ddict.freeze()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
-from dragon.runtime.entries import BROADCAST, Settings
+from dragon.runtime.entries import BROADCAST, Settings, places_of
 from dragon.runtime.records import place_of
 from dragon.runtime.shard import Shard
 from dragon.runtime.snapshot import (
@@ -67,21 +67,9 @@ def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) 
         shard.begin_anew(checkpoint)
     for manager, path in enumerate(paths):
         for key, flags, record in records_in(path):
-            for place in _places(key, flags, manager, written_by, settings.managers):
+            for place in places_of(key, flags, manager, written_by, settings.managers):
                 if place in mine:
                     mine[place].put(key, record, checkpoint, Shard.own_flags(flags))
-
-
-def _places(key: bytes, flags: int, manager: int, written_by: int, managers: int) -> list[int]:
-    """The managers that hold a record of that manager now."""
-    place = place_of(key, managers)
-    if flags & BROADCAST:
-        return [other for other in range(managers) if other != place]
-    return [manager if _is_chosen(key, manager, written_by) and manager < managers else place]
-
-
-def _is_chosen(key: bytes, manager: int, managers: int) -> bool:
-    return place_of(key, managers) != manager
 
 
 def _check_chosen(paths: list[Path], managers: int) -> None:
@@ -101,8 +89,8 @@ def _placed(paths: list[Path], managers: int, chosen: bool) -> Iterator[tuple[by
     """Key, manager and new manager of each record whose place was chosen, or was not."""
     for manager, path in enumerate(paths):
         for key, flags in keys_in(path):
-            if not flags & BROADCAST and _is_chosen(key, manager, len(paths)) == chosen:
-                yield key, manager, _places(key, flags, manager, len(paths), managers)[0]
+            if not flags & BROADCAST and (place_of(key, len(paths)) != manager) == chosen:
+                yield key, manager, places_of(key, flags, manager, len(paths), managers)[0]
 
 
 def _met(key: bytes, first: int, second: int, place: int) -> DDictPersistCheckpointError:

@@ -153,6 +153,7 @@ OPERATIONS: dict[str, Operation] = {
         for name in (
             "contains",
             "keys",
+            "flagged_keys",
             "part",
             "size",
             "sizes",

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragon.infrastructure.messages import Name
-from dragon.runtime.records import Record, digest
+from dragon.runtime.records import Record, digest, place_of
 
-__all__ = ["BROADCAST", "NUMBER", "PERSISTENT", "WRITER", "Entries", "Settings", "Stored", "is_blob"]
+__all__ = ["BROADCAST", "NUMBER", "PERSISTENT", "WRITER", "Entries", "Settings", "Stored", "is_blob", "places_of"]
 
 # Flags of a record.
 _LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
@@ -267,6 +267,21 @@ class Entries:
             more = cursor.next()
         for name in unseen:
             self._drop_entry(txn, name)
+
+
+def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> list[int]:
+    """Which of `now` managers hold a record that a manager, one of `before`, held.
+
+    With as many as before it is the same. Otherwise a broadcast's copies go to all that do not have the key itself, a
+    key that was put with a chosen manager stays there if there is such a manager, and others go where their hash says.
+    """
+    if before == now:
+        return [manager]
+    place = place_of(key, now)
+    if flags & BROADCAST:
+        return [other for other in range(now) if other != place]
+    chosen = place_of(key, before) != manager
+    return [manager if chosen and manager < now else place]
 
 
 def is_blob(name: bytes) -> bool:

@@ -133,7 +133,11 @@ class Shard(Transactions):
 
     def keys(self, checkpoint: int) -> list[bytes]:
         """All keys, but for copies of broadcasts."""
-        return [bytes(stored.key) for stored in self.scan(checkpoint) if not stored.flags & BROADCAST]
+        return [key for key, flags in self.flagged_keys(checkpoint) if not flags & BROADCAST]
+
+    def flagged_keys(self, checkpoint: int) -> list[tuple[bytes, int]]:
+        """All keys, each with what own_flags() says about its value."""
+        return [(bytes(stored.key), self.own_flags(stored.flags)) for stored in self.scan(checkpoint)]
 
     def part(self, key: bytes, checkpoint: int, start: int | None, stop: int | None) -> bytes | None:
         """value[start:stop] of a bytes value, None where there is no such key. Raises DDictError for another value."""

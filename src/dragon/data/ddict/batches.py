@@ -9,8 +9,8 @@ from typing import Any
 from dragon.data.ddict.checkpoints import Checkpoints
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
-from dragon.runtime.entries import BROADCAST, PERSISTENT
-from dragon.runtime.records import Record
+from dragon.runtime.entries import BROADCAST, PERSISTENT, places_of
+from dragon.runtime.records import Record, encode_value
 from dragon.runtime.shard import MISSING
 
 __all__ = ["Batches"]
@@ -24,25 +24,49 @@ class Batches(Checkpoints):
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The values of several keys, asked for together. Raises DDictKeyError for the first that is missing."""
-        wanted = list(keys)
-        found = dict(self._present(wanted))
-        for key in wanted:
-            if key not in found:
-                raise self._missing(key, self._shard(self._key(key)))
-        return [found[key] for key in wanted]
+        wanted = [(key, self._key(key)) for key in keys]
+        found = {key: self._loaded(value) for key, value in self._present((self._shard(e), e) for _, e in wanted)}
+        for key, encoded in wanted:
+            if encoded not in found:
+                raise self._missing(key, self._shard(encoded))
+        return [found[encoded] for _, encoded in wanted]
 
     def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none."""
+        pairs = items.items() if isinstance(items, Mapping) else items
+        encoded = ((self._key(key), self._record(value)) for key, value in pairs)
+        self._put_all(((self._place(key), key, record) for key, record in encoded), 0)
+
+    def _put_all(self, placed: Iterable[tuple[int, bytes, Record]], flags: int) -> None:
+        """Put records with the managers that are said."""
         batches = self._empty_batches()
         size = 0
-        for key, value in items.items() if isinstance(items, Mapping) else items:
-            encoded, record = self._key(key), self._record(value)
-            batches[self._place(encoded)].append((encoded, record))
+        for manager, key, record in placed:
+            batches[manager].append((key, record))
             size += record.size
             if size > _AT_ONCE:
-                self._send(batches, 0)
+                self._send(batches, flags)
                 batches, size = self._empty_batches(), 0
-        self._send(batches, 0)
+        self._send(batches, flags)
+
+    def _copy_to(self, other: Batches) -> None:
+        """Put all that is seen here into another dictionary, as it is: a broadcast is one there too, and with as many
+        managers each key goes to the same one."""
+        for shard in self._all():
+            by_flags: dict[int, list[bytes]] = {}
+            for key, flags in shard.begin("flagged_keys", self._checkpoint).result(self._timeout):
+                by_flags.setdefault(flags, []).append(key)
+            for flags, keys in by_flags.items():
+                other._put_all(self._records_for(other._count, shard, keys, flags), flags)
+
+    def _records_for(
+        self, managers: int, shard: AnyShard, keys: list[bytes], flags: int
+    ) -> Iterator[tuple[int, bytes, Record]]:
+        """Of some of a shard's keys the records, each with every one of so many managers that is to hold it."""
+        for key, value in self._present((shard, key) for key in keys):
+            record = encode_value(value)
+            for place in places_of(key, flags, shard.settings.manager, self._count, managers):
+                yield place, key, record
 
     def _empty_batches(self) -> list[list[tuple[bytes, Record]]]:
         return [[] for _ in self._open_shards()]
@@ -130,33 +154,39 @@ class Batches(Checkpoints):
             raise self._missing(key, shard)
         return value
 
-    def _present(self, keys: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Keys with their values, asked for together; those that are gone are left out."""
+    def _present(self, keys: Iterable[tuple[AnyShard, bytes]]) -> Iterator[tuple[bytes, Any]]:
+        """Keys of shards with their values as they were put, asked for together; those that are gone are left out."""
         wanted = iter(keys)
         while together := list(islice(wanted, _TOGETHER)):
-            for key, one in zip(together, self._ask_others(together), strict=True):
-                value = self._loaded((one or self._begin_get(key)).result(self._timeout))
+            for (shard, key), one in zip(together, self._ask_others(together), strict=True):
+                value = (one or shard.begin_value(key, self._checkpoint)).result(self._timeout)
                 if value is not MISSING:
                     yield key, value
 
-    def _ask_others(self, keys: list[Any]) -> list[Pending | None]:
+    def _ask_others(self, keys: list[tuple[AnyShard, bytes]]) -> list[Pending | None]:
         """Ask other nodes for values; None for one of this node, which is best read when it is wanted."""
-        encoded = [self._key(key) for key in keys]
         far: dict[AnyShard, list[int]] = {}
-        for place, key in enumerate(encoded):
-            shard = self._shard(key)
+        for place, (shard, _) in enumerate(keys):
             if shard.local is None:
                 far.setdefault(shard, []).append(place)
         asked = [
-            (shard, places, shard.begin_values([encoded[i] for i in places], self._checkpoint))
+            (shard, places, shard.begin_values([keys[i][1] for i in places], self._checkpoint))
             for shard, places in far.items()
         ]
         pending: list[Pending | None] = [None] * len(keys)
         for shard, places, values in asked:
             for place, value in zip(places, values.result(self._timeout), strict=True):
                 late = value is LATER
-                pending[place] = shard.begin_value(encoded[place], self._checkpoint) if late else Done(value)
+                pending[place] = shard.begin_value(keys[place][1], self._checkpoint) if late else Done(value)
         return pending
+
+    def _encoded_keys(self, managers: list[int] | None = None) -> Iterator[tuple[AnyShard, bytes]]:
+        """All keys, or those of some managers, with the shard that holds each; a broadcast's once."""
+        shards = self._all() if managers is None else [self._open_shards()[manager] for manager in managers]
+        pending = [(shard, shard.begin("keys", self._checkpoint)) for shard in shards]
+        for shard, keys in [(shard, one.result(self._timeout)) for shard, one in pending]:
+            for key in keys:
+                yield shard, key
 
     def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
         return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")

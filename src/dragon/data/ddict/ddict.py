@@ -256,8 +256,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
         return sum(self._on_all("count", self._checkpoint))
 
     def __iter__(self) -> Iterator[Any]:
-        for keys in self._on_all("keys", self._checkpoint):
-            yield from map(self._decoded, keys)
+        return (self._decoded(key) for _, key in self._encoded_keys())
 
     def keys(self) -> DDictKeysView:  # type: ignore[override]
         """All keys, as they are when they are looked at."""
@@ -271,16 +270,12 @@ class DDict(Parts, MutableMapping[Any, Any]):
         """All keys with their values."""
         return DDictItemsView(self)
 
-    def _keys_of(self, managers: list[int]) -> list[list[bytes]]:
-        pending = [self._shards[manager].begin("keys", self._checkpoint) for manager in managers]
-        return [one.result(self._timeout) for one in pending]
-
     def popitem(self) -> tuple[Any, Any]:
         """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
-        for key in self:
-            value = self.get(key, MISSING)
-            if value is not MISSING and self.pop(key, MISSING) is not MISSING:
-                return key, value
+        for shard, key in self._encoded_keys():
+            value = self._write(shard, functools.partial(shard.take, key, self._checkpoint))
+            if value is not MISSING:
+                return self._decoded(key), self._loaded(value)
         raise DDictKeyError(f"the dictionary {self._options.name!r} is empty", "KEY_NOT_FOUND")
 
     def __eq__(self, other: object) -> bool:
@@ -309,20 +304,26 @@ class DDict(Parts, MutableMapping[Any, Any]):
     # ---- several dictionaries
 
     def copy(self, name: str = "") -> DDict:
-        """Another dictionary with managers in the same places and with what is in this checkpoint."""
+        """Another dictionary with managers in the same places, each with what it holds in this checkpoint.
+
+        That of a read-only one can be written.
+        """
         nodes = [settings.node for settings in self._descriptor.shards]
-        options = msgspec.structs.replace(self._options, name=name or creation.new_name())
+        options = msgspec.structs.replace(self._options, name=name or creation.new_name(), read_only=False)
         total_mem = sum(settings.capacity for settings in self._descriptor.shards)
         copied = type(self).__new__(type(self))
         copied._open(*creation.create(nodes, total_mem, options))
         copied._creator = True
-        copied.update(self)
+        self._copy_to(copied)
         return copied
 
     def clone(self, clone_list: Iterable[str]) -> None:
-        """Put what is in this checkpoint into the dictionaries that the texts of serialize() name."""
+        """Put what is in this checkpoint into the dictionaries that the texts of serialize() name.
+
+        With as many managers each key goes to the same one, otherwise where restore() would have it.
+        """
         for text in clone_list:
-            type(self).attach(text).update(self)
+            self._copy_to(type(self).attach(text))
 
     @classmethod
     def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
@@ -338,7 +339,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
             source = next((ddict for ddict in same if len(ddict)), None)
             for ddict in same:
                 if source is not None and not len(ddict):
-                    ddict.update(source)
+                    source._copy_to(ddict)
 
     def filter(
         self,

@@ -77,13 +77,13 @@ class _View:
         raise NotImplementedError
 
     def _keys(self) -> Iterator[Any]:
-        if self._managers is None:
-            return iter(self._ddict)
-        return (self._ddict._decoded(key) for keys in self._ddict._keys_of(self._managers) for key in keys)
+        return (self._ddict._decoded(key) for _, key in self._ddict._encoded_keys(self._managers))
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         # A key that is gone by the time it is read is left out.
-        return self._ddict._present(self._keys())
+        ddict = self._ddict
+        found = ddict._present(ddict._encoded_keys(self._managers))
+        return ((ddict._decoded(key), ddict._loaded(value)) for key, value in found)
 
 
 class DDictKeysView(_View):
