@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,6 +22,9 @@ from dragon.data.ddict import (
 from dragon.data.ddict.shards import LocalShard
 from dragon.native.machine import System
 from dragon.native.process import Process
+
+if TYPE_CHECKING:
+    from conftest import Site
 
 Make = Callable[..., DDict]
 
@@ -212,14 +215,61 @@ def test_checkpoints_are_written_as_they_retire(persistent: Callable[..., DDict]
         for key in range(20):
             ddict[key] = (number, key)
         ddict.checkpoint()
-    deadline = time.monotonic() + 30
-    while ddict.persisted_ids() != [4, 6] and time.monotonic() < deadline:
-        time.sleep(0.02)
     assert ddict.persisted_ids() == [4, 6]
     ddict.restore(4)
     assert dict(ddict) == {key: (4, key) for key in range(20)}
     assert ddict.persisted_ids() == [4]
     assert all(path.name.endswith("_4.ddict") for path in tmp_path.iterdir())
+
+
+def put_in_three_checkpoints(ddict: DDict) -> None:
+    for _ in range(3):
+        for number in range(len(ddict.manager_nodes)):
+            ddict.manager(number)["key"] = bytes(10_000_000)
+        ddict.checkpoint()
+    for number in range(len(ddict.manager_nodes)):
+        ddict.manager(number)["key"] = 1
+
+
+def test_checkpoints_that_are_due_are_there_when_they_are_asked_for(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(persist_freq=1, total_mem=2**28 * System().nnodes)
+    put_in_three_checkpoints(ddict)
+    assert ddict.persisted_ids() == [0, 1, 2]
+
+
+def test_checkpoints_that_are_due_are_written_before_a_dictionary_is_gone(
+    persistent: Callable[..., DDict], tmp_path: Path
+) -> None:
+    ddict = persistent(persist_freq=1, total_mem=2**28 * System().nnodes)
+    count = len(ddict.manager_nodes)
+    put_in_three_checkpoints(ddict)
+    ddict.destroy()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"kept_{manager}_{checkpoint}.ddict" for manager in range(count) for checkpoint in range(3)
+    ]
+    assert persistent(restore_from=2, total_mem=2**28 * System().nnodes).manager(0)["key"] == bytes(10_000_000)
+
+
+@pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"], []], ids=["dragon", "two nodes", "python"])
+def test_checkpoints_that_are_due_are_written_before_a_run_ends(site: Site, command: list[str]) -> None:
+    program = """
+        from dragon.data.ddict import DDict, PosixCheckpointPersister
+        from dragon.native.machine import System
+
+        if __name__ == "__main__":
+            options = dict(name="kept", persist_path="files", persist_freq=1, persist_count=-1)
+            ddict = DDict(1, System().nnodes, 2**28, persister_class=PosixCheckpointPersister, **options)
+            for number in range(4):
+                for manager in range(len(ddict.manager_nodes)):
+                    ddict.manager(manager)["key"] = bytes(10_000_000)
+                ddict.checkpoint()
+        """
+    done = site.dragon(*command, site.write(program)) if command else site.python(program)
+    assert done.returncode == 0, done.stderr
+    managers = 2 if "2" in command else 1
+    assert sorted(path.name for path in (site.folder / "files").iterdir()) == [
+        f"kept_{manager}_{checkpoint}.ddict" for manager in range(managers) for checkpoint in range(3)
+    ]
 
 
 def test_what_is_written_meanwhile_is_not_in_the_checkpoint(persistent: Callable[..., DDict]) -> None:

@@ -273,6 +273,7 @@ class Agent:
             await self.telemetry.finish()
             self.jobs.close()
             self.streams.drain()
+            await self.shards.finish()
         if self.cluster is not None:
             await self.cluster.leave()
 

@@ -121,14 +121,17 @@ class Shards:
                 self._cluster.forward(node, "shards.destroy", {"number": number})
         self.destroy(number)
 
-    def destroy(self, number: str, node: int = 0) -> None:
-        """Remove a dictionary's shards from this node. Processes that have them open find them gone."""
+    def destroy(self, number: str, node: int = 0) -> asyncio.Future[None] | None:
+        """Remove a dictionary's shards from this node, and finish what is due to be written of them. Processes that
+        have them open find them gone."""
         with self._lock:
             known = self._dictionaries.pop(number, None)
         if known is None:
-            return
+            return None
+        may_be_due = any(settings.persist_freq for settings, _ in known.shards.values())
         for manager in builtins.list(known.shards):
             self._remove(known, manager)
+        return self.finish() if may_be_due else None
 
     def _remove(self, known: _Dictionary, manager: int) -> None:
         if manager not in known.shards:
@@ -233,6 +236,10 @@ class Shards:
 
     # ---- files
 
+    def finish(self) -> asyncio.Future[None]:
+        """Done when what was to be written before is in its files."""
+        return asyncio.wrap_future(self._files.submit(lambda: None))
+
     def pause(self, number: str, manager: int, on: bool, node: int = 0) -> None:
         """Have writers wait, or go on."""
         self._shard(number, manager).pause(on)
@@ -263,8 +270,8 @@ class Shards:
     def persist(
         self, number: str, manager: int, checkpoint: int, held: int = 0, node: int = 0
     ) -> asyncio.Future[int] | None:
-        """Write a checkpoint: one that is held, and the number of its records; or else as it is now, and nobody waits
-        for that."""
+        """Write a checkpoint: one that is held, and the number of its records; or else as it is now, which is only
+        begun."""
         shard = self._shard(number, manager)
         if not held:
             self._retire(shard, [checkpoint])
@@ -295,10 +302,11 @@ class Shards:
 
         return self._files.submit(write)
 
-    def persisted(self, number: str, manager: int, node: int = 0) -> dict[int, int]:
+    def persisted(self, number: str, manager: int, node: int = 0) -> asyncio.Future[dict[int, int]]:
         """The checkpoints of which this node has a manager's file, or those of all managers where there were more or
-        fewer; how many managers wrote each."""
-        return persisted_for(self._shard(number, manager).settings)
+        fewer; how many managers wrote each. What is being written is waited for."""
+        settings = self._shard(number, manager).settings
+        return asyncio.wrap_future(self._files.submit(persisted_for, settings))
 
     def restore(
         self, number: str, managers: builtins.list[int], checkpoint: int, written_by: int, node: int = 0

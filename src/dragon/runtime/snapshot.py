@@ -115,9 +115,10 @@ def write_snapshot(path: Path, header: Header, records: Iterator[Stored]) -> int
             os.fsync(file.fileno())
         temporary.rename(path)
     except OSError as error:
+        raise DDictPersistCheckpointError(f"{path} cannot be written: {error}") from error
+    finally:
         if temporary.exists():
             temporary.unlink()
-        raise DDictPersistCheckpointError(f"{path} cannot be written: {error}") from error
     return count
 
 

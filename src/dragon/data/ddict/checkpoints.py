@@ -136,7 +136,7 @@ class Checkpoints(Client):
             self._ask("persist", manager, nodes[manager], checkpoint=self._checkpoint, held=held[manager])
 
     def persisted_ids(self) -> list[int]:
-        """The checkpoints that can be restored, in order."""
+        """The checkpoints that can be restored, in order. What is being written is waited for."""
         return sorted(self._persisted())
 
     def _persisted(self) -> dict[int, int]:

@@ -118,7 +118,8 @@ class Client:
         self._shards = []
 
     def destroy(self, allow_restart: bool = False) -> None:
-        """Remove the dictionary from the memory of all nodes. Every other use raises from now on; again is fine."""
+        """Remove the dictionary from the memory of all nodes, once checkpoints that are due are in their files. Every
+        other use raises from now on; again is fine."""
         if self._attached is None:
             return
         creation.destroy(self._descriptor)
