@@ -319,6 +319,19 @@ def test_counting_up(ddict: DDict) -> None:
         ddict.fetch_add("n")
 
 
+@pytest.mark.parametrize("value", [np.int64(5), np.uint8(5), True])
+def test_anything_that_is_an_integer_can_be_added(ddict: DDict, value: Any) -> None:
+    ddict.fetch_add("n", value)
+    assert ddict["n"] == value
+
+
+@pytest.mark.parametrize("value", [1.5, "1", None])
+def test_what_is_no_integer_cannot_be_added(ddict: DDict, value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        ddict.fetch_add("n", value)
+    assert "n" not in ddict
+
+
 def count_up(ddict: DDict, times: int) -> None:
     for _ in range(times):
         ddict.fetch_add("n")

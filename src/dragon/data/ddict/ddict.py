@@ -214,7 +214,9 @@ class DDict(Parts, MutableMapping[Any, Any]):
         return self._shard(encoded).contains(encoded, self._checkpoint)
 
     def fetch_add(self, key: Any, val: int = 1) -> int:
-        """Add to an integer; the value before, 0 at first. Raises DDictError where it is something else."""
+        """Add to an integer; the value before, 0 at first. Raises DDictError where it is something else, and TypeError
+        where `val` is no integer."""
+        val = operator.index(val)
         encoded = self._key(key)
         shard = self._shard(encoded)
         return int(self._write(shard, lambda: shard.add(encoded, val, self._checkpoint)))
