@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from dragon.infrastructure.ddict_errors import DDictError
+
 __all__ = ["Answer", "RemoteError", "error_of", "then", "value_of"]
 
 # What came back: a value, and raw bytes.
@@ -19,8 +21,9 @@ def value_of(answer: Answer) -> Any:
 
 def error_of(error: BaseException) -> tuple[str, str]:
     """An exception as it is sent: its class's name and its text."""
-    kind = error.kind if isinstance(error, RemoteError) else type(error).__name__
-    return kind, str(error)
+    if isinstance(error, DDictError):
+        return type(error).__name__, error.text
+    return error.kind if isinstance(error, RemoteError) else type(error).__name__, str(error)
 
 
 def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:

@@ -22,6 +22,7 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.replication import REPLICATION, Copies, Replication
+from dragon.agent.responses import error_of
 from dragon.agent.shard_operations import OPERATIONS, WRITES, read_here
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
@@ -135,8 +136,7 @@ class ShardService:
             else:
                 OPERATIONS[operation](shard, arguments, buffers, partial(self._answer, pid, name, number))
         except Exception as error:
-            text = error.text if isinstance(error, DDictError) else str(error)
-            self._answer(pid, name, number, None, [], (type(error).__name__, text))
+            self._answer(pid, name, number, None, [], error_of(error))
 
     def _answer(
         self,
