@@ -291,8 +291,20 @@ def test_reading_one_checkpoint_after_another(persistent: Callable[..., DDict]) 
         ddict.checkpoint()
     ddict.destroy()
     reader = persistent(restore_from=0, read_only=True, persist_count=0)
-    with pytest.raises(DDictError, match="read-only"):
-        reader["key"] = 9
+    changes: list[Callable[[], Any]] = [
+        lambda: reader.update(key=9),
+        lambda: reader.bput("key", 9),
+        lambda: reader.pput("key", 9),
+        lambda: reader.pop("key"),
+        reader.start_batch_put,
+        reader.clear,
+    ]
+    for change in changes:
+        with pytest.raises(DDictError, match="read-only"):
+            change()
+    with reader.copy() as copied:
+        copied.bput("key", 9)
+        assert copied["key"] == 9
     seen = [reader["key"]]
     for _ in range(2):
         reader.advance()
@@ -427,7 +439,7 @@ def test_a_checkpoint_that_is_not_there(persistent: Callable[..., DDict]) -> Non
 def test_a_folder_that_cannot_be_written(persistent: Callable[..., DDict], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ddict = persistent(persist_path=str(tmp_path / "file"))
-    with pytest.raises(DDictPersistCheckpointError, match="cannot be written"):
+    with pytest.raises(DDictPersistCheckpointError, match=r"^DDict Exception: /.*cannot be written"):
         ddict.persist()
 
 
@@ -435,6 +447,16 @@ def test_without_a_persister_nothing_is_written(make: Make, tmp_path: Path) -> N
     ddict = make(persist_path=str(tmp_path))
     ddict["key"] = 1
     ddict.persist()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_a_persist_count_of_0_nothing_is_written(persistent: Callable[..., DDict], tmp_path: Path) -> None:
+    ddict = persistent(persist_count=0, persist_freq=1)
+    for number in range(3):
+        ddict["key"] = number
+        ddict.persist()
+        ddict.checkpoint()
+    ddict.destroy()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -71,9 +71,12 @@ class Checkpoints(Client):
             self._may_write(shard)
         return do()
 
-    def _may_write(self, shard: AnyShard) -> None:
+    def _refuse_if_read_only(self) -> None:
         if self._options.read_only:
             raise DDictError(f"the dictionary {self._options.name!r} is read-only", "INVALID_OPERATION")
+
+    def _may_write(self, shard: AnyShard) -> None:
+        self._refuse_if_read_only()
         if not self._options.wait_for_writers:
             return
         manager = shard.settings.manager
@@ -100,6 +103,7 @@ class Checkpoints(Client):
 
     def _no_future(self) -> None:
         """Batches and broadcasts do not wait for others: their checkpoint must be in reach."""
+        self._refuse_if_read_only()
         if not self._options.wait_for_writers:
             return
         for shard in self._all():
@@ -119,12 +123,12 @@ class Checkpoints(Client):
     # ---- files
 
     def persist(self) -> None:
-        """Write the current checkpoint to disk now. Without a persister nothing happens.
+        """Write the current checkpoint to disk now. Without a persister, or with a persist_count of 0, nothing happens.
 
         All managers write what they held at one moment, for which writers wait some milliseconds; they go on while the
         files are written.
         """
-        if self._options.persister == "NULL":
+        if self._options.persister == "NULL" or not self._options.persist_count:
             return
         nodes = [shard.home() for shard in self._open_shards()]
         try:
