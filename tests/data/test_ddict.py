@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import itertools
 import os
@@ -11,6 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import IO, Any
 
 import numpy as np
@@ -253,6 +256,86 @@ def test_equal_keys_are_one_key(ddict: DDict) -> None:
     ddict[(1, 2.0)] = "pair"
     assert ddict[(True, 2)] == "pair"
     assert len(ddict) == 2
+
+
+class Number(enum.IntEnum):
+    FIVE = 5
+
+
+class Word(enum.StrEnum):
+    TEXT = "text"
+
+
+class Text(str):
+    def __str__(self) -> str:
+        return "something else"
+
+
+class Bytes(bytes):
+    pass
+
+
+class Own(int):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Own) and int(self) == int(other)
+
+    def __hash__(self) -> int:
+        return hash((Own, int(self)))
+
+
+EQUAL: list[tuple[Any, Any]] = [
+    (5, np.int64(5)),
+    (5, np.uint8(5)),
+    (5, np.float32(5)),
+    (5, Number.FIVE),
+    (5, Fraction(5, 1)),
+    (5, Decimal(5)),
+    (5, Decimal("5.00")),
+    (5, 5 + 0j),
+    (10**30, Decimal("1e30")),
+    (10**400, Fraction(10**400)),
+    (1, np.True_),
+    (0.5, np.float32(0.5)),
+    (0.5, np.float64(0.5)),
+    (0.5, Fraction(1, 2)),
+    (0.5, Decimal("0.5")),
+    (float("inf"), Decimal("inf")),
+    ("text", np.str_("text")),
+    ("text", Word.TEXT),
+    ("text", Text("text")),
+    (b"text", np.bytes_(b"text")),
+    (b"text", Bytes(b"text")),
+    ((5, "text"), (np.int64(5), np.str_("text"))),
+    (frozenset([5]), frozenset([Number.FIVE])),
+]
+
+
+@pytest.mark.parametrize(("plain", "other"), EQUAL, ids=lambda key: repr(key)[:30])
+def test_keys_that_a_dict_takes_for_one_are_one(ddict: DDict, plain: Any, other: Any) -> None:
+    assert {plain: 1}[other] == 1
+    ddict[plain] = 1
+    assert ddict[other] == 1
+    ddict[other] = 2
+    assert (ddict[plain], list(ddict)) == (2, [plain])
+
+
+@pytest.mark.parametrize(
+    ("plain", "other"),
+    [
+        (5, Own(5)),
+        (5, 5 + 1j),
+        (0.1, Decimal("0.1")),
+        (0.1, np.float32(0.1)),
+        (1 / 3, Fraction(1, 3)),
+        (5, np.timedelta64(5, "s")),
+        (10**308, Decimal("1e999999999")),
+        (0.5, Fraction(10**400, 3)),
+    ],
+    ids=repr,
+)
+def test_keys_that_a_dict_tells_apart_are_two(ddict: DDict, plain: Any, other: Any) -> None:
+    ddict[plain], ddict[other] = 1, 2
+    assert (ddict[plain], ddict[other], len(ddict)) == (1, 2, 2)
 
 
 def test_keys_that_no_dict_takes(ddict: DDict) -> None:

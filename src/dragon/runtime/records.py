@@ -7,11 +7,13 @@ they are in and read into the memory they go to.
 
 from __future__ import annotations
 
+import math
 import pickle
 import struct
 import zlib
 from collections.abc import Callable
 from hashlib import blake2b
+from numbers import Number, Rational
 from typing import Any, NamedTuple
 
 from dragon.runtime.serialization import dumps
@@ -58,7 +60,8 @@ class Record(NamedTuple):
 
 
 def encode_key(key: Any) -> bytes:
-    """A key as bytes, the same for equal keys. Raises TypeError where it has no hash or cannot be pickled."""
+    """A key as bytes, the same for keys that a dict takes for one. Raises TypeError where it has no hash or cannot be
+    pickled."""
     kind = type(key)
     if kind is str:
         text: str = key
@@ -81,6 +84,9 @@ def _encode_other(key: Any) -> bytes:
         if kind is frozenset:
             parts.sort()
         return (b"t" if kind is tuple else b"z") + b"".join(_COUNT.pack(len(part)) + part for part in parts)
+    plain = _plain(key)
+    if plain is not key and plain == key and hash(plain) == hash(key):
+        return encode_key(plain)
     try:
         # Without a memo, so that the bytes do not depend on which parts are one object.
         with _Collected() as file:
@@ -93,6 +99,28 @@ def _encode_other(key: Any) -> bytes:
             return b"p" + dumps(key)
         except Exception as error:
             raise TypeError(f"a key of type {type(key).__name__} cannot be pickled: {error}") from error
+
+
+def _plain(key: Any) -> Any:
+    """The str, bytes, int or float that may be the same key to a dict, or the key itself."""
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, bytes):
+        return bytes(memoryview(key))
+    kind = type(key)
+    is_truth = kind.__module__ == "numpy" and kind.__name__.startswith("bool")  # no number to Python
+    return _plain_number(key) if is_truth or isinstance(key, Number) else key
+
+
+def _plain_number(key: Any) -> Any:
+    number = getattr(key, "real", key)
+    try:
+        if isinstance(number, Rational) and number.denominator == 1:
+            return int(number.numerator)
+        near = float(number)
+        return whole if math.isfinite(near) and (whole := int(number)) == number else near
+    except (OverflowError, TypeError, ValueError):
+        return key  # nothing plain is equal to it
 
 
 class _Collected(bytearray):
