@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, KeysView
 from decimal import Decimal
 from fractions import Fraction
 from typing import IO, Any
@@ -381,6 +381,39 @@ def test_the_methods_of_a_mapping(ddict: DDict) -> None:
     assert (len(ddict), list(ddict), bool(ddict)) == (0, [], False)
     with pytest.raises(KeyError):
         ddict.popitem()
+
+
+class Doubled:
+    """Has what update() asks for, and is no mapping."""
+
+    def keys(self) -> Iterator[int]:
+        return iter(range(3))
+
+    def __getitem__(self, key: int) -> int:
+        return 2 * key
+
+
+def test_updating_from_whatever_a_dict_takes(ddict: DDict) -> None:
+    ddict.update({"a": 1})
+    ddict.update([("b", 2)], c=3)
+    ddict.update(Doubled())
+    ddict.update(self=4, other=5)
+    assert dict(ddict) == {"a": 1, "b": 2, "c": 3, 0: 0, 1: 2, 2: 4, "self": 4, "other": 5}
+    with pytest.raises(TypeError, match="positional argument"):
+        ddict.update({}, {})  # type: ignore[call-arg]
+
+
+def test_views_are_sets_as_those_of_a_dict(ddict: DDict) -> None:
+    ddict.update(a=1, b=2)
+    keys, items = ddict.keys(), ddict.items()
+    assert isinstance(keys, KeysView)
+    assert keys & {"a", "c"} == {"a", "c"} & keys == {"a"}
+    assert (keys | ["c"], keys - {"a"}, keys ^ {"a", "c"}) == ({"a", "b", "c"}, {"b"}, {"b", "c"})
+    assert keys == {"a", "b"}
+    assert keys < {"a", "b", "c"}
+    assert keys.isdisjoint(["c"])
+    assert items & {("a", 1), ("b", 1)} == {("a", 1)}
+    assert ddict.local_keys() & {"a", "b", "c"} == set(ddict.local_keys())
 
 
 def test_many_at_once(ddict: DDict) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon.data.ddict.checkpoints import Checkpoints
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
@@ -12,6 +12,9 @@ from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
 from dragon.runtime.entries import BROADCAST, PERSISTENT, places_of
 from dragon.runtime.records import Record, encode_value
 from dragon.runtime.shard import MISSING
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsKeysAndGetItem
 
 __all__ = ["Batches"]
 
@@ -31,10 +34,12 @@ class Batches(Checkpoints):
                 raise self._missing(key, self._shard(encoded))
         return [found[encoded] for _, encoded in wanted]
 
-    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none."""
-        pairs = items.items() if isinstance(items, Mapping) else items
-        encoded = ((self._key(key), self._record(value)) for key, value in pairs)
+    def put_many(self, items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none.
+
+        `items` is a mapping, something else with keys() and items by key, or pairs.
+        """
+        encoded = ((self._key(key), self._record(value)) for key, value in _pairs(items))
         self._put_all(((self._place(key), key, record) for key, record in encoded), 0)
 
     def _put_all(self, placed: Iterable[tuple[int, bytes, Record]], flags: int) -> None:
@@ -190,6 +195,15 @@ class Batches(Checkpoints):
 
     def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
         return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")
+
+
+def _pairs(items: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(items, Mapping):
+        return items.items()
+    if not hasattr(items, "keys"):
+        return items  # type: ignore[no-any-return]
+    keys = items.keys()
+    return ((key, items[key]) for key in keys)
 
 
 class _Present(Pending):

@@ -235,10 +235,9 @@ class DDict(Parts, MutableMapping[Any, Any]):
 
     # ---- all keys
 
-    def update(self, *others: Any, **more: Any) -> None:
+    def update(self, other: Any = (), /, **more: Any) -> None:
         """Put what dict.update() would."""
-        for other in others:
-            self.put_many(other)
+        self.put_many(other)
         self.put_many(more)
 
     def clear(self) -> None:
@@ -260,15 +259,15 @@ class DDict(Parts, MutableMapping[Any, Any]):
     def __iter__(self) -> Iterator[Any]:
         return (self._decoded(key) for _, key in self._encoded_keys())
 
-    def keys(self) -> DDictKeysView:  # type: ignore[override]
+    def keys(self) -> DDictKeysView:
         """All keys, as they are when they are looked at."""
         return DDictKeysView(self)
 
-    def values(self) -> DDictValuesView:  # type: ignore[override]
+    def values(self) -> DDictValuesView:
         """All values."""
         return DDictValuesView(self)
 
-    def items(self) -> DDictItemsView:  # type: ignore[override]
+    def items(self) -> DDictItemsView:
         """All keys with their values."""
         return DDictItemsView(self)
 

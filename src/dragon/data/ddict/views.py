@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,19 +86,21 @@ class _View:
         return ((ddict._decoded(key), ddict._loaded(value)) for key, value in found)
 
 
-class DDictKeysView(_View):
+class DDictKeysView(_View, KeysView[Any]):
     """All keys."""
 
     def __iter__(self) -> Iterator[Any]:
         return self._keys()
 
     def __contains__(self, key: Any) -> bool:
-        if self._managers is not None:
-            raise NotImplementedError("ask the dictionary whether it has a key")
-        return key in self._ddict
+        ddict = self._ddict
+        if self._managers is None:
+            return key in ddict
+        encoded, shards = ddict._key(key), ddict._open_shards()
+        return any(shards[manager].contains(encoded, ddict._checkpoint) for manager in self._managers)
 
 
-class DDictValuesView(_View):
+class DDictValuesView(_View, ValuesView[Any]):
     """All values."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -108,7 +110,7 @@ class DDictValuesView(_View):
         return any(value is found or value == found for found in self)
 
 
-class DDictItemsView(_View):
+class DDictItemsView(_View, ItemsView[Any, Any]):
     """All keys with their values."""
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
