@@ -815,6 +815,31 @@ def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exce
         DDict(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "what"),
+    [
+        ({"timeout": "x"}, TypeError, "timeout must be a number of seconds, or None, not 'x'"),
+        ({"timeout": -1}, ValueError, "timeout must be at least 0 seconds, not -1"),
+        ({"name": 5}, TypeError, "name must be a string, not 5"),
+        ({"working_set_size": "2"}, TypeError, "working_set_size must be a whole number, not '2'"),
+        ({"working_set_size": 2.0}, TypeError, "working_set_size must be a whole number, not 2.0"),
+        ({"persist_count": None}, TypeError, "persist_count must be a whole number, not None"),
+        ({"persist_path": 5}, TypeError, "persist_path must be a string, not 5"),
+        ({"restore_from": "0", "name": "x"}, TypeError, "restore_from must be a whole number, not '0'"),
+        ({"wait_for_keys": 1, "working_set_size": 2}, TypeError, "wait_for_keys must be True or False, not 1"),
+        ({"policy": [Policy()], "managers_per_policy": 0}, ValueError, "managers_per_policy must be at least 1, not 0"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_named(options: dict[str, Any], error: type[Exception], what: str) -> None:
+    with pytest.raises(error, match=f"^{what}$"):
+        DDict(**options)
+
+
+def test_a_time_to_wait_that_is_none_is_refused(ddict: DDict) -> None:
+    with pytest.raises(TypeError, match="timeout must be a number of seconds"):
+        DDict.attach(ddict.serialize(), timeout="x")  # type: ignore[arg-type]
+
+
 def test_managers_where_policies_say(make: Callable[..., DDict]) -> None:
     policies = [Policy(placement=Policy.Placement.HOST_ID, host_id=node) for node in reversed(System().nodes)]
     with DDict(policy=policies, managers_per_policy=2, total_mem=64 * 2**20) as ddict:

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["check_numbers", "check_placement", "check_restoring"]
+__all__ = ["check_kinds", "check_numbers", "check_placement", "check_restoring", "check_timeout"]
+
+_NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
+
+
+def check_kinds(kind: type, **parameters: Any) -> None:
+    """Raises TypeError for one that is of another kind."""
+    for name, value in parameters.items():
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(f"{name} must be {_NAMES[kind]}, not {value!r}")
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raises TypeError or ValueError where it is no time to wait."""
+    if timeout is None:
+        return
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
 
 
 def check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:

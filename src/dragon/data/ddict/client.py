@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from dragon import _core
 from dragon.data.ddict import creation
+from dragon.data.ddict.checks import check_timeout
 from dragon.data.ddict.creation import Descriptor
 from dragon.data.ddict.profile import DDictOperationProfile, Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
@@ -102,6 +103,7 @@ class Client:
     def attach(cls, serialized: str, *, timeout: float | None = None, trace: bool = False) -> Self:
         """A handle of a dictionary that exists; with `trace` it logs what it does. Raises DDictError for other text,
         DestroyedError where the dictionary is gone."""
+        check_timeout(timeout)
         descriptor = creation.from_text(serialized)
         found = cls.__new__(cls)
         found._open(descriptor, life_of(descriptor))

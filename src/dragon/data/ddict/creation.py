@@ -73,6 +73,8 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
     if isinstance(policy, (list, tuple)):
         if not policy:
             raise AttributeError("the list of policies is empty")
+        if managers_per_policy < 1:
+            raise ValueError(f"managers_per_policy must be at least 1, not {managers_per_policy}")
         return [place(one).node.index for one in policy for _ in range(managers_per_policy)]
     if not isinstance(managers_per_node, int) or not isinstance(n_nodes, int):
         raise AttributeError("managers_per_node and n_nodes must be whole numbers, or policy a list of policies")

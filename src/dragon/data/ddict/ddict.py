@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from dragon.data.ddict import creation
-from dragon.data.ddict.checks import check_numbers, check_placement, check_restoring
+from dragon.data.ddict.checks import check_kinds, check_numbers, check_placement, check_restoring, check_timeout
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.parts import Parts
@@ -58,7 +58,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
             another one takes its place.
 
     `orc_policy`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
-    nothing: nobody orchestrates, and memory is used to its end. Raises ValueError, AttributeError and
+    nothing: nobody orchestrates, and memory is used to its end. Raises TypeError, ValueError, AttributeError and
     DDictUnableToCreateError as its parameters ask for it.
 
     Keys that are equal are the same key, as in dict. Operations raise DDictKeyError, DDictFullError,
@@ -93,6 +93,16 @@ class DDict(Parts, MutableMapping[Any, Any]):
     ) -> None:
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
+        check_kinds(int, working_set_size=working_set_size, managers_per_policy=managers_per_policy, replicas=replicas)
+        check_kinds(int, persist_freq=persist_freq, persist_count=persist_count)
+        if restore_from is not None:
+            check_kinds(int, restore_from=restore_from)
+        check_kinds(str, name=name)
+        if not isinstance(persist_path, Path):
+            check_kinds(str, persist_path=persist_path)
+        check_kinds(bool, wait_for_keys=wait_for_keys, wait_for_writers=wait_for_writers)
+        check_kinds(bool, restart=restart, read_only=read_only)
+        check_timeout(timeout)
         check_numbers(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
         check_placement(policy, managers_per_node, n_nodes)
         check_persister(persister_class, persist_freq)
