@@ -68,7 +68,13 @@ def test_the_base_directory(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_damaged_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("{")
     assert config.main(["--config-file", str(tmp_path / "bad"), "-s"]) == 1
-    assert "is damaged" in capsys.readouterr().err
+    assert f"`dragon-config --config-file {tmp_path / 'bad'} --clean` removes it" in capsys.readouterr().err
+
+
+def test_a_command_with_unknown_places_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["--config-file", str(tmp_path / "file"), "add", "--backend-mpiexec-override", "mpiexec {nnodes} {foo}"]
+    assert config.main(words) == 1
+    assert "{foo} is neither {nnodes} nor {nodelist}" in capsys.readouterr().err
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
@@ -89,6 +95,13 @@ def test_interfaces_are_chosen_by_name_family_and_flags(capsys: pytest.CaptureFi
     assert loopback[0] in listed(capsys, "-a", "LOOPBACK", "IFF_POINTOPOINT")
     assert loopback[0] not in listed(capsys, "-x", "loopback")
     assert listed(capsys, "nothing-like-this") == []
+
+
+@pytest.mark.parametrize("words", [["-f", "FOO"], ["-r", "UP", "FOO"], ["-a", "FOO"], ["-x", "FOO"]])
+def test_families_and_flags_that_there_are_not(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        ifaddrs.main(words)
+    assert "_FOO is none of" in capsys.readouterr().err
 
 
 def test_a_network_configuration_of_no_nodes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,13 @@ def test_version(site: Site) -> None:
     assert site.dragon("--version").stdout == f"dragon {dragon.__version__}\n"
 
 
+@pytest.mark.parametrize("options", [["--nodes", "2"], ["--basic-label"]])
+def test_a_full_disk_under_the_output_is_told(site: Site, options: list[str]) -> None:
+    words = " ".join(options)
+    done = site.run("sh", "-c", f'exec {sys.executable} -m dragon {words} "$0" > /dev/full', site.write("print(1)"))
+    assert "(No space left on device)" in done.stderr
+
+
 def test_help_teaches(site: Site) -> None:
     text = site.dragon("--help").stdout
     assert "examples:" in text

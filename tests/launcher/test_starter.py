@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
 from meeting import asynchronously
 
 from dragon.launcher.base import Starter
+
+
+def test_a_command_that_ended_a_moment_ago_is_stopped_without_a_word() -> None:
+    async def run() -> int | None:
+        starter = await Starter.run("ssh to a host", ["sh", "-c", "exit 3"], "")
+        # It has ended, and the loop has had no turn to hear of it.
+        os.waitid(os.P_PID, starter.process.pid, os.WEXITED | os.WNOWAIT)
+        await starter.stop(0.0)
+        return starter.process.returncode
+
+    assert asynchronously(run()) == 3
 
 
 def test_a_command_that_ends_before_it_is_given_anything_says_how(monkeypatch: pytest.MonkeyPatch) -> None:

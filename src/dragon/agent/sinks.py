@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 from collections import OrderedDict, deque
@@ -14,8 +15,11 @@ from dragon.agent.distant import DistantChannel
 from dragon.agent.output import Output
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.log import runtime_log
 
 __all__ = ["Lines", "Sink", "Tails", "ToChannel", "ToDescriptor", "ToDistantChannel", "ToFrontEnd"]
+
+log = runtime_log("output")
 
 _TAIL = 4096
 _MOST_TAILS = 1000
@@ -174,7 +178,7 @@ class ToDescriptor(Sink):
         self.room.register(fd, select.POLLOUT)
         self.unwritten = b""
         self.waiting: list[Callable[[], None]] = []
-        self.closing = False
+        self.closing = self.told = False
 
     @property
     def is_full(self) -> bool:
@@ -207,8 +211,11 @@ class ToDescriptor(Sink):
             self.unwritten = self.unwritten[os.write(self.fd, self.unwritten[: select.PIPE_BUF]) :]
         except BlockingIOError:
             return  # somebody else was faster
-        except OSError:
-            self.unwritten = b""  # the terminal is gone
+        except OSError as error:
+            self.unwritten = b""
+            if error.errno not in (errno.EPIPE, errno.EIO) and not self.told:  # the terminal is not gone
+                self.told = True
+                log.error("what processes print is lost: it cannot be written (%s)", error.strerror)
 
     def close(self) -> None:
         self.closing = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add(arguments: argparse.Namespace, file: Path | None) -> None:
     given = {key: value for key, value in vars(arguments).items() if value is not None}
+    unknown = set(re.findall(r"\{(\w*)\}", given.get("backend_mpiexec_override", ""))) - {"nnodes", "nodelist"}
+    if unknown:
+        raise ValueError(f"--backend-mpiexec-override: {{{min(unknown)}}} is neither {{nnodes}} nor {{nodelist}}")
     kept = {key: given[key] for key in _KEPT if key in given}
     if kept:
         configuration.write({**configuration.read(file), **kept}, file)

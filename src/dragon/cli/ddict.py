@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragon.cli import dictionaries, runs
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
@@ -15,6 +15,9 @@ from dragon.data import arrow, plain_files
 from dragon.data.progress import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime.snapshot import read_header, records_in
+
+if TYPE_CHECKING:
+    from dragon.data.ddict import DDict
 
 __all__ = ["main"]
 
@@ -118,6 +121,8 @@ def _stat(arguments: argparse.Namespace) -> int:
     if arguments.persisted is not None:
         return _stat_persisted(_chosen_persisted(arguments), arguments.json)
     one = _chosen(arguments)
+    if arguments.checkpoint is not None:
+        dictionaries.check_held(one, arguments.checkpoint)
     if arguments.json:
         print(json.dumps(_plain(one), indent=2))
         return 0
@@ -193,11 +198,8 @@ def _dump(arguments: argparse.Namespace) -> int:
         def pairs() -> Iterable[tuple[Any, Any]]:
             return dictionaries.pairs_in(one, arguments.allow_pickle)[1]
     else:
-        ddict = _opened(arguments)
-        count = len(ddict)
-
-        def pairs() -> Iterable[tuple[Any, Any]]:
-            return dictionaries.pairs_of(ddict)
+        ddict: DDict = _opened(arguments)
+        count, pairs = len(ddict), ddict.items
 
     if path.suffix in arrow.SUFFIXES:
         written = arrow.write_table(path, lambda: progress(dictionaries.readable(pairs()), "keys", count))

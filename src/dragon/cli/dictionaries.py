@@ -18,7 +18,7 @@ import msgspec
 from dragon import _core
 from dragon.cli.processes import PATIENCE
 from dragon.cli.runs import Run
-from dragon.data.ddict import DDict, DDictKeyError, DDictManagerStats
+from dragon.data.ddict import DDict, DDictManagerStats
 from dragon.data.ddict.creation import from_text
 from dragon.data.pickles import loader
 from dragon.infrastructure import variables
@@ -41,7 +41,6 @@ __all__ = [
     "look",
     "open_live",
     "pairs_in",
-    "pairs_of",
     "persisted_in",
     "put_all",
     "readable",
@@ -200,32 +199,21 @@ def open_live(one: Live, checkpoint: int | None) -> DDict:
     ddict = DDict.attach(one.text)
     if checkpoint is None:
         ddict.sync_to_newest_checkpoint()
-    elif one.checkpoints[0] <= checkpoint <= one.checkpoints[1]:
-        ddict.checkpoint_id = checkpoint
     else:
-        held = " to ".join(map(str, sorted(set(one.checkpoints))))
-        raise NoSuchDictionaryError(f"{one.name!r} holds checkpoint {held}, not {checkpoint}")
+        check_held(one, checkpoint)
+        ddict.checkpoint_id = checkpoint
     return ddict
 
 
-def pairs_of(ddict: DDict) -> Iterator[tuple[Any, Any]]:
-    """All keys with their values; a key that is gone by the time it is read is left out."""
-    under_way: deque[tuple[Any, Any]] = deque()
-    for key in ddict:
-        under_way.append((key, ddict.begin_get(key)))
-        if len(under_way) == _UNDER_WAY:
-            yield from _arrived(*under_way.popleft())
-    while under_way:
-        yield from _arrived(*under_way.popleft())
-
-
-def _arrived(key: Any, pending: Any) -> Iterator[tuple[Any, Any]]:
-    with contextlib.suppress(DDictKeyError):
-        yield key, pending.result()
+def check_held(one: Live, checkpoint: int) -> None:
+    """Raises NoSuchDictionaryError where the dictionary does not hold that checkpoint."""
+    if not one.checkpoints[0] <= checkpoint <= one.checkpoints[1]:
+        held = " to ".join(map(str, sorted(set(one.checkpoints))))
+        raise NoSuchDictionaryError(f"{one.name!r} holds checkpoint {held}, not {checkpoint}")
 
 
 def readable(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """The same. Raises DragonError for something that cannot be unpickled in this process."""
+    """Keys with their values. Raises DragonError for something that cannot be unpickled in this process."""
     try:
         yield from pairs
     except (AttributeError, ImportError) as error:

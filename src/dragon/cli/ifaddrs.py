@@ -13,6 +13,13 @@ from dragon.infrastructure.interfaces import interfaces
 
 __all__ = ["main"]
 
+_FAMILIES = {"AF_INET", "AF_INET6", "AF_PACKET"}
+_FLAGS = {  # netdevice(7)
+    *("IFF_ALLMULTI", "IFF_AUTOMEDIA", "IFF_BROADCAST", "IFF_DEBUG", "IFF_DORMANT", "IFF_DYNAMIC", "IFF_ECHO"),
+    *("IFF_LOOPBACK", "IFF_LOWER_UP", "IFF_MASTER", "IFF_MULTICAST", "IFF_NOARP", "IFF_NOTRAILERS", "IFF_POINTOPOINT"),
+    *("IFF_PORTSEL", "IFF_PROMISC", "IFF_RUNNING", "IFF_SLAVE", "IFF_UP"),
+}
+
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
@@ -44,8 +51,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     arguments = parser().parse_args(argv)
+    found = interfaces()
+    _check("-f", _families(arguments.family), {*_FAMILIES, *(entry["family"] for entry in found)})
+    for option, flags in (
+        ("-r", arguments.require_flags),
+        ("-a", arguments.any_flags),
+        ("-x", arguments.exclude_flags),
+    ):
+        _check(option, _full(flags), _FLAGS)
     try:
-        chosen = [entry for entry in interfaces() if _fits(entry, arguments)]
+        chosen = [entry for entry in found if _fits(entry, arguments)]
     except re.error as error:
         parser().error(f"--name: {arguments.name!r} is no regular expression: {error}")
     print(json.dumps(chosen, indent=2))
@@ -54,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fits(entry: dict[str, Any], arguments: argparse.Namespace) -> bool:
     flags = set(entry["flags"])
-    families = {f"AF_{family.upper().removeprefix('AF_')}" for family in arguments.family}
+    families = _families(arguments.family)
     return (
         (not arguments.prefix or entry["name"].startswith(tuple(arguments.prefix)))
         and (arguments.name is None or re.fullmatch(arguments.name, entry["name"]) is not None)
@@ -63,6 +78,15 @@ def _fits(entry: dict[str, Any], arguments: argparse.Namespace) -> bool:
         and (not arguments.any_flags or bool(_full(arguments.any_flags) & flags))
         and not _full(arguments.exclude_flags) & flags
     )
+
+
+def _check(option: str, given: set[str], known: set[str]) -> None:
+    if unknown := sorted(given - known):
+        parser().error(f"{option}: {unknown[0]} is none of {', '.join(sorted(known))}")
+
+
+def _families(names: list[str]) -> set[str]:
+    return {f"AF_{name.upper().removeprefix('AF_')}" for name in names}
 
 
 def _full(names: list[str]) -> set[str]:

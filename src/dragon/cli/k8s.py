@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 
+from dragon.cli import machine
 from dragon.launcher.k8s import Resources, manifest
 
 __all__ = ["main"]
@@ -25,7 +26,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
     parser.add_argument("-N", "--nodes", type=int, required=True, metavar="N", help="pods")
     parser.add_argument("--namespace", default="", help="where the Job runs")
-    parser.add_argument("-p", "--port", type=int, default=7575, help="at which the first pod listens (default 7575)")
+    parser.add_argument(
+        "-p", "--port", type=machine.port, default=7575, help="at which the first pod listens (default 7575)"
+    )
     parser.add_argument("--cpus", type=int, metavar="N", help="CPUs of each pod")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod")
     parser.add_argument("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")

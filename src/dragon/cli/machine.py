@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator
 
 from dragon.launcher.choice import WLMS, Wanted
 
-__all__ = ["add_options", "answers", "hosts", "wanted"]
+__all__ = ["add_options", "answers", "hosts", "port", "wanted"]
 
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
 HOST_FILE = "DRAGON_RUN_NODEFILE"
+_LAST_PORT = 65535
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,13 +86,17 @@ def add_hosts(group: argparse._ArgumentGroup) -> None:
 def add_network(group: argparse._ArgumentGroup) -> None:
     """Where the front end can be reached."""
     group.add_argument(
-        "--network-prefix", default="", metavar="REGEX", help="use network interfaces whose names begin so"
+        "--network-prefix",
+        type=_pattern,
+        default="",
+        metavar="REGEX",
+        help="use network interfaces whose names begin so",
     )
     group.add_argument(
         "-p",
         "--port",
         "--frontend-port",
-        type=int,
+        type=port,
         default=0,
         metavar="PORT",
         help="TCP port at which the front end listens for its nodes (default: any that is free)",
@@ -98,10 +104,24 @@ def add_network(group: argparse._ArgumentGroup) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is less than 0")
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """The type of an option that takes a TCP port, 0 for any."""
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no TCP port: 0 to {_LAST_PORT}")
+    return int(text)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+    return text
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
@@ -129,12 +149,15 @@ def hosts(arguments: argparse.Namespace) -> list[str]:
     config = getattr(arguments, "network_config", None)
     by_ssh = arguments.wlm in ("ssh", "drun")
     file = arguments.hostfile or (os.environ.get(HOST_FILE) if by_ssh and not config else None)
-    if not (arguments.hostlist or file or config):
+    if not (file or config or arguments.hostlist is not None):
         return []
     from dragon.launcher import hosts as listed
 
-    if arguments.hostlist:
-        return listed.unique(listed.expand(arguments.hostlist))
+    if arguments.hostlist is not None:
+        named = listed.unique(listed.expand(arguments.hostlist))
+        if not named:
+            raise ValueError(f"--hostlist {arguments.hostlist!r} names no hosts")
+        return named
     return listed.read_host_file(file) if file else listed.read_network_config(str(config))
 
 
@@ -156,6 +179,8 @@ def answers(arguments: argparse.Namespace) -> Iterator[str]:
         yield "--attachable: no file is written; your programs on a node of the run join it with DRAGON_RUN"
     if arguments.passphrase:
         yield "--passphrase: it is visible to everybody in `ps`, and not used; load the key into ssh-agent"
+    if arguments.address != "auto" and arguments.wlm != "ray":
+        yield "--address: it is that of a Ray cluster, and without --wlm ray none is used"
     if arguments.exhaust_resources and not arguments.resilient:
         yield "--exhaust-resources: without --resilient nothing is started again"
 

@@ -8,7 +8,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import dragon
 from dragon.cli import machine, telemetry
@@ -97,20 +98,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:2] == ["node", "--join"]:
-        from dragon.cli import node
-
-        return node.main(words[1:])
-    if words[:2] == ["k8s", "manifest"]:
-        from dragon.cli import k8s
-
-        return k8s.main(words[2:])
-    if words and words[0] in _COMMANDS:
-        return _do(words[0], words[1:])
-    if words[:1] == ["plan"]:
-        from dragon.cli import plan
-
-        return plan.main(words[1:], main)
+    other = _other_command(words)
+    if other is not None:
+        return other()
     if words[:1] == ["run"]:
         del words[0]
     arguments = parser().parse_args(_split_module(words))
@@ -141,10 +131,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 128 - code if code < 0 else code
 
 
-def _do(name: str, words: list[str]) -> int:
-    """One of the commands that look at runs; its exit code, 1 where it says why it cannot."""
+def _other_command(words: list[str]) -> Callable[[], int] | None:
+    """What these words ask for instead of a program's run."""
+
+    def main_of(name: str) -> Any:
+        return importlib.import_module(f"dragon.cli.{name}").main
+
+    if words[:2] == ["node", "--join"]:
+        return lambda: int(main_of("node")(words[1:]))
+    if words in (["k8s"], ["k8s", "-h"], ["k8s", "--help"]):
+        return lambda: int(main_of("k8s")(["--help"]))
+    if words[:2] == ["k8s", "manifest"]:
+        return lambda: int(main_of("k8s")(words[2:]))
+    if words[:1] == ["plan"]:
+        return lambda: _explain("plan", lambda: int(main_of("plan")(words[1:], main)))
+    if words and words[0] in _COMMANDS:
+        return lambda: _explain(words[0], lambda: int(main_of(words[0])(words[1:])))
+    return None
+
+
+def _explain(name: str, command: Callable[[], int]) -> int:
+    """The exit code of a command, 1 where it says why it cannot."""
     try:
-        return int(importlib.import_module(f"dragon.cli.{name}").main(words))
+        return command()
     except (DragonError, OSError) as error:
         print(f"dragon {name}: {error}", file=sys.stderr)
         return 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.infrastructure.whole_file import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
 
@@ -45,16 +45,7 @@ def main(words: Sequence[str]) -> int:
         print(page)
         return 0
     path = Path(arguments.output) if arguments.output else recording.folder / "report.html"
-    _write(path, page)
+    with whole_file(path) as file:
+        file.write_text(page)
     print(path)
     return 0
-
-
-def _write(path: Path, page: str) -> None:
-    """Write a file, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(page)
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)

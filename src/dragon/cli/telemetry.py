@@ -6,6 +6,7 @@ import argparse
 import os
 from importlib.util import find_spec
 
+from dragon.cli.machine import port
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 
@@ -30,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--telemetry-port",
-        type=_port,
+        type=port,
         metavar="PORT",
         help="TCP port of this machine at which Prometheus gets the metrics; 0: any that is free",
     )
@@ -52,13 +53,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="serve a page to look at the run, on this machine; stderr says where. Measures at level 4 unless -T says "
         "otherwise; the port is that of --telemetry-port, if given",
     )
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**16:
-        raise argparse.ArgumentTypeError(f"{number} is no TCP port")
-    return number
 
 
 def _url(text: str) -> str:

@@ -47,6 +47,9 @@ def main(words: Sequence[str]) -> int:
     if importlib.util.find_spec("textual") is None:
         print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
         return 1
+    if not os.isatty(1):
+        print("dragon top: needs a terminal; `dragon ps` and `dragon report` write to files", file=sys.stderr)
+        return 1
     from dragon.top.app import Top, TopOfRecording
 
     if arguments.run is not None and os.path.isdir(arguments.run):

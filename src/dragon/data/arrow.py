@@ -9,13 +9,13 @@ tables from elsewhere with columns `key` and `value` are read as well.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragon.data.pickles import loader
+from dragon.infrastructure.whole_file import whole_file
 from dragon.runtime.serialization import dumps
 
 if TYPE_CHECKING:
@@ -53,18 +53,13 @@ def write_table(path: Path, pairs: Callable[[], Iterable[tuple[Any, Any]]]) -> i
     `pairs` is called again where a column turns out not to be of one type. Raises OSError, ModuleNotFoundError.
     """
     pa = _pyarrow()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     kinds = ["", ""]
-    try:
+    with whole_file(path) as file:
         while True:
             try:
-                count = _write(pa, temporary, path.suffix, pairs(), kinds)
+                return _write(pa, file, path.suffix, pairs(), kinds)
             except _OtherKindError:
                 continue
-            temporary.rename(path)
-            return count
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write(pa: Any, path: Path, suffix: str, pairs: Iterable[tuple[Any, Any]], kinds: list[str]) -> int:

@@ -6,7 +6,11 @@ import json
 import os
 from pathlib import Path
 
+from dragon.infrastructure.whole_file import whole_file
+
 __all__ = ["default_path", "read", "write"]
+
+_REMOVE = "`dragon-config {}--clean` removes it"
 
 
 def default_path() -> Path:
@@ -23,16 +27,19 @@ def read(path: Path | None = None) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}; `dragon-config --clean` removes it") from error
+        raise ValueError(f"{file} is damaged: {error}; {_REMOVE.format(_option(path))}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is damaged: it holds no object; `dragon-config --clean` removes it")
+        raise ValueError(f"{file} is damaged: it holds no object; {_REMOVE.format(_option(path))}")
     return {str(key): str(value) for key, value in content.items()}
+
+
+def _option(path: Path | None) -> str:
+    return "" if path is None else f"--config-file {path} "
 
 
 def write(content: dict[str, str], path: Path | None = None) -> None:
     """Keep that, whole or not at all."""
     file = path or default_path()
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.rename(file)
+    with whole_file(file) as written:
+        written.write_text(json.dumps(content, indent=2) + "\n")

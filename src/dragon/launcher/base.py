@@ -8,8 +8,10 @@ each is watched through its control connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
+import signal
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
@@ -138,13 +140,18 @@ class Starter:
     async def stop(self, patience: float) -> None:
         """Wait for its end a while, then enforce it."""
         if not await self._ended(patience):
-            self.process.terminate()
+            self._signal(signal.SIGTERM)
             if not await self._ended(_TERMINATE_TIMEOUT):
-                self.process.kill()
+                self._signal(signal.SIGKILL)
                 await self.process.wait()
         # A child that left its session may still have the pipe.
         await asyncio.wait([self._reader], timeout=1.0)
         self._reader.cancel()
+
+    def _signal(self, number: int) -> None:
+        # It may have ended a moment ago, of which the loop has not heard yet.
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
 
     async def _ended(self, timeout: float) -> bool:
         try:

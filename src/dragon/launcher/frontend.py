@@ -31,6 +31,7 @@ terminal that is slow or stopped holds the writers back and never fills the fron
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -324,9 +325,11 @@ class FrontEnd:
         if not self.code.done():
             self.code.set_result(-number)
 
-    def _on_terminal_closed(self, number: int) -> None:
+    def _on_terminal_closed(self, number: int, error: OSError) -> None:
         # `dragon … | head`: on one node the program would get SIGPIPE; from here it can be told to end.
         if number == 1:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                log.error("stdout cannot be written (%s); the program is told to end", error.strerror)
             self._soon(lambda: self._on_signal(signal.SIGTERM))
 
     async def _end(self) -> None:

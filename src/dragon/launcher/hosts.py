@@ -11,6 +11,7 @@ import msgspec
 
 __all__ = ["expand", "read_host_file", "read_network_config", "unique"]
 
+_MOST = 100_000
 _RANGES = re.compile(r"\[([^\]\[]*)\]")
 
 
@@ -50,6 +51,8 @@ def _numbers(text: str) -> Iterable[str]:
         first, dash, last = item.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
             raise ValueError(f"{item!r} is not a number or a range of numbers")
+        if int(last or first) - int(first) >= _MOST:
+            raise ValueError(f"{item!r} is a range of more than {_MOST} hosts")
         for number in range(int(first), int(last or first) + 1):
             yield f"{number:0{len(first)}d}"
 

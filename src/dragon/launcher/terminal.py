@@ -14,11 +14,11 @@ __all__ = ["Terminal"]
 class Terminal:
     """Writes to descriptors 1 and 2 in the order of the calls.
 
-    `on_closed` is called, in the thread, with the descriptor that nobody reads any more; what is meant for it after
-    that is dropped.
+    `on_closed` is called, in the thread, with the descriptor that takes nothing any more, and why; what is meant for it
+    after that is dropped.
     """
 
-    def __init__(self, on_closed: Callable[[int], None]) -> None:
+    def __init__(self, on_closed: Callable[[int, OSError], None]) -> None:
         self._on_closed = on_closed
         self._waiting: queue.SimpleQueue[tuple[int, bytes, Callable[[], None] | None] | None] = queue.SimpleQueue()
         self._closed: set[int] = set()
@@ -41,9 +41,9 @@ class Terminal:
             if number not in self._closed:
                 try:
                     _write_all(number, data)
-                except OSError:  # a pipe without reader, a terminal that was hung up, a full disk
+                except OSError as error:  # a pipe without reader, a terminal that was hung up, a full disk
                     self._closed.add(number)
-                    self._on_closed(number)
+                    self._on_closed(number, error)
             if written is not None:
                 written()
 

@@ -1,0 +1,28 @@
+"""Files that are there when they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["whole_file"]
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write what is to be at `path`: there is all of it once the block has ended, and nothing if it raised.
+
+    A link is followed. What is no file, a pipe or a device, is written itself.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.rename(target)
+    finally:
+        temporary.unlink(missing_ok=True)

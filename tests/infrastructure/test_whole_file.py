@@ -1,0 +1,44 @@
+"""Files that are there when they are whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from dragon.infrastructure.whole_file import whole_file
+
+
+def test_nothing_is_there_where_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("before")
+    with pytest.raises(UnicodeEncodeError), whole_file(path) as written:
+        written.write_text("half" * 10_000 + "\ud800", encoding="utf-8")
+    assert path.read_text() == "before"
+    with whole_file(path) as written:
+        written.write_text("after")
+        assert path.read_text() == "before"
+    assert path.read_text() == "after"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    with whole_file(tmp_path / "link") as written:
+        written.write_text("text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "text"
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    heard: list[str] = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
+    reader.start()
+    with whole_file(pipe) as written:
+        written.write_text("text")
+    reader.join(30)
+    assert (heard, pipe.is_fifo()) == (["text"], True)
