@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -270,6 +271,35 @@ def test_checkpoints_that_are_due_are_written_before_a_run_ends(site: Site, comm
     assert sorted(path.name for path in (site.folder / "files").iterdir()) == [
         f"kept_{manager}_{checkpoint}.ddict" for manager in range(managers) for checkpoint in range(3)
     ]
+
+
+@pytest.mark.parametrize("command", [["--nodes", "1"], ["--nodes", "2"]], ids=["one node", "two nodes"])
+def test_the_end_of_a_run_waits_for_a_disk_that_is_slow(site: Site, command: list[str]) -> None:
+    program = site.write(
+        """
+        import os
+        from dragon.data.ddict import DDict, PosixCheckpointPersister
+        from dragon.runtime.run import this_run
+
+        if __name__ == "__main__":
+            options = dict(name="kept", persist_path="files", persist_freq=1, persist_count=-1)
+            ddict = DDict(1, 1, 2**24, persister_class=PosixCheckpointPersister, **options)
+            # Whoever writes the first file waits until somebody reads it, and cannot finish it.
+            os.mkdir("files")
+            os.mkfifo(f"files/.kept_0_0.ddict.{this_run().agent.pid}")
+            for number in range(3):
+                ddict["key"] = number
+                ddict.checkpoint()
+        """
+    )
+    process = site.start(sys.executable, "-m", "dragon", *command, program)
+    assert process.stderr is not None
+    assert "the run ends once checkpoints that are due are written" in process.stderr.readline()
+    assert process.poll() is None
+    next((site.folder / "files").glob(".kept_0_0.*")).read_bytes()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [path.name for path in (site.folder / "files").iterdir()] == ["kept_0_1.ddict"]
 
 
 def test_what_is_written_meanwhile_is_not_in_the_checkpoint(persistent: Callable[..., DDict]) -> None:

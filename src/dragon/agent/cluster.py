@@ -141,6 +141,10 @@ class Cluster:
         """Have the front end end the run, on all nodes."""
         self._control.send("end_run")
 
+    def tell_writing(self) -> None:
+        """Have the front end wait longer: what this node has to write takes its time."""
+        self._control.send("writing")
+
     def host(self, node: int) -> str:
         """The name of a node."""
         return self.members[node].node.host_name

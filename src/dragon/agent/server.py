@@ -32,7 +32,7 @@ from dragon.infrastructure.signals import ENDING, heeded
 from dragon.runtime.folder import Owner, hold, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
-from dragon.runtime.run import Run
+from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ log = runtime_log("agent")
 
 _SWEEP_EVERY = 10.0  # seconds
 _ZYGOTE_ENDS_WITHIN = 10.0
+_SOON = 1.0
 
 Join = Callable[["Agent"], Awaitable["Cluster"]]
 
@@ -273,9 +274,20 @@ class Agent:
             await self.telemetry.finish()
             self.jobs.close()
             self.streams.drain()
-            await self.shards.finish()
+            await self._finish_files()
         if self.cluster is not None:
             await self.cluster.leave()
+
+    async def _finish_files(self) -> None:
+        """Wait until checkpoints that are due are written, and tell whoever waits for this agent if it takes long."""
+        written = self.shards.finish()
+        await asyncio.wait([written], timeout=_SOON)
+        if not written.done():
+            log.warning("the run ends once checkpoints that are due are written")
+            (self.run.folder / WRITING).touch()
+            if self.cluster is not None:
+                self.cluster.tell_writing()
+        await written
 
     async def _await_end(self, pidfd: int, timeout: float) -> bool:
         """Whether a process ends in time. What is asked of the agent meanwhile is still served."""

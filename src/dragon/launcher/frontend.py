@@ -22,6 +22,7 @@ What goes over a control connection, after the membership:
 | answer | number, value or error | to the question of that number |
 | cleared | | no process of the run is left on this node |
 | end_run | | somebody on this node wants the run to end |
+| writing | | what is due to be written takes its time; `bye` comes once it is done |
 | bye | | everything on this node has ended; closes |
 
 An agent sends output ahead of `written` by a bounded number of bytes only (`output_window` of the settings), so a
@@ -119,6 +120,7 @@ class FrontEnd:
         self._restarted = False
         # Nodes whose processes are being ended because the head process is to be started again.
         self._clearing: set[int] = set()
+        self._writing: set[int] = set()  # nodes that say goodbye late
 
     async def run(self) -> int:
         """Run to the end; the exit code of the head process, negative for a signal.
@@ -219,6 +221,8 @@ class FrontEnd:
                 self._on_cleared(index)
             elif kind == "end_run":
                 self._on_signal(signal.SIGTERM)
+            elif kind == "writing":
+                self._writing.add(index)
             elif kind == "bye":
                 self.alive[index].close()
                 self._on_lost(index, "its agent was ended")
@@ -340,13 +344,16 @@ class FrontEnd:
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:
             control.send("end")
-        if self.alive:
+        while self.alive and not self._hurried:
             try:
                 async with asyncio.timeout(_GOODBYE):
                     await self.all_gone.wait()
             except TimeoutError:
+                if self._writing & self.alive.keys():
+                    continue
                 names = ", ".join(self._name(index) for index in sorted(self.alive))
                 log.error("no goodbye from %s in %g s; what runs there ends with the connection", names, _GOODBYE)
+                break
         for control in joined:
             control.close()
         await self.launcher.stop(_GOODBYE if self.meeting.announced and not self._hurried else 0.0)

@@ -31,6 +31,7 @@ __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_
 # The agent's descriptors, as the process that starts it gives them.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
 _END_TIMEOUT = 20.0
+WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
 
 class Identity(msgspec.Struct):
@@ -332,7 +333,9 @@ def _stop_agent(run: Run, agent: int) -> None:
             channel.sendall(len(body).to_bytes(4, "little") + body)
             gone = select.poll()
             gone.register(agent, select.POLLIN)
-            if not gone.poll(_END_TIMEOUT * 1000):
+            while not (ended := gone.poll(_END_TIMEOUT * 1000)) and (run.folder / WRITING).exists():
+                pass  # what it writes may be large
+            if not ended:
                 _core.signal_process(agent, run.agent.pid, signal.SIGKILL)
                 gone.poll(1000)
     except OSError:
