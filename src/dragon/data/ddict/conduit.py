@@ -60,6 +60,7 @@ class Conduit:
         if self.node == this_run().node:
             self.requests._put_frames(head, buffers, None)
             return self.requests
+        tried = []
         for _ in range(2):
             outbox = self.requests._outbox()  # type: ignore[attr-defined]
             if outbox is None:
@@ -70,7 +71,8 @@ class Conduit:
             except _core.DestroyedError:
                 # The connection broke, which those who wait for answers learn; this request was not on its way.
                 self.requests._out = None  # type: ignore[attr-defined]
-        raise NodeLostError(f"there is no connection to node {self.node}")
+                tried.append(outbox)
+        raise self._why_gone(tried[-1] if tried else None, f"there is no connection to node {self.node}")
 
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
         """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
@@ -111,10 +113,20 @@ class Conduit:
             raise
         except _core.DestroyedError:
             self._give_up(number)
-            kind, text = ask("remote.why_gone", outbox=way._name())
+            text = f"there is no connection to node {self.node}; a request may be lost"
+            raise self._why_gone(way, text) from None
+
+    def _why_gone(self, way: Channel | None, text: str) -> Exception:
+        """The error by which a way to the node ended, once it is known whether the node is gone; else of that text."""
+        if way is not None:
+            kind, told = ask("remote.why_gone", outbox=way._name())
             if kind:
-                raise error_named(kind, text) from None
-            raise NodeLostError(f"there is no connection to node {self.node}; a request may be lost") from None
+                return error_named(kind, told)
+        try:
+            _check_node(self.node)
+        except NodeLostError as error:
+            return error
+        return NodeLostError(text)
 
 
 def _check_node(node: int) -> None:
