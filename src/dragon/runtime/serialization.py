@@ -51,6 +51,8 @@ def _reducers() -> dict[type, Any]:
 
 
 def _reduce_special(obj: Any) -> Any:
+    if isinstance(obj, type):
+        return _reduce_array_type(obj) if _is_array_type(obj) else NotImplemented
     return _reduce_tensor(obj) if type(obj).__module__ == "torch" and hasattr(obj, "is_shared") else NotImplemented
 
 
@@ -75,9 +77,7 @@ class _Pickler(pickle.Pickler):
         return _reducers()
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, (types.FunctionType, type)):
-            if _is_array_type(obj):
-                return _reduce_array_type(obj)
+        if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not _is_array_type(obj)):
             # Pickle would find these by name here, and the reader would not find them there.
             if obj.__module__ in _MAIN and not _is_found_there(obj):
                 raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")
@@ -98,11 +98,8 @@ def _value_pickler() -> Callable[..., Any]:
         def reducer_override(self, obj: Any) -> Any:
             if obj is _CORE_METACLASS:  # of a subclass of ours that goes by value
                 return type, (_core.Channel,)
-            if isinstance(obj, (types.FunctionType, type)):
-                if _is_array_type(obj):
-                    return _reduce_array_type(obj)
-                if obj.__module__ in _MAIN and _is_found_there(obj):
-                    return NotImplemented
+            if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and _is_found_there(obj):
+                return NotImplemented
             special = _reduce_special(obj)
             return super().reducer_override(obj) if special is NotImplemented else special
 
@@ -220,6 +217,7 @@ class _Main:
         self.is_importable = False
         self._block = ""
         self._known: dict[str, bool] = {}
+        self.found: dict[str, Any] = {}  # what is there under its name for others too
         if main_module() is not None and not getattr(sys, "ps1", None):
             try:
                 text = Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace")
@@ -257,12 +255,17 @@ def main_is_importable() -> bool:
 
 def _is_found_there(obj: Any) -> bool:
     """Whether a function or a class of the main program is there where another process has imported it."""
-    main, (first, *rest) = _this_main(), obj.__qualname__.split(".")
+    main, name = _this_main(), obj.__qualname__
+    if main.found.get(name) is obj:
+        return True
+    first, *rest = name.split(".")
     if not main.is_importable or "<locals>" in rest or main.makes_here(first):
         return False
     found = getattr(main.module, first, None)
-    for name in rest:
-        found = getattr(found, name, None)
+    for part in rest:
+        found = getattr(found, part, None)
+    if found is obj:
+        main.found[name] = obj
     return found is obj
 
 
