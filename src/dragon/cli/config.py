@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(prog="dragon-config", description="What later runs of this user are to use.")
     result.add_argument("-c", "--clean", action="store_true", help="forget everything")
-    result.add_argument("--config-file", type=Path, metavar="FILE", help="keep it there instead of ~/.config/dragon, where runs look")
+    result.add_argument("--config-file", type=Path, metavar="FILE", help="instead of ~/.config/dragon, where runs look")
     result.add_argument("-s", "--serialize", action="store_true", help="print all that is kept, as JSON on one line")
     result.add_argument("-g", "--get", metavar="KEY", help="print one value")
     shown = result.add_mutually_exclusive_group()
