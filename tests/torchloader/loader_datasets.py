@@ -69,3 +69,37 @@ class ByKey:
 
     def __getitem__(self, key: str) -> tuple[str, float]:
         return key, random.random()
+
+
+class TwoArguments(Exception):
+    """Pickle rebuilds it with one argument, and cannot."""
+
+    def __init__(self, index: int, length: int) -> None:
+        super().__init__(f"{index} of {length}")
+
+
+class FailingInTwoArguments(Noisy):
+    """One sample raises an error that cannot be rebuilt."""
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index == 7:
+            raise TwoArguments(index, self.length)
+        return super().__getitem__(index)
+
+
+def not_here() -> None:
+    raise LookupError("such a sample is not rebuilt")
+
+
+class Unrebuildable:
+    """It can be sent and not received."""
+
+    def __reduce__(self) -> Any:
+        return not_here, ()
+
+
+class HoldingUnrebuildable(Noisy):
+    """One sample can be sent and not received."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (index, Unrebuildable()) if index == 7 else super().__getitem__(index)

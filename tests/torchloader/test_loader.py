@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loader_datasets import ByKey, Deadly, Failing, Niceness, Noisy, SlowToOpen, Unreadable
+from loader_datasets import (
+    ByKey,
+    Deadly,
+    Failing,
+    FailingInTwoArguments,
+    HoldingUnrebuildable,
+    Niceness,
+    Noisy,
+    SlowToOpen,
+    Unreadable,
+)
 
 from conftest import Site
 from torchloader import ElasticDataLoader, LoadingError
@@ -248,6 +258,28 @@ def test_what_the_dataset_raises_comes_in_its_place(workers: int) -> None:
         assert indices_of(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
     if workers:
         assert "in __getitem__" in caught.value.__notes__[0]
+
+
+def the_error_at_the_second_batch(dataset: Any) -> RuntimeError:
+    """That of a loader whose other batches are all given."""
+    with loader_of(dataset, num_workers=2, timeout=60) as loader:
+        batches = iter(loader)
+        assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
+        with pytest.raises(RuntimeError) as caught:
+            next(batches)
+        assert indices_of(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
+    return caught.value
+
+
+def test_an_error_that_cannot_be_rebuilt_is_told_in_its_place() -> None:
+    error = the_error_at_the_second_batch(FailingInTwoArguments(20))
+    assert "TwoArguments: 7 of 20 (this error cannot be rebuilt: TypeError: " in str(error)
+    assert "in __getitem__" in error.__notes__[0]
+
+
+def test_a_sample_that_cannot_be_rebuilt_is_an_error_in_its_place() -> None:
+    error = the_error_at_the_second_batch(HoldingUnrebuildable(20))
+    assert str(error) == ("what a loading worker made cannot be rebuilt: LookupError: such a sample is not rebuilt")
 
 
 def test_a_sample_that_ends_its_worker_is_named() -> None:

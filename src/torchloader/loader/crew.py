@@ -20,6 +20,7 @@ from dragon.native.value import Value
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices
+from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
 from torchloader.loader.worker import Made, Ready, Task, work
 
@@ -70,7 +71,7 @@ class Crew:
         self._born = 0
         self._iterations = 0
         self._live: set[int] = set()
-        self._made: dict[Key, Made] = {}
+        self._made: dict[Key, Outcome] = {}
         self._failed_starts = 0
         self._trouble: BaseException | None = None
         self._starts: SimpleQueue[_Worker | None] = SimpleQueue()
@@ -135,7 +136,7 @@ class Crew:
             self._assignments.want((iteration, number), Task(iteration, number, epoch, indices))
             self._hand_out()
 
-    def take(self, iteration: int, number: int, alone: bool) -> tuple[Made, float]:
+    def take(self, iteration: int, number: int, alone: bool) -> tuple[Outcome, float]:
         """A batch that is wanted, once it is made, and the seconds in which it was not. Without workers it is made
         here; with `alone` also where they are still starting. Raises LoadingError, and TimeoutError after the loader's
         time."""
@@ -147,7 +148,7 @@ class Crew:
         made = self._await((iteration, number), alone, since)
         return made, time.perf_counter() - since
 
-    def _await(self, key: Key, alone: bool, since: float) -> Made:
+    def _await(self, key: Key, alone: bool, since: float) -> Outcome:
         while True:
             self._receive(0)
             if key in self._made:
@@ -163,18 +164,17 @@ class Crew:
             if self._timeout is not None and time.perf_counter() - since > self._timeout:
                 raise TimeoutError(f"no batch in {self._timeout} s from {self.ready} loading workers")
 
-    def _make_here(self, key: Key, task: Task) -> Made:
+    def _make_here(self, key: Key, task: Task) -> Outcome:
         with self._lock:
             self._assignments.made(-1, key)
         start = time.perf_counter()
         try:
             with Kept():
-                batch, error = self._shipment[0](task.epoch, task.indices), None
-        except Exception as raised:
-            batch, error = None, raised
-        made = Made(-1, *key, time.perf_counter() - start, batch, error)
-        self._count(made, task)
-        return made
+                outcome = Outcome(self._shipment[0](task.epoch, task.indices), None)
+        except Exception as error:
+            outcome = Outcome(None, error)
+        self._count(time.perf_counter() - start, task)
+        return outcome
 
     def _receive(self, timeout: float) -> bool:
         """Take in what workers have sent; whether there was anything."""
@@ -187,11 +187,10 @@ class Crew:
         except Empty:
             return False
         while True:
-            with self._lock:
-                if isinstance(message, Ready):
-                    self._begins(message)
-                else:
-                    self._is_made(message)
+            if isinstance(message, Ready):
+                self._begins(message)
+            else:
+                self._is_made(message)
             try:
                 message = self._results.get_nowait()
             except Empty:
@@ -201,27 +200,30 @@ class Crew:
         return True
 
     def _begins(self, message: Ready) -> None:
-        worker = self._workers.get(message.worker)
         if message.error is not None:
-            self._trouble = message.error
-        elif worker is not None and not worker.leaving:
-            worker.ready, self._failed_starts = True, 0
-            self._assignments.join(worker.number)
-            self._hand_out()
+            self._trouble = unpack(message.error).error
+            return
+        with self._lock:
+            worker = self._workers.get(message.worker)
+            if worker is not None and not worker.leaving:
+                worker.ready, self._failed_starts = True, 0
+                self._assignments.join(worker.number)
+                self._hand_out()
 
     def _is_made(self, made: Made) -> None:
-        key = (made.iteration, made.number)
-        task = self._assignments.task(key)
-        if self._assignments.made(made.worker, key) and task is not None:
-            self._made[key] = made
-            self._count(made, task)
-        self._hand_out()
+        key, outcome = (made.iteration, made.number), unpack(made.outcome)
+        with self._lock:
+            task = self._assignments.task(key)
+            if self._assignments.made(made.worker, key) and task is not None:
+                self._made[key] = outcome
+                self._count(made.seconds, task)
+            self._hand_out()
 
-    def _count(self, made: Made, task: Task) -> None:
+    def _count(self, seconds: float, task: Task) -> None:
         samples = len(task.indices) if isinstance(task.indices, list) else 1
         self.tally.batches += 1
         self.tally.samples += samples
-        self.tally.seconds += made.seconds
+        self.tally.seconds += seconds
 
     def _hand_out(self) -> None:
         for number, _, task in self._assignments.hand_out():

@@ -6,10 +6,9 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from queue import Empty
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -18,6 +17,7 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices
+from torchloader.loader.outcome import Packed, pack, pack_error
 
 __all__ = ["Made", "Ready", "Task", "work"]
 
@@ -38,18 +38,17 @@ class Ready(NamedTuple):
     """A worker begins, or cannot: then there is an error."""
 
     worker: int
-    error: BaseException | None
+    error: Packed | None
 
 
 class Made(NamedTuple):
-    """A batch, or the error that came instead; `seconds` is the time that making it took."""
+    """A batch, or the error that came instead, and the seconds that making it took."""
 
     worker: int
     iteration: int
     number: int
     seconds: float
-    batch: Any
-    error: BaseException | None
+    outcome: Packed
 
 
 def work(
@@ -65,7 +64,7 @@ def work(
     try:
         maker = _prepare(tasks, slot, workers)
     except Exception as error:
-        results.put(Ready(worker, _with_traceback(error)))
+        results.put(Ready(worker, pack_error(error)))
         return
     results.put(Ready(worker, None))
     while not leave.is_set():
@@ -78,7 +77,7 @@ def work(
         if task is None or leave.is_set():
             return
         if task.iteration >= floor.value:
-            _deliver(results, _make(worker, maker, task))
+            results.put(_make(worker, maker, task))
         elif _is_gone(watched):
             return
 
@@ -105,23 +104,9 @@ def _prepare(tasks: Queue, slot: int, workers: int) -> Maker:
 def _make(worker: int, maker: Maker, task: Task) -> Made:
     start = time.perf_counter()
     try:
-        batch, error = maker(task.epoch, task.indices), None
-    except Exception as raised:
-        batch, error = None, _with_traceback(raised)
-    return Made(worker, task.iteration, task.number, time.perf_counter() - start, batch, error)
-
-
-def _deliver(results: Queue, made: Made) -> None:
-    try:
-        results.put(made)
-    except Exception as error:  # whatever pickling a batch, or an error, raises
-        text = f"what a loading worker made cannot be sent: {type(error).__name__}: {error}"
-        if made.error is not None:
-            text += f"\n{type(made.error).__name__}: {made.error}\n" + "\n".join(made.error.__notes__)
-        results.put(made._replace(batch=None, error=RuntimeError(text)))
-
-
-def _with_traceback(error: Exception) -> BaseException:
-    """The error as the trainer is to see it: where it came from is told in a note, which is sent with it."""
-    error.add_note("in a loading worker:\n" + "".join(traceback.format_exception(error)).rstrip())
-    return error.with_traceback(None)
+        batch = maker(task.epoch, task.indices)
+    except Exception as error:
+        seconds, outcome = time.perf_counter() - start, pack_error(error)
+    else:
+        seconds, outcome = time.perf_counter() - start, pack(batch)
+    return Made(worker, task.iteration, task.number, seconds, outcome)
