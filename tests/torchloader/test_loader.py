@@ -347,6 +347,18 @@ def test_a_closed_loader_says_so() -> None:
     loader.close()
     with pytest.raises(ValueError, match="the loader is closed"):
         iter(loader)
+    with pytest.raises(ValueError, match="the loader is closed"):
+        loader.resize(2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_of_a_closed_loader_says_so(workers: int) -> None:
+    loader = loader_of(Noisy(200), num_workers=workers)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(ValueError, match="the loader is closed"):
+        next(batches)
 
 
 TRAINER = """

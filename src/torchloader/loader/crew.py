@@ -88,6 +88,7 @@ class Crew:
     def resize(self, size: int) -> None:
         """Have so many workers. Does not wait: new ones begin when they are ready, others finish the batch in hand."""
         with self._lock:
+            self._check_open()
             self.size = size
             self._reconcile()
             self._hand_out()
@@ -95,8 +96,7 @@ class Crew:
     def open(self) -> int:
         """An iteration begins; its number."""
         with self._lock:
-            if self._closed:
-                raise ValueError("the loader is closed")
+            self._check_open()
             self._iterations += 1
             self._live.add(self._iterations)
             self._reconcile()
@@ -133,13 +133,15 @@ class Crew:
     def want(self, iteration: int, number: int, epoch: int, indices: Indices) -> None:
         """Have a batch made."""
         with self._lock:
+            self._check_open()
             self._assignments.want((iteration, number), Task(iteration, number, epoch, indices))
             self._hand_out()
 
     def take(self, iteration: int, number: int, alone: bool) -> tuple[Outcome, float]:
         """A batch that is wanted, once it is made, and the seconds in which it was not. Without workers it is made
-        here; with `alone` also where they are still starting. Raises LoadingError, and TimeoutError after the loader's
-        time."""
+        here; with `alone` also where they are still starting. Raises LoadingError, TimeoutError after the loader's
+        time, and ValueError once it is closed."""
+        self._check_open()
         self._receive(0)
         made = self._made.pop((iteration, number), None)
         if made is not None:
@@ -150,6 +152,7 @@ class Crew:
 
     def _await(self, key: Key, alone: bool, since: float) -> Outcome:
         while True:
+            self._check_open()
             self._receive(0)
             if key in self._made:
                 return self._made.pop(key)
@@ -317,6 +320,10 @@ class Crew:
             self.size = 0
             self._reconcile()
             self._starts.put(None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the loader is closed")
 
 
 def _told(code: int | None) -> str:

@@ -257,7 +257,10 @@ class Session:
             with self._lock:
                 self._workers = order.workers
                 if self._loader is not None:
-                    self._loader.resize(order.workers)
+                    try:
+                        self._loader.resize(order.workers)
+                    except ValueError:
+                        self._loader = None  # the program has closed it: its next one begins with so many
         elif isinstance(order, Pause):
             self._wish = max(self._wish, Wish.PAUSE)
         elif isinstance(order, Cancel):
