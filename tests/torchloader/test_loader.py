@@ -330,11 +330,56 @@ def test_auto_takes_no_more_workers_than_are_enough() -> None:
         ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
         ({"sampler": [1], "world_size": 2}, "a sampler shares the samples among ranks itself"),
         ({"prefetch_factor": 0}, "prefetch_factor must be at least 1"),
+        ({"num_workers": "auto", "max_workers": 0}, "max_workers must be at least 1, not 0"),
+        ({"num_workers": "auto", "max_workers": -1}, "max_workers must be at least 1, not -1"),
     ],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         ElasticDataLoader(Noisy(8), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"batch_size": 2.5}, "batch_size must be a whole number, not 2.5"),
+        ({"batch_size": "2"}, "batch_size must be a whole number, not '2'"),
+        ({"batch_size": True}, "batch_size must be a whole number, not True"),
+        ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+        ({"num_workers": "2"}, "num_workers must be a whole number, or \"auto\" at the start, not '2'"),
+        ({"timeout": "2"}, "timeout must be a number of seconds, not '2'"),
+    ],
+)
+def test_arguments_of_a_wrong_kind(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        ElasticDataLoader(Noisy(8), **options)
+
+
+def test_a_position_before_the_epoch_is_refused() -> None:
+    loader = loader_of(Noisy(8))
+    with pytest.raises(ValueError, match="position must be at least 0, not -4"):
+        loader.load_state_dict({**loader.state_dict(), "position": -4})
+    with pytest.raises(ValueError, match="epoch must be at least 0, not -1"):
+        loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize(("sampler", "given"), [(np.array([3, 1, 2]), [[3, 1, 2]]), ([], [])])
+def test_a_sampler_may_be_an_array_or_empty(sampler: Any, given: list[list[int]]) -> None:
+    assert [[key for key, _ in batch] for batch in loader_of(ByKey(), sampler=sampler)] == given
+
+
+def test_an_iterable_dataset_of_pytorch_is_refused_whatever_else_it_has() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+
+    class Stream(torch_data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    with pytest.raises(TypeError, match="Stream is no map-style dataset"):
+        ElasticDataLoader(Stream())
 
 
 def test_an_iterable_dataset_is_refused() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from torchloader.loader.checks import check_dataset, check_number, check_options, check_workers
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker
 from torchloader.loader.order import BatchSamplerOrder, Indices, Order, SampleOrder, SamplerOrder
@@ -57,7 +58,8 @@ class ElasticDataLoader:
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
     Each iteration is the next epoch unless set_epoch() says otherwise. Workers stay from one epoch to the next.
 
-    Raises ValueError for arguments that do not go together, TypeError for an iterable-style dataset. While iterating:
+    Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind, as an iterable-style
+    dataset. While iterating:
     what the dataset raised, with the worker's traceback as a note; LoadingError where workers cannot be kept alive;
     TimeoutError after `timeout` seconds.
     """
@@ -89,11 +91,22 @@ class ElasticDataLoader:
         max_workers: int | None = None,
     ) -> None:
         count = num_workers if workers is None else workers
-        _check(dataset, batch_size, bool(shuffle), sampler, batch_sampler, drop_last, timeout, prefetch_factor)
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} is not one of {world_size}")
-        if world_size > 1 and (sampler is not None or batch_sampler is not None):
-            raise ValueError("a sampler shares the samples among ranks itself: give it without rank and world_size")
+        check_dataset(dataset, sampler is not None or batch_sampler is not None)
+        check_options(
+            batch_size,
+            bool(shuffle),
+            sampler,
+            batch_sampler,
+            drop_last,
+            timeout,
+            prefetch_factor,
+            max_workers,
+            seed,
+            rank,
+            world_size,
+        )
+        if count != "auto":
+            check_workers(num_workers=count)
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
         self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
@@ -108,7 +121,7 @@ class ElasticDataLoader:
         else:
             self._order = SampleOrder(len(dataset), bool(shuffle), self.seed, batch_size, drop_last, rank, world_size)
         maker = Maker(dataset, collate_fn, batch_sampler is not None or batch_size is not None, self.seed)
-        at_first = 1 if count == "auto" else _checked_count(count)
+        at_first = 1 if count == "auto" else count
         self._crew = Crew(maker, worker_init_fn, self.prefetch_factor, at_first, timeout)
         self._tuner = Tuner(max_workers or 4 * len(os.sched_getaffinity(0))) if count == "auto" else None
         self._finalizer = weakref.finalize(self, self._crew.close)
@@ -140,9 +153,11 @@ class ElasticDataLoader:
 
     def resize(self, workers: int) -> None:
         """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
-        new workers take batches when they are ready; those that leave finish the batch in hand."""
+        new workers take batches when they are ready; those that leave finish the batch in hand. Raises ValueError
+        once the loader is closed."""
+        check_workers(workers=workers)
         self._tuner = None
-        self._crew.resize(_checked_count(workers))
+        self._crew.resize(workers)
 
     @property
     def counters(self) -> Counters:
@@ -169,7 +184,7 @@ class ElasticDataLoader:
             self._tuner.note(self._crew, waited, computed)
 
     def close(self) -> None:
-        """Have the workers leave. The loader cannot be used any more."""
+        """Have the workers leave. The loader cannot be used any more, nor can its iterators: they raise ValueError."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -181,7 +196,8 @@ class ElasticDataLoader:
     # ---- where it stands
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of this epoch."""
+        """The next iteration is that of this epoch. Raises ValueError for a negative one."""
+        check_number(0, epoch=epoch)
         self._next_epoch = epoch
 
     def state_dict(self) -> dict[str, int]:
@@ -191,10 +207,15 @@ class ElasticDataLoader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """The next iteration goes on from there. Raises ValueError for a state of another seed, or none."""
-        if not isinstance(state, dict) or state.get("version") != 1:
+        if (
+            not isinstance(state, dict)
+            or state.get("version") != 1
+            or not {"seed", "epoch", "position"} <= state.keys()
+        ):
             raise ValueError("this is not the state of an ElasticDataLoader")
         if state["seed"] != self.seed:
             raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
+        check_number(0, epoch=state["epoch"], position=state["position"])
         self._epoch = self._next_epoch = state["epoch"]
         self._position = self._resumed = state["position"]
 
@@ -250,38 +271,6 @@ class _Iteration:
             self._ahead[self._asked] = following
             self._crew.want(self._number, self._asked, self._epoch, following[0])
             self._asked += 1
-
-
-def _check(
-    dataset: Any,
-    batch_size: int | None,
-    shuffle: bool,
-    sampler: Any,
-    batch_sampler: Any,
-    drop_last: bool,
-    timeout: float,
-    prefetch_factor: int | None,
-) -> None:
-    if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or sampler or batch_sampler):
-        raise TypeError(f"{type(dataset).__name__} is no map-style dataset: it needs __getitem__() and __len__()")
-    if timeout < 0:
-        raise ValueError(f"timeout must not be negative, not {timeout}")
-    if prefetch_factor is not None and prefetch_factor < 1:
-        raise ValueError(f"prefetch_factor must be at least 1, not {prefetch_factor}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-    if sampler is not None and shuffle:
-        raise ValueError("a sampler decides the order: give it without shuffle")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-        raise ValueError("a batch_sampler decides everything: give it without batch_size, shuffle, sampler, drop_last")
-    if batch_size is None and drop_last:
-        raise ValueError("without batches (batch_size=None) there is no last one to drop")
-
-
-def _checked_count(workers: Any) -> int:
-    if not isinstance(workers, int) or workers < 0:
-        raise ValueError(f'the number of loading workers is 0 or more, or "auto" at the start, not {workers!r}')
-    return workers
 
 
 def _seed(generator: Any) -> int:

@@ -1,0 +1,71 @@
+"""Whether the arguments of a loader go together."""
+
+from __future__ import annotations
+
+import sys
+from numbers import Integral
+from typing import Any
+
+__all__ = ["check_dataset", "check_number", "check_options", "check_workers"]
+
+
+def check_number(least: int | None = None, **parameters: Any) -> None:
+    """Raises TypeError for one that is no whole number, ValueError for one that is less."""
+    for name, value in parameters.items():
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a whole number, not {value!r}")
+        if least is not None and int(value) < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def check_workers(**parameters: Any) -> None:
+    """Raises TypeError or ValueError where it is no number of workers."""
+    for name, value in parameters.items():
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise TypeError(f'{name} must be a whole number, or "auto" at the start, not {value!r}')
+        if int(value) < 0:
+            raise ValueError(f'the number of loading workers is 0 or more, or "auto" at the start, not {value!r}')
+
+
+def check_dataset(dataset: Any, has_sampler: bool) -> None:
+    """Raises TypeError where it is no map-style dataset."""
+    # An iterable-style dataset of PyTorch has the __getitem__ of all its datasets.
+    torch_data = sys.modules.get("torch.utils.data")
+    is_iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
+    if is_iterable or not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
+        raise TypeError(f"{type(dataset).__name__} is no map-style dataset: it needs __getitem__() and __len__()")
+
+
+def check_options(
+    batch_size: int | None,
+    shuffle: bool,
+    sampler: Any,
+    batch_sampler: Any,
+    drop_last: bool,
+    timeout: float,
+    prefetch_factor: int | None,
+    max_workers: int | None,
+    seed: int | None,
+    rank: int,
+    world_size: int,
+) -> None:
+    """Raises TypeError for one of a wrong kind, ValueError for those that do not go together."""
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, not {timeout}")
+    optional = {"batch_size": batch_size, "prefetch_factor": prefetch_factor, "max_workers": max_workers}
+    check_number(1, **{name: value for name, value in optional.items() if value is not None})
+    if seed is not None:
+        check_number(seed=seed)
+    check_number(rank=rank, world_size=world_size)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size}")
+    if world_size > 1 and (sampler is not None or batch_sampler is not None):
+        raise ValueError("a sampler shares the samples among ranks itself: give it without rank and world_size")
+    if sampler is not None and shuffle:
+        raise ValueError("a sampler decides the order: give it without shuffle")
+    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+        raise ValueError("a batch_sampler decides everything: give it without batch_size, shuffle, sampler, drop_last")
+    if batch_size is None and drop_last:
+        raise ValueError("without batches (batch_size=None) there is no last one to drop")
