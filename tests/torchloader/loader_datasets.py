@@ -103,3 +103,33 @@ class HoldingUnrebuildable(Noisy):
 
     def __getitem__(self, index: int) -> Any:
         return (index, Unrebuildable()) if index == 7 else super().__getitem__(index)
+
+
+class Changing(Noisy):
+    """Samples that show what the program has set."""
+
+    content: Any = 0
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.latency)
+        return index, self.content
+
+
+class Holding(Noisy):
+    """Samples of what it holds, which may be shared with other processes."""
+
+    content: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.latency)
+        return index, self.content.sum().item()
+
+
+class Asking(Noisy):
+    """Samples that say what lies in a queue."""
+
+    queue: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.latency)
+        return index, self.queue.size()

@@ -14,10 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loader_datasets import (
+    Asking,
     ByKey,
+    Changing,
     Deadly,
     Failing,
     FailingInTwoArguments,
+    Holding,
     HoldingUnrebuildable,
     Niceness,
     Noisy,
@@ -26,6 +29,7 @@ from loader_datasets import (
 )
 
 from conftest import Site
+from dragon.native.queue import Queue
 from torchloader import ElasticDataLoader, LoadingError
 
 Samples = list[tuple[int, float, float]]
@@ -222,6 +226,89 @@ def test_samples_without_batches() -> None:
 def test_two_iterations_at_the_same_time() -> None:
     with loader_of(Noisy(40), num_workers=2) as loader:
         assert all(indices_of([one]) == indices_of([other]) for one, other in zip(loader, loader, strict=True))
+
+
+def seen(batches: Any) -> set[Any]:
+    return {what for batch in batches for _, what in batch}
+
+
+def grow_to(loader: ElasticDataLoader, workers: int, batches: Iterator[Any]) -> list[Any]:
+    """The batches that come until so many workers take them."""
+    loader.resize(workers)
+    given = []
+    while loader.counters.workers != workers:
+        given.append(next(batches))
+    return given
+
+
+@pytest.mark.parametrize("at_first", [1, 2])
+def test_all_workers_of_an_epoch_have_the_dataset_as_it_was_at_its_beginning(at_first: int) -> None:
+    dataset = Changing(2000, latency=0.001)
+    with loader_of(dataset, num_workers=at_first) as loader:
+        batches = iter(loader)
+        grow_to(loader, 2, batches)
+        dataset.content = 1
+        batches = iter(loader)
+        dataset.content = 2
+        kill_a_worker(loader, 0)
+        given = grow_to(loader, 4, batches)
+        assert seen(given + list(batches)) == {1}
+        assert seen(next(iter(loader)) for _ in range(3)) == {2}
+
+
+def test_two_iterations_at_the_same_time_have_each_its_dataset() -> None:
+    dataset = Changing(40)
+    with loader_of(dataset, num_workers=2) as loader:
+        one = iter(loader)
+        dataset.content = 1
+        other = iter(loader)
+        pairs = list(zip(one, other, strict=True))
+    assert seen(first for first, _ in pairs) == {0}
+    assert seen(second for _, second in pairs) == {1}
+
+
+def test_workers_of_an_epoch_that_began_without_any_have_the_dataset() -> None:
+    dataset = Changing(4000, latency=0.001)
+    with loader_of(dataset, num_workers=0) as loader:
+        dataset.content = 1
+        batches = iter(loader)
+        assert seen(grow_to(loader, 2, batches)) == {1}
+        assert seen([next(batches) for _ in range(20)]) == {1}
+
+
+def test_an_epoch_is_as_long_as_the_dataset_at_its_beginning() -> None:
+    dataset = Noisy(8)
+    with loader_of(dataset, num_workers=1) as loader:
+        batches = iter(loader)
+        dataset.length = 12
+        assert len(list(batches)) == 2
+        assert len(list(loader)) == len(loader) == 3
+
+
+def test_workers_that_start_late_have_what_the_dataset_shared() -> None:
+    dataset = Asking(4000, latency=0.001)
+    dataset.queue = Queue()
+    dataset.queue.put("one")
+    with loader_of(dataset, num_workers=1) as loader:
+        batches = iter(loader)
+        given = [next(batches)]
+        dataset.queue = None  # only the workers have it now
+        given += grow_to(loader, 3, batches)
+        assert seen([*given, *(next(batches) for _ in range(20))]) == {1}
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_workers_that_start_late_have_the_dataset_s_tensors(is_shared: bool) -> None:
+    torch = pytest.importorskip("torch")
+    dataset = Holding(4000, latency=0.001)
+    dataset.content = torch.ones(1000)
+    if is_shared:
+        dataset.content.share_memory_()
+    with loader_of(dataset, num_workers=1) as loader:
+        batches = iter(loader)
+        given = grow_to(loader, 3, batches)
+        assert seen([*given, *(next(batches) for _ in range(20))]) == {1000.0}
+        assert seen(next(iter(loader)) for _ in range(3)) == {1000.0}
 
 
 def test_an_iteration_that_is_left_does_not_disturb_the_next() -> None:

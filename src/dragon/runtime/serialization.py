@@ -24,7 +24,7 @@ from typing import Any
 
 from dragon import _core
 
-__all__ = ["attachments", "dumps", "dumps_call", "loads", "main_is_importable", "main_module"]
+__all__ = ["attachments", "dumps", "dumps_call", "loads", "main_is_importable", "main_module", "mention", "mentions"]
 
 _state = threading.local()
 
@@ -142,11 +142,11 @@ def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
 def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """For a message. It may be put while something else is pickled for a new process, by a finalizer."""
     buffers: list[pickle.PickleBuffer] = []
-    targets, _state.attachments = getattr(_state, "attachments", None), None
+    take, _state.attachments = getattr(_state, "attachments", None), None
     try:
         return dumps(obj, buffers.append), buffers
     finally:
-        _state.attachments = targets
+        _state.attachments = take
 
 
 _core.set_serializer(_serialize)
@@ -169,11 +169,11 @@ def _collected() -> Iterator[list[tuple[Any, Callable[[], None]]]]:
 
 
 def _announce(name: Any, send: Callable[[], None]) -> None:
-    targets = getattr(_state, "attachments", None)
-    if targets is None:
+    take = getattr(_state, "attachments", None)
+    if take is None:
         send()
     else:
-        targets.append(name)
+        take(name, send)
 
 
 def mention(name: tuple[int, int, int], send: Callable[[], None]) -> None:
@@ -188,11 +188,26 @@ def mention(name: tuple[int, int, int], send: Callable[[], None]) -> None:
 @contextmanager
 def attachments() -> Iterator[list[tuple[int, int, int]]]:
     """What is pickled in the block is for one new process: the objects that it must be attached to."""
-    outer = getattr(_state, "attachments", None)
     targets: list[tuple[int, int, int]] = []
-    _state.attachments = targets
-    try:
+    with _announced_to(lambda name, send: targets.append(name)):
         yield targets
+
+
+@contextmanager
+def mentions() -> Iterator[list[tuple[Any, Callable[[], None]]]]:
+    """What is pickled in the block is kept: the arguments with which to call mention() whenever it is sent. Their
+    objects live as long as those are kept."""
+    kept: list[tuple[Any, Callable[[], None]]] = []
+    with _announced_to(lambda name, send: kept.append((name, send))):
+        yield kept
+
+
+@contextmanager
+def _announced_to(take: Callable[[Any, Callable[[], None]], None]) -> Iterator[None]:
+    outer = getattr(_state, "attachments", None)
+    _state.attachments = take
+    try:
+        yield
     finally:
         _state.attachments = outer
 

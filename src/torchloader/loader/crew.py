@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -22,7 +22,8 @@ from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
-from torchloader.loader.worker import Made, Ready, Task, work
+from torchloader.loader.snapshot import Snapshots
+from torchloader.loader.worker import Made, Ready, Shipment, Task, work
 
 __all__ = ["Crew", "LoadingError"]
 
@@ -42,6 +43,7 @@ class _Worker:
     tasks: Queue
     leave: Event
     process: Process | None = None
+    datasets: set[int] = field(default_factory=set)  # numbers of the snapshots that it has
     ready: bool = False
     leaving: bool = False
 
@@ -62,7 +64,8 @@ class Crew:
     def __init__(
         self, maker: Maker, initialise: Callable[[int], None] | None, prefetch: int, size: int, timeout: float
     ) -> None:
-        self._shipment = (maker, initialise)
+        self._maker = maker
+        self._snapshots = Snapshots((maker, initialise))
         self._prefetch = prefetch
         self._timeout = timeout or None
         self._lock = threading.RLock()
@@ -94,18 +97,24 @@ class Crew:
             self._hand_out()
 
     def open(self) -> int:
-        """An iteration begins; its number."""
-        with self._lock:
+        """An iteration begins; its number. Its workers have the dataset as it is now."""
+        while True:
             self._check_open()
-            self._iterations += 1
-            self._live.add(self._iterations)
-            self._reconcile()
-            return self._iterations
+            snapshot = self._snapshots.take() if self.size else None
+            with self._lock:
+                if self.size and snapshot is None:
+                    continue  # they have become more meanwhile
+                self._iterations += 1
+                self._live.add(self._iterations)
+                self._snapshots.begin(self._iterations, snapshot)
+                self._reconcile()
+                return self._iterations
 
     def finish(self, iteration: int) -> None:
         """An iteration is over, or nobody goes on with it."""
         with self._lock:
             self._live.discard(iteration)
+            self._snapshots.finish(iteration)
             self._assignments.drop(iteration)
             for key in [key for key in self._made if key[0] == iteration]:
                 del self._made[key]
@@ -173,7 +182,7 @@ class Crew:
         start = time.perf_counter()
         try:
             with Kept():
-                outcome = Outcome(self._shipment[0](task.epoch, task.indices), None)
+                outcome = Outcome(self._maker(task.epoch, task.indices), None)
         except Exception as error:
             outcome = Outcome(None, error)
         self._count(time.perf_counter() - start, task)
@@ -230,7 +239,25 @@ class Crew:
 
     def _hand_out(self) -> None:
         for number, _, task in self._assignments.hand_out():
-            self._workers[number].tasks.put(task)
+            worker, dataset = self._workers[number], self._snapshots.number_for(task.iteration)
+            if dataset not in worker.datasets:
+                self._ship(worker, dataset)
+            worker.tasks.put(task._replace(dataset=dataset))
+
+    def _ship(self, worker: _Worker, dataset: int) -> None:
+        needed = self._snapshots.numbers
+        worker.tasks.put(Shipment(dataset, needed, self._snapshots[dataset]))
+        worker.datasets = worker.datasets & needed | {dataset}
+
+    def _first_shipment(self) -> Shipment:
+        with self._lock:
+            lacking = self._snapshots.lacking
+        snapshot = self._snapshots.take() if lacking else None
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+            latest = self._snapshots.latest
+            return Shipment(latest, self._snapshots.numbers, self._snapshots[latest])
 
     # ---- workers
 
@@ -277,7 +304,9 @@ class Crew:
                 self._floor,
             )
             try:
-                worker.tasks.put(self._shipment)
+                shipment = self._first_shipment()
+                worker.datasets.add(shipment.dataset)
+                worker.tasks.put(shipment)
                 process = Process(work, arguments, policy=here)
                 process.start()
             except Exception as error:

@@ -56,7 +56,8 @@ class ElasticDataLoader:
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
-    Each iteration is the next epoch unless set_epoch() says otherwise. Workers stay from one epoch to the next.
+    Each iteration is the next epoch unless set_epoch() says otherwise. Workers stay from one epoch to the next; all
+    those of an epoch have the dataset as it was when its iterator was made.
 
     Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind, as an iterable-style
     dataset. While iterating:
@@ -119,7 +120,8 @@ class ElasticDataLoader:
         elif sampler is not None:
             self._order = SamplerOrder(sampler, self.seed, batch_size, drop_last)
         else:
-            self._order = SampleOrder(len(dataset), bool(shuffle), self.seed, batch_size, drop_last, rank, world_size)
+            len(dataset)  # where it raises it does so here
+            self._order = SampleOrder(dataset, bool(shuffle), self.seed, batch_size, drop_last, rank, world_size)
         maker = Maker(dataset, collate_fn, batch_sampler is not None or batch_size is not None, self.seed)
         at_first = 1 if count == "auto" else count
         self._crew = Crew(maker, worker_init_fn, self.prefetch_factor, at_first, timeout)

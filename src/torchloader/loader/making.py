@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from torchloader.loader.order import Indices
@@ -25,11 +26,10 @@ class Maker:
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
         """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
-        if self._collate is None:
-            self._collate = _default_collate(self._batched)
+        collate = _default_collate(self._batched) if self._collate is None else self._collate
         with self._worker_info():
             samples = self._fetch(epoch, indices)
-        return self._collate(samples)
+        return collate(samples)
 
     def _fetch(self, epoch: int, indices: Indices) -> Any:
         dataset, base = self.dataset, mix(self.seed, epoch)
@@ -85,6 +85,7 @@ def _number(index: Any) -> int:
         return int.from_bytes(repr(index).encode(), "little")
 
 
+@cache
 def _default_collate(batched: bool) -> Callable[[Any], Any]:
     try:
         from torch.utils.data import default_collate, default_convert

@@ -6,7 +6,7 @@ them. With the same global batch an epoch that is continued at a position gives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any, Protocol
 
@@ -39,9 +39,9 @@ class SampleOrder:
     """
 
     def __init__(
-        self, length: int, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
+        self, dataset: Sized, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
     ) -> None:
-        self._length, self._shuffle, self._seed = length, shuffle, seed
+        self._dataset, self._shuffle, self._seed = dataset, shuffle, seed
         self._batch, self._drop_last = batch, drop_last
         self._rank, self._world_size = rank, world_size
 
@@ -50,20 +50,24 @@ class SampleOrder:
         return (self._batch or 1) * self._world_size
 
     def __len__(self) -> int:
-        return self._length // self._global if self._drop_last else -(-self._length // self._global)
+        length = len(self._dataset)
+        return length // self._global if self._drop_last else -(-length // self._global)
 
     def _indices(self, epoch: int) -> Any:
+        length = len(self._dataset)
         if not self._shuffle:
-            return range(self._length)
+            return range(length)
         import numpy
 
-        return numpy.random.default_rng([mix(self._seed, _ORDER), epoch]).permutation(self._length)
+        return numpy.random.default_rng([mix(self._seed, _ORDER), epoch]).permutation(length)
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
-        """See Order."""
-        indices = self._indices(epoch)
+        """See Order. The dataset has the length that it has now."""
+        return self._parts(self._indices(epoch), position)
+
+    def _parts(self, indices: Any, position: int) -> Iterator[tuple[Indices, int]]:
         whole = [int(index) for index in indices[: self._world_size]]
-        while position < self._length:
+        while position < len(indices):
             part = indices[position : position + self._global]
             if self._drop_last and len(part) < self._global:
                 return

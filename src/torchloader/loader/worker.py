@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from queue import Empty
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -19,7 +19,7 @@ from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Packed, pack, pack_error
 
-__all__ = ["Made", "Ready", "Task", "work"]
+__all__ = ["Made", "Ready", "Shipment", "Task", "work"]
 
 _LOOK_AFTER_TRAINER = 1.0  # seconds
 _NICENESS = 10  # where cores lack a trainer goes first: it waits for its workers soon enough, and they never for it
@@ -32,6 +32,15 @@ class Task(NamedTuple):
     number: int
     epoch: int
     indices: Indices
+    dataset: int = -1  # number of the dataset's snapshot
+
+
+class Shipment(NamedTuple):
+    """A snapshot of the dataset, to make batches of; others than those of these numbers are not needed any more."""
+
+    dataset: int
+    needed: set[int]
+    content: Any  # a Maker and a worker_init_fn, or a snapshot of them
 
 
 class Ready(NamedTuple):
@@ -54,30 +63,35 @@ class Made(NamedTuple):
 def work(
     worker: int, slot: int, workers: int, trainer: int, tasks: Queue, results: Queue, leave: Event, floor: Value
 ) -> None:
-    """Make batches. The first message of `tasks` is a Maker and a worker_init_fn; iterations below `floor` are over."""
+    """Make batches. The first message of `tasks` is a Shipment; iterations below `floor` are over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(_NICENESS)
     try:
         watched = psutil.Process(trainer)
     except psutil.NoSuchProcess:
         return
-    try:
-        maker = _prepare(tasks, slot, workers)
-    except Exception as error:
-        results.put(Ready(worker, pack_error(error)))
-        return
-    results.put(Ready(worker, None))
+    makers: dict[int, Maker] = {}
     while not leave.is_set():
         try:
-            task: Task | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
+            message: Task | Shipment | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
+            if isinstance(message, Shipment):
+                begins = not makers
+                makers = {number: maker for number, maker in makers.items() if number in message.needed}
+                makers[message.dataset] = _prepare(message, slot, workers)
+                if begins:
+                    results.put(Ready(worker, None))
+                continue
         except Empty:
             if _is_gone(watched):
                 return
             continue
-        if task is None or leave.is_set():
+        except Exception as error:
+            results.put(Ready(worker, pack_error(error)))
             return
-        if task.iteration >= floor.value:
-            results.put(_make(worker, maker, task))
+        if message is None or leave.is_set():
+            return
+        if message.iteration >= floor.value:
+            results.put(_make(worker, makers[message.dataset], message))
         elif _is_gone(watched):
             return
 
@@ -89,10 +103,10 @@ def _is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def _prepare(tasks: Queue, slot: int, workers: int) -> Maker:
+def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
     maker: Maker
     initialise: Callable[[int], None] | None
-    maker, initialise = tasks.get()
+    maker, initialise = shipment.content
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # as many workers as are wanted share the cores
     maker.be_worker(slot, workers)
