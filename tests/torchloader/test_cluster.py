@@ -16,6 +16,8 @@ from clusters import TORCHLOADER, Cluster
 from conftest import Site
 from torchloader.scheduling.log import replay
 
+NOTHING_RUNS = "torchloader: no workload runs on this machine; `torchloader run WORKLOAD` starts one\n"
+
 
 @pytest.fixture
 def cluster(site: Site) -> Iterator[Cluster]:
@@ -101,8 +103,17 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     path = cluster.site.write(cluster.job("second", 5, 0.001, 0.01), "more.toml")
     assert cluster.command("submit", str(path)).stdout == "second is starting\n"
     cluster.until_state("second", "finished")
-    again = cluster.command("submit", str(path))
-    assert (again.returncode, again.stdout) == (0, "second is finished\n")
+    assert cluster.command("submit", str(path)).stdout == "second-2 is starting; there is another second\n"
+    cluster.until_state("second-2", "finished")
+    assert cluster.command("stop").returncode == 0
+    assert cluster.end() == 0
+
+
+def test_a_job_that_is_submitted_leaves_its_name_to_one_that_is_to_come(cluster: Cluster) -> None:
+    cluster.start(cluster.job("late", 5, 0.001, 0.01, arrival=100_000))
+    path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
+    cluster.until(lambda: cluster.command("status").returncode == 0)
+    assert cluster.command("submit", str(path)).stdout == "late-2 is starting; there is another late\n"
     assert cluster.command("stop").returncode == 0
     assert cluster.end() == 0
 
@@ -134,10 +145,13 @@ def test_a_program_without_a_session_runs_to_its_own_end(cluster: Cluster) -> No
     assert "no such data set" in cluster.reason("bad")
 
 
-def test_without_a_workload_commands_say_so(site: Site) -> None:
-    done = Cluster(site).command("status")
-    assert done.returncode == 1
-    assert done.stderr == "torchloader: no workload runs on this machine; `torchloader run WORKLOAD` starts one\n"
+def test_without_a_workload_commands_say_so_once(site: Site) -> None:
+    cluster = Cluster(site)
+    jobs = site.write("\n".join(cluster.job(name, 5, 0.001, 0.01) for name in ("first", "second")), "jobs.toml")
+    for words in (["status"], ["submit", str(jobs)]):
+        done = cluster.command(*words)
+        assert done.returncode == 1
+        assert done.stderr == NOTHING_RUNS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dragon.cli.runs import choose, find
 from dragon.infrastructure.errors import DragonError
 from torchloader.service.contact import NoMasterError, ask, contacts
 
-__all__ = ["add_run", "asked", "order", "say"]
+__all__ = ["add_run", "asked", "order", "say", "tell"]
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +39,13 @@ def asked(word: str | None, question: str, application: str = "", value: Any = N
 def say(word: str | None, question: str, application: str = "", value: Any = None) -> int:
     """Print what the master answers; the exit code."""
     try:
-        answer = asked(word, question, application, value)
+        return tell(asked(word, question, application, value))
     except (NoMasterError, DragonError) as error:
-        answer = {"error": str(error)}
+        return tell({"error": str(error)})
+
+
+def tell(answer: dict[str, Any]) -> int:
+    """Print an answer of the master; the exit code."""
     if "error" in answer:
         print(f"torchloader: {answer['error']}", file=sys.stderr)
         return 1

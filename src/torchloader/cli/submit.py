@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from torchloader.cli.masters import add_run, say
+from dragon.infrastructure.errors import DragonError
+from torchloader.cli.masters import add_run, asked, tell
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
+from torchloader.service.contact import NoMasterError
 
 __all__ = ["main"]
 
@@ -20,7 +22,8 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="torchloader submit",
         description="Submit the jobs of a file at once to the workload that runs; arrival times are not looked at.",
-        epilog="A workload ends with its last job, unless it was started with --hold.",
+        epilog="A job whose name another one has gets a number after it, such as resnet10-1-2; what is printed says "
+        "so. A workload ends with its last job, unless it was started with --hold.",
     )
     parser.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
     add_run(parser)
@@ -32,5 +35,11 @@ def main(words: Sequence[str]) -> int:
         return 2
     for mistake in workload.errors:
         print(f"torchloader: {mistake}; this job is left out", file=sys.stderr)
-    codes = [say(arguments.run, "submit", job.name, msgspec.json.encode(job)) for job in workload.jobs]
-    return max([*codes, 1 if workload.errors else 0])
+    code = 1 if workload.errors else 0
+    try:
+        for job in workload.jobs:
+            code = max(code, tell(asked(arguments.run, "submit", job.name, msgspec.json.encode(job))))
+    except (NoMasterError, DragonError) as error:
+        # That holds for all the others too.
+        return tell({"error": str(error)})
+    return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +14,9 @@ from torchloader.inputs.job import Job
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.messages import Asked, Kill, Submitted
+from torchloader.service.naming import unlike
+from torchloader.service.placing import job_of
+from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
 
 if TYPE_CHECKING:
@@ -88,9 +92,18 @@ def _described(master: Master, name: str, record: Application) -> dict[str, Any]
 
 
 def _submit(master: Master, asked: Asked) -> dict[str, Any]:
-    job = msgspec.json.decode(asked.value, type=Job)
+    wanted = msgspec.json.decode(asked.value, type=Job)
+    # Those that have not arrived yet keep their names and ports too.
+    expected = Settings.jobs(Path(master.settings.folder))
+    there = {each.name: each for each in expected}
+    there |= {name: job_of(record.spec) for name, record in master.records.items()}
+    ended = {name for name, record in master.records.items() if record.state in ENDED}
+    job = unlike(wanted, there, ended)
     error = master.submit_now(Submitted(job))
-    return {"error": error} if error else {"told": f"{job.name} is {master.records[job.name].state}"}
+    if error:
+        return {"error": f"{job.name}: {error}"}
+    why = "" if job.name == wanted.name else f"; there is another {wanted.name}"
+    return {"told": f"{job.name} is {master.records[job.name].state}{why}"}
 
 
 def _pause(master: Master, record: Application, value: Any) -> dict[str, Any]:

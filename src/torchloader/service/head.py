@@ -20,7 +20,7 @@ from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
 from torchloader.service.master import FAILED, LOG, lead
-from torchloader.service.settings import JOBS, PRELOAD, Settings
+from torchloader.service.settings import PRELOAD, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
 from torchloader.service.worker import end, work
@@ -120,5 +120,4 @@ class Head:
 
 def main(folder: Path) -> int:
     """Run what is in settings.json and jobs.json of a folder; the exit code, 1 where a job failed."""
-    jobs = msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
-    return Head(folder, jobs).run()
+    return Head(folder, Settings.jobs(folder)).run()

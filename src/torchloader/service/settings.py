@@ -8,6 +8,7 @@ from typing import Self
 
 import msgspec
 
+from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
 
 __all__ = ["JOBS", "PRELOAD", "Settings"]
@@ -52,6 +53,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def load(cls, folder: Path) -> Self:
         """Those of a run's folder. Raises FileNotFoundError where there are none."""
         return msgspec.json.decode((folder / _SETTINGS).read_bytes(), type=cls)
+
+    @staticmethod
+    def jobs(folder: Path) -> list[Job]:
+        """The jobs of the workload that a run's folder is of."""
+        return msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
 
     def save(self) -> None:
         """Write them into the folder, all at once."""
