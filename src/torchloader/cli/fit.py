@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchloader.scheduling.log import LogError
-from torchloader.service.master import LOG
-from torchloader.service.settings import Settings
+from torchloader.service.settings import LOG, Settings
 
 __all__ = ["main"]
 

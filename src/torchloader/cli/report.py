@@ -11,6 +11,7 @@ from torchloader.report.figures import MissingError, comparison, overview
 from torchloader.report.history import history
 from torchloader.report.page import page
 from torchloader.scheduling.log import LogError
+from torchloader.service.settings import SettingsError
 
 __all__ = ["main"]
 
@@ -40,7 +41,7 @@ def main(words: Sequence[str]) -> int:
             pictures.append(("comparison.png", comparison(runs)))
         for name, figure in pictures:
             figure.savefig(out / name, dpi=150)
-    except (OSError, LogError, MissingError) as error:
+    except (OSError, LogError, SettingsError, MissingError) as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 1
     print("\n".join(str(out / name) for name in ["report.html", *(name for name, _ in pictures)]))

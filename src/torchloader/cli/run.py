@@ -22,7 +22,8 @@ from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
-from torchloader.service.settings import JOBS, PRELOAD, Settings
+from torchloader.scheduling.log import EventLog
+from torchloader.service.settings import JOBS, LOG, PRELOAD, Settings
 
 __all__ = ["main"]
 
@@ -128,6 +129,9 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, options: tuple[str, ...]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / LOG).exists():
+        # A log that no master could go on from is told here, once, and a run that has it open is left alone.
+        EventLog(folder / LOG).close()
     try:
         began = Settings.load(folder).began
     except FileNotFoundError:

@@ -12,11 +12,9 @@ from torchloader.scheduling.log import read
 from torchloader.scheduling.records import Event
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.pace import PACE
-from torchloader.service.settings import Settings
+from torchloader.service.settings import LOG, Settings
 
 __all__ = ["History", "Life", "Moment", "Span", "Summary", "history"]
-
-LOG = "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def _scan(path: Path, content: bytes, records: Records) -> tuple[list[Event], in
         except (ValueError, msgspec.DecodeError) as error:
             raise LogError(
                 f"{path}, line {number}: {error}; the log was changed, or is of several masters. Restore it, or begin "
-                "with another"
+                "with another folder"
             ) from None
         events.append(event)
     return events, whole

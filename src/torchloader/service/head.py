@@ -19,8 +19,8 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
-from torchloader.service.master import FAILED, LOG, lead
-from torchloader.service.settings import PRELOAD, Settings
+from torchloader.service.master import FAILED, lead
+from torchloader.service.settings import LOG, PRELOAD, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
 from torchloader.service.worker import end, work

@@ -39,14 +39,13 @@ from torchloader.service.messages import (
 from torchloader.service.pace import PaceFile
 from torchloader.service.placing import LackingError, devices_of, highest_of, job_of, nodes_of, shortened, spec_of
 from torchloader.service.presence import absent
-from torchloader.service.settings import Settings
+from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-__all__ = ["FAILED", "LOG", "Master", "lead"]
+__all__ = ["FAILED", "Master", "lead"]
 
 FAILED = 10  # an exit code that no exception leads to
 
-LOG = "events.jsonl"
 _TICK = 1.0  # seconds
 _INTERVAL = 2.0  # seconds for which an application is left alone after its workers were changed
 _GATHERING = 30.0  # seconds that a master waits for nodes that are not lost, but do not join

@@ -11,10 +11,14 @@ import msgspec
 from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
 
-__all__ = ["JOBS", "PRELOAD", "Settings"]
+__all__ = ["JOBS", "LOG", "PRELOAD", "Settings", "SettingsError"]
 
-_SETTINGS, JOBS = "settings.json", "jobs.json"
+_SETTINGS, JOBS, LOG = "settings.json", "jobs.json", "events.jsonl"
 PRELOAD = "TORCHLOADER_PRELOAD"  # a variable that is set where jobs will need PyTorch
+
+
+class SettingsError(ValueError):
+    """A file of settings is not what it must be; says which and why."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,8 +55,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Those of a run's folder. Raises FileNotFoundError where there are none."""
-        return msgspec.json.decode((folder / _SETTINGS).read_bytes(), type=cls)
+        """Those of a run's folder. Raises FileNotFoundError where there are none, SettingsError for what cannot be."""
+        path = folder / _SETTINGS
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except msgspec.DecodeError as error:
+            raise SettingsError(
+                f"{path}: {error}; the file was changed. Restore it, or begin with another folder"
+            ) from None
 
     @staticmethod
     def jobs(folder: Path) -> list[Job]:
