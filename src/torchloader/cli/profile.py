@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import asked
+from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.prediction.curve import Curve
@@ -61,12 +63,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
     parser.add_argument("--name", help="of the job in the file (default: its first)")
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="per device (default 1 2 4 8)"
+        "--workers", type=at_least(1), nargs="+", default=[1, 2, 4, 8], metavar="N", help="per device (default 1 2 4 8)"
     )
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="for each of them (default 10)")
+    parser.add_argument("--seconds", type=positive(), default=10.0, metavar="S", help="for each of them (default 10)")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
     parser.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
-    parser.add_argument("--out", metavar="FILE", help="write what was measured as JSON")
+    parser.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
     arguments = parser.parse_args(list(words))
     with tempfile.TemporaryDirectory(prefix="torchloader-") as scratch:
         try:
@@ -77,10 +79,25 @@ def main(words: Sequence[str]) -> int:
     curve = _fit(points)
     print(_table(points, curve))
     if arguments.out:
-        Path(arguments.out).write_text(
-            json.dumps({"version": 1, "curve": asdict(curve), "measured": [asdict(each) for each in points]}, indent=2)
-        )
+        found = {"version": 1, "curve": asdict(curve), "measured": [asdict(each) for each in points]}
+        try:
+            arguments.out.write_text(json.dumps(found, indent=2))
+        except OSError as error:
+            print(f"torchloader: {error}", file=sys.stderr)
+            return 1
     return 0
+
+
+def _file(text: str) -> Path:
+    """One that can be written, as far as that can be known before the measurement."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written")
+    return path
 
 
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
@@ -120,9 +137,9 @@ def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[by
                 raise SweepError(answer["error"])
             _await_state(run, scratch)
         time.sleep(min(2.0, arguments.seconds))  # batches that were made before are used up
-        looks = []
+        looks: list[dict[str, Any]] = []
         end = time.monotonic() + arguments.seconds
-        while time.monotonic() < end:
+        while not looks or time.monotonic() < end:
             time.sleep(1.0)
             looks.append(_await_state(run, scratch))
         samples = statistics.mean(each["samples_per_second"] for each in looks) / looks[0]["devices"]

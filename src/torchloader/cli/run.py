@@ -16,6 +16,7 @@ import msgspec
 
 from dragon.cli.main import main as dragon
 from torchloader.allocation.catalogue import POLICIES
+from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.cluster import Cluster, read_cluster
 from torchloader.inputs.job import Job
 from torchloader.inputs.mistakes import InputError
@@ -63,17 +64,23 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
     made.add_argument("--rehearse", action="store_true", help="simulate the nodes that the workload asks for here")
-    made.add_argument("--nodes", type=_positive, metavar="N", help="take N nodes of the allocation, or rehearse on N")
-    made.add_argument("--cores", type=_positive, default=0, metavar="N", help="cores of each node for loading workers")
-    made.add_argument("--iterations", type=_positive, default=0, metavar="N", help="at most N iterations of each job")
+    made.add_argument("--nodes", type=at_least(1), metavar="N", help="take N nodes of the allocation, or rehearse on N")
+    made.add_argument(
+        "--cores", type=at_least(1), default=0, metavar="N", help="cores of each node for loading workers"
+    )
+    made.add_argument("--iterations", type=at_least(1), default=0, metavar="N", help="at most N iterations of each job")
     made.add_argument("--prior", metavar="FILE", help="of `torchloader fit`: what to expect of networks at first")
     made.add_argument("--folder", metavar="DIR", help="for the event log and the report (default torchloader-TIME)")
-    made.add_argument("--retries", type=int, default=3, metavar="N", help="starts after a job was killed (default 3)")
     made.add_argument(
-        "--silence", type=float, default=300.0, metavar="S", help="end a job that is silent for S seconds"
+        "--retries", type=at_least(0), default=3, metavar="N", help="starts after a job was killed (default 3)"
+    )
+    made.add_argument(
+        "--silence", type=positive(), default=300.0, metavar="S", help="end a job that is silent for S seconds"
     )
     made.add_argument("--hold", action="store_true", help="go on after the last job, for `torchloader submit`")
-    made.add_argument("--machine", default="", metavar="OPTIONS", help="options of the `dragon` command, as one word")
+    made.add_argument(
+        "--machine", type=_words, default="", metavar="OPTIONS", help="options of the `dragon` command, as one word"
+    )
     return made
 
 
@@ -165,7 +172,7 @@ def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[st
 
 def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:
     """What the `dragon` command is told of nodes. Hosts of a cluster file are for where there is no allocation."""
-    options = shlex.split(arguments.machine)
+    options = list(arguments.machine)
     nodes = arguments.nodes
     hosts = list(dict.fromkeys(worker.ip for worker in cluster.workers if worker.ip))
     allocated = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE"))
@@ -178,8 +185,8 @@ def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluste
     return [*options, *(["--nodes", str(nodes)] if nodes and (nodes > 1 or not arguments.rehearse) else [])]
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"at least 1, not {text}")
-    return number
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"cannot be taken apart as a shell does it: {error}") from None

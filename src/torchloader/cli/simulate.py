@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchloader.allocation.catalogue import POLICIES, policy
+from torchloader.cli.numbers import at_least, not_negative, positive
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
@@ -77,43 +78,50 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--trace", metavar="FILE", help="jobs of a public trace")
     result.add_argument("--format", choices=sorted(FORMATS), help="of the trace")
-    result.add_argument("--jobs", type=_positive, metavar="N", help="how many (default 100, or all of a trace)")
+    result.add_argument("--jobs", type=at_least(1), metavar="N", help="how many (default 100, or all of a trace)")
     result.add_argument(
         "--load",
-        type=_number,
+        type=positive(),
         metavar="PART",
         help="work that arrives in a second, as a part of what all devices can do (default 1.5; a trace's own)",
     )
     result.add_argument(
         "--error",
-        type=_number,
+        type=positive(10),
         metavar="PART",
         help="how wrong the scheduler is about how fast each job trains and loads, such as 0.1 (default: not at all)",
     )
-    result.add_argument("--minutes", type=_number, default=10.0, help="median length of a made-up job (default 10)")
+    result.add_argument("--minutes", type=positive(), default=10.0, help="median length of a made-up job (default 10)")
     result.add_argument("--seed", type=int, default=0, help="of the first workload (default 0)")
-    result.add_argument("--seeds", type=_positive, default=10, metavar="N", help="how many workloads (default 10)")
+    result.add_argument("--seeds", type=at_least(1), default=10, metavar="N", help="how many workloads (default 10)")
     result.add_argument(
         "--nodes",
-        type=_positive,
+        type=at_least(1),
         metavar="N",
         help="of the cluster (default 4; for a workload file as many as it names)",
     )
     result.add_argument(
-        "--cores", type=_positive, default=24, metavar="N", help="of each node, for loading (default 24)"
+        "--cores", type=at_least(1), default=24, metavar="N", help="of each node, for loading (default 24)"
     )
     result.add_argument(
-        "--gpus", type=_positive, metavar="N", help="of each node (default 4; for a workload file as many as it names)"
+        "--gpus",
+        type=at_least(1),
+        metavar="N",
+        help="of each node (default 4; for a workload file as many as it names)",
     )
     result.add_argument(
         "--stop",
-        type=float,
+        type=not_negative(),
         default=20.0,
         metavar="S",
         help="seconds for which waa-fill and waa-trim stop a job (default 20)",
     )
     result.add_argument(
-        "--start", type=float, default=0.0, metavar="S", help="seconds that the start of a job takes (default 0)"
+        "--start",
+        type=not_negative(),
+        default=0.0,
+        metavar="S",
+        help="seconds that the start of a job takes (default 0)",
     )
     result.add_argument(
         "--elastic", action="store_true", help="let them change workers as all others do, without a stop"
@@ -123,18 +131,6 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--json", action="store_true", help="print the table as JSON")
     return result
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
-
-
-def _number(text: str) -> float:
-    if not (number := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"must be positive, not {number}")
-    return number
 
 
 def main(words: Sequence[str]) -> int:

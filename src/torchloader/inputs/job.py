@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["NAME", "Devices", "Job"]
+__all__ = ["LATEST", "NAME", "Devices", "Job"]
 
 # Names of jobs become parts of file names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LATEST = 10**9  # seconds at which a job arrives; thirty years
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchloader.inputs.cells import parse_devices, split
-from torchloader.inputs.job import Devices, Job
+from torchloader.inputs.job import LATEST, Devices, Job
 from torchloader.inputs.mistakes import Mistake, Workload
 from torchloader.prediction.architectures import DEPTHS, known
 
@@ -35,8 +35,8 @@ def _seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError("seconds, at least 0")
+    if not 0 <= number <= LATEST:
+        raise ValueError(f"seconds, from 0 to {LATEST}")
     return number
 
 

@@ -28,6 +28,7 @@ class TraceError(ValueError):
     """A trace is not what its format says; tells the file, the row and the column."""
 
 
+_LATEST = 1e11  # seconds; beyond the times that can be told in years
 _Columns = Mapping[str, Callable[[str], Any]]
 
 
@@ -43,6 +44,12 @@ class _Entry:
 
 def _time(text: str) -> float:
     return datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _seconds(text: str) -> float:
+    if not abs(number := float(text)) <= _LATEST:
+        raise ValueError(text)
+    return number
 
 
 def _count(text: str) -> int:
@@ -73,7 +80,13 @@ def helios(path: Path) -> Iterator[_Entry]:
     Columns: job_id, gpu_num, cpu_num (cores asked for), submit_time ("2020-06-09 18:41:01"), duration (seconds that
     it ran). user, vc, node_num, state, start_time, end_time and queue are not needed.
     """
-    columns: _Columns = {"job_id": str, "gpu_num": _count, "cpu_num": _count, "submit_time": _time, "duration": float}
+    columns: _Columns = {
+        "job_id": str,
+        "gpu_num": _count,
+        "cpu_num": _count,
+        "submit_time": _time,
+        "duration": _seconds,
+    }
     for row in _rows(path, columns):
         yield _Entry(row["job_id"], row["submit_time"], row["gpu_num"], row["duration"], max(1, row["cpu_num"]))
 
@@ -104,7 +117,7 @@ def pollux(path: Path) -> Iterator[_Entry]:
             raise ValueError(text)
         return _POLLUX[text]
 
-    columns: _Columns = {"name": str, "time": float, "application": application, "num_replicas": _count}
+    columns: _Columns = {"name": str, "time": _seconds, "application": application, "num_replicas": _count}
     for row in _rows(path, columns):
         kind, seconds = row["application"]
         devices = row["num_replicas"]

@@ -1,0 +1,58 @@
+"""Numbers on a command line, refused by argparse where they cannot be meant."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+__all__ = ["at_least", "not_negative", "positive"]
+
+_MOST = 1e9  # seconds are thirty years then; far beyond, times do not go on when seconds are added to them
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number, of at least so much."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise ArgumentTypeError(f"must be a whole number of at least {least}, not {text}")
+        return number
+
+    return read
+
+
+def positive(most: float = _MOST) -> Callable[[str], float]:
+    """A number above 0, and no larger than `most`."""
+
+    def read(text: str) -> float:
+        number = _number(text)
+        if not 0 < number <= most:
+            raise ArgumentTypeError(f"must be a positive number of at most {most:.0f}, not {text}")
+        return number
+
+    return read
+
+
+def not_negative(most: float = _MOST) -> Callable[[str], float]:
+    """A number from 0 on, and no larger than `most`."""
+
+    def read(text: str) -> float:
+        number = _number(text)
+        if not 0 <= number <= most:
+            raise ArgumentTypeError(f"must be a number from 0 to {most:.0f}, not {text}")
+        return number
+
+    return read
+
+
+def _number(text: str) -> float:
+    """NaN, which is in no range, for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
