@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, asked
+from torchloader.report.live import follow, watch
 from torchloader.report.status import lines
 from torchloader.service.contact import NoMasterError
 
@@ -21,17 +23,16 @@ def main(words: Sequence[str]) -> int:
         prog="torchloader status", description="Show the applications of a workload that runs, and their workers."
     )
     parser.add_argument("--watch", action="store_true", help="again every second, until the workload has ended")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch a line of it every second")
     add_run(parser)
     arguments = parser.parse_args(list(words))
+    ask = partial(asked, arguments.run, "status")
     try:
-        answer = asked(arguments.run, "status")
-    except (NoMasterError, DragonError) as error:
+        if arguments.watch:
+            return follow(ask) if arguments.json else watch(ask)
+        answer = ask()
+    except (NoMasterError, DragonError, ModuleNotFoundError) as error:
         print(f"torchloader: {error}", file=sys.stderr)
         return 1
-    if arguments.watch:
-        from torchloader.report.live import watch
-
-        return watch(lambda: asked(arguments.run, "status"))
     print(json.dumps(answer, indent=2) if arguments.json else lines(answer))
     return 0

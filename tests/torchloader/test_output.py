@@ -1,0 +1,55 @@
+"""What commands print, and to where it cannot be printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from torchloader.report import live
+from torchloader.service.contact import NoMasterError
+
+COMMANDS = pytest.mark.parametrize("words", ["simulate --jobs 2 --seeds 1 --minutes 1", "--help"])
+
+
+def run(words: str, stdout: int) -> subprocess.CompletedProcess[str]:
+    # Buffered, as it is for users: the error comes when all is done.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "torchloader", *words.split()]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+
+
+@COMMANDS
+def test_a_full_disk_is_told_in_a_line(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = run(words, full.fileno())
+    assert (done.returncode, done.stderr) == (1, "torchloader: [Errno 28] No space left on device\n")
+
+
+@COMMANDS
+def test_a_reader_that_has_seen_enough_is_no_mistake(words: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run(words, writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_state_is_followed_as_lines_of_json_until_the_workload_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "_PERIOD", 0.0)
+    answers: list[dict[str, Any]] = [{"time": 1.0}, {"time": 2.0}]
+
+    def ask() -> dict[str, Any]:
+        if not answers:
+            raise NoMasterError
+        return answers.pop(0)
+
+    assert live.follow(ask) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"time": 1.0}, {"time": 2.0}]
