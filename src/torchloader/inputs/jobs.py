@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +13,13 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from torchloader.inputs.job import NAME, Devices, Job
+from torchloader.inputs.job import LATEST, NAME, Devices, Job
 from torchloader.inputs.mistakes import Mistake, Workload
 from torchloader.prediction.architectures import DEPTHS, known
 
 __all__ = ["JobEntry", "read_jobs"]
 
+_HEAVIEST = 10**9  # infinite is nothing that weights can be compared with
 Positive = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
 Indices = Annotated[list[Index], Meta(min_length=1)]
@@ -41,20 +44,117 @@ class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     dataset: str = ""
     master: str = ""
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    arrival: Annotated[float, Meta(ge=0)] = 0.0
+    arrival: Annotated[float, Meta(ge=0, le=LATEST)] = 0.0
     epochs: Positive = 1
     iterations: Annotated[int, Meta(ge=0)] = 0
-    weight: Annotated[float, Meta(gt=0)] = 1.0
+    weight: Annotated[float, Meta(gt=0, le=_HEAVIEST)] = 1.0
     minimum: Positive = 1
     maximum: Positive | None = None
     environment: dict[str, str | int | float] = {}
 
 
-class _Wrong(ValueError):
-    """A field that contradicts another."""
+_FIELDS = {field.name: field for field in msgspec.structs.fields(JobEntry)}
 
-    def __init__(self, column: str, found: object, expected: str) -> None:
-        self.column, self.found, self.expected = column, found, expected
+
+@dataclass
+class _Reading:
+    """An entry under way: what its fields say, and all that is wrong with them."""
+
+    file: str
+    place: str
+    document: dict[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    devices: Devices = field(default_factory=Devices)
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def wrong(self, path: str, found: str, expected: str) -> None:
+        self.mistakes.append(Mistake(self.file, None, f"{self.place}.{path}", found, expected))
+
+    def contradicts(self, name: str, expected: str) -> None:
+        self.wrong(name, _short(self.document.get(name)), expected)
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.values for name in names)
+
+    def read(self, names: Set[str]) -> None:
+        """All of it. No other job has one of these names."""
+        for name in self.document:
+            if name not in _FIELDS:
+                self.wrong(str(name), "an unknown field", f"one of {', '.join(_FIELDS)}")
+        for name, known_field in _FIELDS.items():
+            if name in self.document:
+                self._read(name, known_field.type)
+            elif known_field.required:
+                self.wrong(name, "nothing", "a value, as every job has one")
+            else:
+                made = known_field.default_factory
+                self.values[name] = known_field.default if made is msgspec.NODEFAULT else made()
+        if self.values.get("name") in names:
+            self.contradicts("name", "a name that no other job has")
+        self._check_program()
+        self._check_devices()
+        if self.has("minimum", "maximum"):
+            least, most = self.values["minimum"], self.values["maximum"]
+            if most is not None and most < least:
+                self.contradicts("maximum", f"at least the minimum, {least}")
+
+    def _read(self, name: str, kind: Any) -> None:
+        try:
+            self.values[name] = msgspec.convert(self.document[name], kind)
+        except msgspec.ValidationError as error:
+            expected, _, path = str(error).partition(" - at `$")
+            path = f"{name}{path.removesuffix('`')}"
+            # What is there is told beside it.
+            expected = re.sub(r", got `.*`$", "", expected.removeprefix("Expected "))
+            self.wrong(path, _short(_at(self.document, path)), expected)
+
+    def _check_program(self) -> None:
+        if not self.has("script", "arch"):
+            return
+        script, arch = self.values["script"], self.values["arch"]
+        if bool(script) == bool(arch):
+            self.contradicts("script", "either script or arch and depth")
+        elif arch and self.has("depth") and not known(arch, self.values["depth"]):
+            choice = "; ".join(f"{each} {', '.join(map(str, depths))}" for each, depths in DEPTHS.items())
+            self.wrong("arch", repr(f"{arch} {self.values['depth']}"), f"one of {choice}")
+
+    def _check_devices(self) -> None:
+        if not self.has("devices"):
+            return
+        try:
+            self.devices = _devices(self.values["devices"])
+        except ValueError as expected:
+            self.contradicts("devices", str(expected))
+            return
+        count = self.devices.count
+        if self.has("batch") and self.values["batch"] % count:
+            self.contradicts("batch", f"a multiple of its {count} devices")
+        if self.values.get("workers") is not None and self.values["workers"] < count:
+            self.contradicts("workers", f"at least one for each of its {count} devices")
+
+    def job(self, folder: Path) -> Job:
+        entry = JobEntry(**self.values)
+        return Job(
+            name=entry.name,
+            batch=entry.batch,
+            workers=entry.workers or self.devices.count,
+            output_folder=entry.output_folder or entry.name,
+            devices=self.devices,
+            arch=entry.arch,
+            depth=entry.depth,
+            script=str(folder / entry.script) if entry.script else "",
+            arguments=tuple(str(argument) for argument in entry.arguments),
+            dataset=entry.dataset,
+            master=entry.master,
+            port=entry.port,
+            arrival=entry.arrival,
+            end_iter=entry.iterations,
+            end_epoch=entry.epochs,
+            weight=entry.weight,
+            minimum=entry.minimum,
+            maximum=entry.maximum,
+            environment={name: str(value) for name, value in entry.environment.items()},
+        )
 
 
 def read_jobs(path: str | Path) -> Workload:
@@ -77,63 +177,25 @@ def read_jobs(path: str | Path) -> Workload:
     mistakes = [
         Mistake(str(path), None, str(name), "an unknown field", "jobs alone") for name in document if name != "jobs"
     ]
-    for place, entry in enumerate(entries):
-        try:
-            jobs.append(_job(entry, path.parent, {job.name for job in jobs}))
-        except msgspec.ValidationError as error:
-            expected, _, field = str(error).partition(" - at `$")
-            field = re.sub(r"`$", "", field)
-            mistakes.append(Mistake(str(path), None, f"jobs[{place}]{field}", _short(_at(entry, field)), expected))
-        except _Wrong as wrong:
-            mistakes.append(
-                Mistake(str(path), None, f"jobs[{place}].{wrong.column}", _short(wrong.found), wrong.expected)
-            )
+    names: set[str] = set()
+    for number, entry in enumerate(entries):
+        place = f"jobs[{number}]"
+        if not isinstance(entry, dict):
+            mistakes.append(Mistake(str(path), None, place, _short(entry), "the fields of a job by their names"))
+            continue
+        reading = _Reading(str(path), place, entry)
+        reading.read(names)
+        mistakes += reading.mistakes
+        if reading.has("name"):
+            names.add(reading.values["name"])
+        if not reading.mistakes:
+            jobs.append(reading.job(path.parent))
     return Workload(tuple(jobs), tuple(mistakes))
 
 
 def _parse(path: Path) -> Any:
     text = path.read_text(encoding="utf-8-sig")
     return tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
-
-
-def _job(document: Any, folder: Path, names: set[str]) -> Job:
-    entry = msgspec.convert(document, JobEntry)
-    devices = _devices(entry.devices)
-    workers = entry.workers or devices.count
-    if entry.name in names:
-        raise _Wrong("name", entry.name, "a name that no other job has")
-    if bool(entry.script) == bool(entry.arch):
-        raise _Wrong("script", entry.script, "either script or arch and depth")
-    if entry.arch and not known(entry.arch, entry.depth):
-        choice = "; ".join(f"{arch} {', '.join(map(str, depths))}" for arch, depths in DEPTHS.items())
-        raise _Wrong("arch", f"{entry.arch} {entry.depth}", f"one of {choice}")
-    if entry.batch % devices.count:
-        raise _Wrong("batch", entry.batch, f"a multiple of its {devices.count} devices")
-    if workers < devices.count:
-        raise _Wrong("workers", workers, f"at least one for each of its {devices.count} devices")
-    if entry.maximum is not None and entry.maximum < entry.minimum:
-        raise _Wrong("maximum", entry.maximum, f"at least the minimum, {entry.minimum}")
-    return Job(
-        name=entry.name,
-        batch=entry.batch,
-        workers=workers,
-        output_folder=entry.output_folder or entry.name,
-        devices=devices,
-        arch=entry.arch,
-        depth=entry.depth,
-        script=str(folder / entry.script) if entry.script else "",
-        arguments=tuple(str(argument) for argument in entry.arguments),
-        dataset=entry.dataset,
-        master=entry.master,
-        port=entry.port,
-        arrival=entry.arrival,
-        end_iter=entry.iterations,
-        end_epoch=entry.epochs,
-        weight=entry.weight,
-        minimum=entry.minimum,
-        maximum=entry.maximum,
-        environment={name: str(value) for name, value in entry.environment.items()},
-    )
 
 
 def _devices(told: Any) -> Devices:
@@ -145,7 +207,7 @@ def _devices(told: Any) -> Devices:
     except msgspec.ValidationError:
         groups = []
     if not groups or any(len(set(group)) < len(group) for group in groups):
-        raise _Wrong("devices", told, "a number, or for each node a list of its device indices, every index once")
+        raise ValueError("a number, or for each node a list of its device indices, every index once")
     return Devices(tuple(tuple(group) for group in groups), names)
 
 

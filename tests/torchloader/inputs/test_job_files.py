@@ -85,12 +85,14 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "column", "expected"),
     [
-        ("script: a.py, batch: 8", "", "Object missing required field `name`"),
-        ("name: a/b, script: a.py, batch: 8", ".name", "Expected `str` matching regex"),
-        ("name: a, script: a.py, batch: eight", ".batch", "Expected `int`, got `str`"),
-        ("name: a, script: a.py, batch: 0", ".batch", "Expected `int` >= 1"),
-        ("name: a, script: a.py, batch: 8, bach: 8", "", "Object contains unknown field `bach`"),
-        ("name: a, script: a.py, batch: 8, environment: {A: [1]}", ".environment[...]", "Expected `int | float | str`"),
+        ("script: a.py, batch: 8", ".name", "a value, as every job has one"),
+        ("name: a/b, script: a.py, batch: 8", ".name", "`str` matching regex"),
+        ("name: a, script: a.py, batch: eight", ".batch", "`int`"),
+        ("name: a, script: a.py, batch: 0", ".batch", "`int` >= 1"),
+        ("name: a, script: a.py, batch: 8, arrival: .inf", ".arrival", "`float` <= 1000000000"),
+        ("name: a, script: a.py, batch: 8, weight: .inf", ".weight", "`float` <= 1000000000"),
+        ("name: a, script: a.py, batch: 8, bach: 8", ".bach", "one of name, batch, devices"),
+        ("name: a, script: a.py, batch: 8, environment: {A: [1]}", ".environment[...]", "`int | float | str`"),
         ("name: a, batch: 8", ".script", "either script or arch and depth"),
         ("name: a, batch: 8, arch: resnet, depth: 11", ".arch", "one of resnet 10"),
         ("name: a, script: a.py, batch: 9, devices: 2", ".batch", "a multiple of its 2 devices"),
@@ -108,6 +110,24 @@ def test_a_wrong_field_is_named_by_its_path(tmp_path: Path, entry: str, column: 
     (error,) = workload.errors
     assert error.column == f"jobs[1]{column}"
     assert expected in error.expected
+    assert "Expected" not in error.expected
+
+
+def test_all_mistakes_of_all_jobs_are_found_at_once(tmp_path: Path) -> None:
+    jobs = (
+        "{name: a/b, batch: 0, bach: 1, devices: 2, workers: 1, minimum: 3, maximum: 2}",
+        "{script: a.py, arch: vgg}",
+        "nothing",
+        "{name: good, script: a.py, batch: 8}",
+    )
+    workload = write(tmp_path, "jobs:\n" + "".join(f"  - {job}\n" for job in jobs), "jobs.yaml")
+    assert [error.column for error in workload.errors] == [
+        *(f"jobs[0].{name}" for name in ("bach", "name", "batch", "script", "workers", "maximum")),
+        *(f"jobs[1].{name}" for name in ("name", "batch", "script")),
+        "jobs[2]",
+    ]
+    assert str(workload.errors[2]) == f"{tmp_path}/jobs.yaml, jobs[0].batch: found 0, expected `int` >= 1"
+    assert [job.name for job in workload.jobs] == ["good"]
 
 
 @pytest.mark.parametrize(
