@@ -62,3 +62,34 @@ def test_damaged_settings_are_told_by_their_file(
     assert main([command, *words]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"torchloader: {folder / 'settings.json'}: JSON is malformed")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("jobs.csv", "arch,depth\n", "jobs.csv: found no column batch, "),
+        ("jobs.toml", "jobs = [", "jobs.toml: found no TOML: "),
+        ("jobs.yaml", "jobs: 1", "jobs.yaml, jobs: found 1, expected a list of jobs"),
+    ],
+)
+def test_a_mistake_of_a_whole_file_is_not_told_as_one_of_a_job(
+    tmp_path: Path, name: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["run", str(tmp_path / name)]) == 2
+    mistake, last = capsys.readouterr().err.splitlines()
+    assert mistake.startswith(f"torchloader: {tmp_path}/{told}")
+    assert "left out" not in mistake
+    assert last == f"torchloader: {tmp_path}/{name} has no job that can be run"
+
+
+def test_a_job_that_is_not_there_is_told_with_those_that_are(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", workload, "--only", "job", "--only", "nobody"]) == 2
+    assert capsys.readouterr().err == f"torchloader: {workload} has no job nobody; there are: job\n"
+
+
+def test_a_prior_that_cannot_be_read_is_told_although_no_job_needs_it(
+    workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", workload, "--folder", str(tmp_path / "run"), "--prior", str(tmp_path / "nobody")]) == 2
+    assert capsys.readouterr().err == f"torchloader: [Errno 2] No such file or directory: '{tmp_path}/nobody'\n"

@@ -73,7 +73,7 @@ def test_several_runs_are_compared(run: Path, tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
-    assert "events.jsonl" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"torchloader: {tmp_path} is not the folder of a run: it has no events.jsonl\n"
 
 
 def test_a_state_is_a_table() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from torchloader.cli.main import main
 from torchloader.scheduling.log import read
+from torchloader.simulation.comparison import compare, table
+from torchloader.simulation.result import JobResult, Result
 
 SMALL = ["--jobs", "8", "--seeds", "2", "--nodes", "1", "--minutes", "1"]
 WORKLOAD = """\
@@ -85,7 +87,7 @@ def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["no-such-file.csv"], "No such file"),
+        (["no-such-file.csv"], "no such file"),
         (["--trace", "x"], "--trace FILE and --format together"),
         (["--policy", "jct", "--against", "even"], "not among the policies"),
         (["--policy", "fare"], "invalid choice: 'fare'"),
@@ -99,6 +101,20 @@ def test_a_mistake_is_said(words: list[str], says: str, capsys: pytest.CaptureFi
         code = int(str(ended.code))
     assert code == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_folder_of_a_run_is_told_from_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "events.jsonl"
+    log.touch()
+    assert main(["simulate", str(tmp_path)]) == 2
+    said = f"torchloader simulate: {tmp_path} is the folder of a run; to simulate its log: {log}\n"
+    assert capsys.readouterr().err == said
+
+
+def test_equal_results_have_no_sign_that_is_minus() -> None:
+    result = Result("even", [JobResult("a", "", 1, 0.0, 0.0, 1.0, 1.0, 1, 0, 0.0)], (), ())
+    longer = Result("jct", [JobResult("a", "", 1, 0.0, 0.0, 0.99999, 1.0, 1, 0, 0.0)], (), ())
+    assert "-0.0 %" not in table(compare([[result], [longer]], against=0), "even")
 
 
 def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchloader.scheduling.log import LogError
-from torchloader.service.settings import LOG, Settings
+from torchloader.service.settings import Settings
 
 __all__ = ["main"]
 
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
 
         logs = []
         for folder in map(Path, arguments.folders):
-            logs.append((folder / LOG, Settings.load(folder).image_size))
+            logs.append((Settings.log(folder), Settings.load(folder).image_size))
         prior = fitted(logs)
         prior.save(arguments.out)
     except (ModuleNotFoundError, ValueError, LogError, OSError) as error:

@@ -97,7 +97,14 @@ def main(words: Sequence[str]) -> int:
         return 2
     jobs = [job for job in workload.jobs if arguments.only is None or job.name in arguments.only]
     for mistake in workload.errors:
-        print(f"torchloader: {mistake}; this job is left out", file=sys.stderr)
+        print(f"torchloader: {mistake.told}", file=sys.stderr)
+    named = {job.name for job in workload.jobs}
+    if missing := sorted(set(arguments.only or ()) - named):
+        others = ", ".join(job.name for job in workload.jobs) or "none that can be run"
+        print(
+            f"torchloader: {arguments.workload} has no job {', '.join(missing)}; there are: {others}", file=sys.stderr
+        )
+        return 2
     if not jobs and not arguments.hold:
         print(f"torchloader: {arguments.workload} has no job that can be run", file=sys.stderr)
         return 2
@@ -163,11 +170,15 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
 
 
 def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[str, Curve]:
-    if prior is None or not any(job.arch for job in jobs):
+    if prior is None:
+        return {}
+    known = Prior.load(prior)
+    if not any(job.arch for job in jobs):
+        print(f"torchloader: {prior} tells nothing of these jobs, as none names a network (arch)", file=sys.stderr)
         return {}
     from torchloader.training.priors import curves_for
 
-    return curves_for(jobs, Prior.load(prior), image_size)
+    return curves_for(jobs, known, image_size)
 
 
 def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:

@@ -15,6 +15,7 @@ from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
 from torchloader.scheduling.scheduler import Scheduler
+from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
 from torchloader.simulation.given import jobs_of_log, jobs_of_workload, nodes_for
 from torchloader.simulation.job import Job
@@ -197,9 +198,11 @@ def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
 def _given(path: str) -> list[Job]:
     if path.endswith((".jsonl", ".log")):
         return jobs_of_log(path)
+    if (Path(path) / LOG).exists():
+        raise ValueError(f"{path} is the folder of a run; to simulate its log: {Path(path) / LOG}")
     workload = read(path)
     for mistake in workload.errors:
-        print(f"torchloader simulate: {mistake}; this job is left out", file=sys.stderr)
+        print(f"torchloader simulate: {mistake.told}", file=sys.stderr)
     if not workload.jobs:
         raise ValueError(f"{path} has no job that can be simulated")
     return jobs_of_workload(workload.jobs)

@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
         print(f"torchloader: {error}", file=sys.stderr)
         return 2
     for mistake in workload.errors:
-        print(f"torchloader: {mistake}; this job is left out", file=sys.stderr)
+        print(f"torchloader: {mistake.told}", file=sys.stderr)
     code = 1 if workload.errors else 0
     try:
         for job in workload.jobs:

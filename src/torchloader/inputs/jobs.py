@@ -169,13 +169,15 @@ def read_jobs(path: str | Path) -> Workload:
     except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         told = " ".join(str(error).split())
         kind = "TOML" if path.suffix.lower() == ".toml" else "YAML"
-        return Workload((), (Mistake(str(path), None, "", f"no {kind}: {told}", f"a {kind} file"),))
+        return Workload((), (Mistake(str(path), None, "", f"no {kind}: {told}", f"a {kind} file", whole=True),))
     entries = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        return Workload((), (Mistake(str(path), None, "jobs", _short(entries), "a list of jobs"),))
+        return Workload((), (Mistake(str(path), None, "jobs", _short(entries), "a list of jobs", whole=True),))
     jobs: list[Job] = []
     mistakes = [
-        Mistake(str(path), None, str(name), "an unknown field", "jobs alone") for name in document if name != "jobs"
+        Mistake(str(path), None, str(name), "an unknown field", "jobs alone", whole=True)
+        for name in document
+        if name != "jobs"
     ]
     names: set[str] = set()
     for number, entry in enumerate(entries):

@@ -15,7 +15,7 @@ class Mistake:
     """A place in a file, what is there, and what is expected.
 
     `row` counts from 1 as editors do and is None where the whole file or an entry without a known line is meant;
-    `column` is the column's name, or the path of the field.
+    `column` is the column's name, or the path of the field. `whole` is whether it is no job's, but the whole file's.
     """
 
     file: str
@@ -23,6 +23,12 @@ class Mistake:
     column: str
     found: str
     expected: str
+    whole: bool = False
+
+    @property
+    def told(self) -> str:
+        """As a line for who runs what is right."""
+        return str(self) if self.whole else f"{self}; this job is left out"
 
     def __str__(self) -> str:
         place = [self.file]

@@ -14,8 +14,17 @@ _READERS = {".csv": read_workload, ".toml": read_jobs, ".yaml": read_jobs, ".yml
 
 
 def read(path: str | Path) -> Workload:
-    """The jobs of a CSV, TOML or YAML file, by its ending. Raises InputError for another ending, and OSError."""
+    """The jobs of a CSV, TOML or YAML file, by its ending. Raises InputError where there is none of such an ending, and
+    OSError where it cannot be read."""
     suffix = Path(path).suffix.lower()
+    if not Path(path).exists():
+        raise _no_workload(path, "no such file")
+    if Path(path).is_dir():
+        raise _no_workload(path, "a folder")
     if suffix not in _READERS:
-        raise InputError([Mistake(str(path), None, "", f"the ending {suffix!r}", f"one of {', '.join(_READERS)}")])
+        raise _no_workload(path, f"the ending {suffix!r}" if suffix else "no ending")
     return _READERS[suffix](path)
+
+
+def _no_workload(path: str | Path, found: str) -> InputError:
+    return InputError([Mistake(str(path), None, "", found, f"a file that ends in {', '.join(_READERS)}")])

@@ -135,10 +135,12 @@ def read_workload(path: str | Path) -> Workload:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        return Workload((), (Mistake(file, None, "", f"bytes that are no text at {error.start}", "UTF-8"),))
+        return Workload((), (Mistake(file, None, "", f"bytes that are no text at {error.start}", "UTF-8", whole=True),))
     written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not written:
-        return Workload((), (Mistake(file, None, "", "nothing", f"a row of column names: {', '.join(COLUMNS)}"),))
+        return Workload(
+            (), (Mistake(file, None, "", "nothing", f"a row of column names: {', '.join(COLUMNS)}", whole=True),)
+        )
     header, mistakes = _header(file, *written[0])
     if mistakes:
         return Workload((), tuple(mistakes))
@@ -163,14 +165,16 @@ def read_workload(path: str | Path) -> Workload:
 def _header(file: str, number: int, line: str) -> tuple[list[str], list[Mistake]]:
     try:
         names = [name.lower() for name in split(line)]
-    except ValueError as expected:
-        return [], [Mistake(file, number, "", repr(line), str(expected))]
+    except ValueError as unclosed:
+        return [], [Mistake(file, number, "", repr(line), str(unclosed), whole=True)]
     missing = [column for column in COLUMNS if column not in names]
     if missing:
-        return names, [Mistake(file, None, "", f"no column {', '.join(missing)}", f"columns {', '.join(COLUMNS)}")]
+        found, expected = f"no column {', '.join(missing)}", f"columns {', '.join(COLUMNS)}"
+        return names, [Mistake(file, None, "", found, expected, whole=True)]
     repeated = sorted({column for column in COLUMNS if names.count(column) > 1})
     if repeated:
-        return names, [Mistake(file, number, ", ".join(repeated), "the column more than once", "every column once")]
+        several, once = "the column more than once", "every column once"
+        return names, [Mistake(file, number, ", ".join(repeated), several, once, whole=True)]
     return names, []
 
 

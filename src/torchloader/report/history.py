@@ -12,7 +12,7 @@ from torchloader.scheduling.log import read
 from torchloader.scheduling.records import Event
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.pace import PACE
-from torchloader.service.settings import LOG, Settings
+from torchloader.service.settings import Settings
 
 __all__ = ["History", "Life", "Moment", "Span", "Summary", "history"]
 
@@ -122,7 +122,7 @@ class History:
 def history(folder: Path) -> History:
     """The run whose files are in a folder. Raises OSError where they are not, LogError for a damaged log."""
     lives: dict[str, Life] = {}
-    events = read(folder / LOG)
+    events = read(Settings.log(folder))
     last = max((event.time for event in events), default=0.0)
     moments = list(_moments(folder / PACE))
     last = max([last, *(moment.time for _, moment in moments)])

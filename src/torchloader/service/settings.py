@@ -65,6 +65,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from None
 
     @staticmethod
+    def log(folder: Path) -> Path:
+        """The event log of a run's folder. Raises FileNotFoundError where it is no run's."""
+        if not (folder / LOG).is_file():
+            raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {LOG}")
+        return folder / LOG
+
+    @staticmethod
     def jobs(folder: Path) -> list[Job]:
         """The jobs of the workload that a run's folder is of."""
         return msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])

@@ -112,7 +112,7 @@ def _number(interval: Interval, times: float = 1.0) -> str:
 
 
 def _signed(part: float) -> str:
-    return f"{100 * part:+.1f} %"
+    return f"{round(100 * part, 1) + 0.0:+.1f} %"  # + 0.0, so that there is no -0.0
 
 
 def _percent(interval: Interval) -> str:

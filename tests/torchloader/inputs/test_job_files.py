@@ -147,5 +147,12 @@ def test_what_is_no_job_file_is_said(tmp_path: Path, text: str, name: str, expec
 
 
 def test_another_kind_of_file_is_refused_by_its_ending(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'\.txt', expected one of \.csv, \.toml"):
+    with pytest.raises(InputError, match=r"'\.txt', expected a file that ends in \.csv, \.toml"):
         write(tmp_path, "", "jobs.txt")
+
+
+def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="found no such file"):
+        read(tmp_path / "nobody")
+    with pytest.raises(InputError, match="found a folder, expected"):
+        read(tmp_path)
