@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -185,3 +186,18 @@ def test_a_job_is_not_started_again_for_ranks_that_were_ended_after_one_failed(c
     assert cluster.end() == 1
     assert cluster.states("job") == ["queued", "starting", "running", "failed"]
     assert "RuntimeError: the gradient is not a number" in cluster.reason("job")
+
+
+def test_a_log_that_was_damaged_meanwhile_is_told_once_by_the_next_master(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 100_000, 0.001, 0.01), options=ALONE)
+    cluster.until_state("job", "running")
+    log = cluster.folder / "events.jsonl"
+    master = cluster.processes()["master"]
+    os.kill(master, signal.SIGSTOP)  # it writes nothing while the log is changed
+    # Of the same length, and a line that can still be shown.
+    log.write_bytes(log.read_bytes().replace(b'"sequence":2', b'"sequence":7'))
+    os.kill(master, signal.SIGKILL)
+    assert cluster.end() == 1
+    assert f"torchloader: {log}, line 2: event 7 follows event 1;" in cluster.err
+    assert cluster.err.count("the master ended with") == 1
+    assert "Traceback" not in cluster.err

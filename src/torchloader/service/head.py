@@ -19,7 +19,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
-from torchloader.service.master import FAILED, lead
+from torchloader.service.master import DAMAGED, FAILED, lead
 from torchloader.service.settings import LOG, PRELOAD, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller
@@ -72,6 +72,8 @@ class Head:
             self._teller.tell()
             if master.returncode in (0, FAILED):
                 return 1 if master.returncode else 0
+            if master.returncode == DAMAGED:
+                return 1
             again = "it is started anew" if left else "nobody tries again"
             print(f"torchloader: the master ended with {master.returncode}; {again}", file=sys.stderr, flush=True)
             time.sleep(_PAUSE)

@@ -16,7 +16,7 @@ from torchloader.inputs.job import Job
 from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.log import EventLog
+from torchloader.scheduling.log import EventLog, LogError
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.answers import reply
@@ -42,9 +42,9 @@ from torchloader.service.presence import absent
 from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-__all__ = ["FAILED", "Master", "lead"]
+__all__ = ["DAMAGED", "FAILED", "Master", "lead"]
 
-FAILED = 10  # an exit code that no exception leads to
+FAILED, DAMAGED = 10, 11  # exit codes that no exception leads to
 
 _TICK = 1.0  # seconds
 _INTERVAL = 2.0  # seconds for which an application is left alone after its workers were changed
@@ -52,9 +52,15 @@ _GATHERING = 30.0  # seconds that a master waits for nodes that are not lost, bu
 
 
 def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
-    """Be the master until all applications of the workload have ended. Exit code FAILED where one of them failed."""
+    """Be the master until all applications of the workload have ended. Exit code FAILED where one of them failed,
+    DAMAGED where the event log leads to no state to go on from."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(Master(inbox, managers, settings).run())
+    try:
+        master = Master(inbox, managers, settings)
+    except LogError as error:
+        print(f"torchloader: {error}", file=sys.stderr, flush=True)
+        sys.exit(DAMAGED)
+    sys.exit(master.run())
 
 
 class Master:
