@@ -58,6 +58,7 @@ def test_a_module_after_options_with_values(site: Site) -> None:
         (["-N", "-1"], 2, "'-1' is no number of at least 0"),
         (["-N", "x"], 2, "'x' is no number of at least 0"),
         (["-N", "2", "-p", "99999"], 2, "'99999' is no TCP port"),
+        (["-N", "2", "--join-timeout", "nan"], 2, "'nan' is no number of seconds above 0"),
         (["--telemetry-port", "-1"], 2, "'-1' is no TCP port"),
         (["-N", "2", "--network-prefix", "["], 2, "'[' is no regular expression"),
         (["-w", "slurm"], 1, "not in a Slurm allocation"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -46,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "where it has an RDMA device, else tcp)",
     )
     network.add_argument(
-        "--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
+        "--join-timeout", type=_seconds, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
     )
     ignored = parser.add_argument_group("accepted, without meaning here")
     ignored.add_argument("--overlay-port", metavar="PORT", help=argparse.SUPPRESS)
@@ -107,6 +108,16 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return number
 
 
 def port(text: str) -> int:
