@@ -87,6 +87,13 @@ class FailingInTwoArguments(Noisy):
         return super().__getitem__(index)
 
 
+class UnreadableInTwoArguments(Noisy):
+    """It cannot be sent to a worker, and what it raises there cannot be rebuilt."""
+
+    def __setstate__(self, state: Any) -> None:
+        raise TwoArguments(1, 2)
+
+
 def not_here() -> None:
     raise LookupError("such a sample is not rebuilt")
 
@@ -133,3 +140,19 @@ class Asking(Noisy):
     def __getitem__(self, index: int) -> Any:
         time.sleep(self.latency)
         return index, self.queue.size()
+
+
+calls = 0
+
+
+def count_call(worker: int) -> None:
+    """What a worker is to do at first."""
+    global calls
+    calls += 1
+
+
+class Counting(Changing):
+    """Samples that show how often that was done in their worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, calls

@@ -17,6 +17,7 @@ from loader_datasets import (
     Asking,
     ByKey,
     Changing,
+    Counting,
     Deadly,
     Failing,
     FailingInTwoArguments,
@@ -26,6 +27,8 @@ from loader_datasets import (
     Noisy,
     SlowToOpen,
     Unreadable,
+    UnreadableInTwoArguments,
+    count_call,
 )
 
 from conftest import Site
@@ -276,6 +279,14 @@ def test_workers_of_an_epoch_that_began_without_any_have_the_dataset() -> None:
         assert seen([next(batches) for _ in range(20)]) == {1}
 
 
+def test_a_worker_begins_anew_with_a_dataset_that_has_changed() -> None:
+    dataset = Counting(8)
+    with loader_of(dataset, num_workers=1, worker_init_fn=count_call) as loader:
+        assert seen(loader) == seen(loader) == {1}
+        dataset.content = 1
+        assert seen(loader) == {2}
+
+
 def test_an_epoch_is_as_long_as_the_dataset_at_its_beginning() -> None:
     dataset = Noisy(8)
     with loader_of(dataset, num_workers=1) as loader:
@@ -381,6 +392,14 @@ def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:
     with (
         loader_of(Unreadable(20), num_workers=2) as loader,
         pytest.raises(RuntimeError, match="the file of this dataset is not there"),
+    ):
+        list(loader)
+
+
+def test_a_dataset_that_cannot_be_sent_is_an_error_in_words() -> None:
+    with (
+        loader_of(UnreadableInTwoArguments(20), num_workers=1, timeout=60) as loader,
+        pytest.raises(RuntimeError, match=r"TwoArguments: 1 of 2 \(this error cannot be rebuilt"),
     ):
         list(loader)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dragon.runtime.serialization import dumps, loads
 
-__all__ = ["Outcome", "Packed", "pack", "pack_error", "unpack"]
+__all__ = ["Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
 
 
 class Outcome(NamedTuple):
@@ -36,7 +36,12 @@ def pack(batch: Any) -> Packed:
     try:
         return Packed(dumps(Outcome(batch, None), buffers.append), buffers, "", "")
     except Exception as error:  # whatever pickling it raises
-        return pack_error(RuntimeError(f"what a loading worker made cannot be sent: {_line(error)}"))
+        return pack_unsent(error)
+
+
+def pack_unsent(error: Exception) -> Packed:
+    """The error that comes instead of a batch that cannot be sent."""
+    return pack_error(RuntimeError(f"what a loading worker made cannot be sent: {_line(error)}"))
 
 
 def pack_error(error: Exception) -> Packed:

@@ -17,7 +17,7 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices
-from torchloader.loader.outcome import Packed, pack, pack_error
+from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
 
 __all__ = ["Made", "Ready", "Shipment", "Task", "work"]
 
@@ -91,7 +91,7 @@ def work(
         if message is None or leave.is_set():
             return
         if message.iteration >= floor.value:
-            results.put(_make(worker, makers[message.dataset], message))
+            _deliver(results, _make(worker, makers[message.dataset], message))
         elif _is_gone(watched):
             return
 
@@ -124,3 +124,10 @@ def _make(worker: int, maker: Maker, task: Task) -> Made:
     else:
         seconds, outcome = time.perf_counter() - start, pack(batch)
     return Made(worker, task.iteration, task.number, seconds, outcome)
+
+
+def _deliver(results: Queue, made: Made) -> None:
+    try:
+        results.put(made)
+    except Exception as error:  # such as that there is no memory for it
+        results.put(made._replace(outcome=pack_unsent(error)))
