@@ -461,6 +461,12 @@ def test_arguments_of_a_wrong_kind(options: dict[str, Any], told: str) -> None:
         ElasticDataLoader(Noisy(8), **options)
 
 
+def test_numbers_of_numpy_are_whole_numbers() -> None:
+    loader = loader_of(Noisy(LENGTH), np.int64(4), shuffle=True, seed=np.int64(1))
+    loader.set_epoch(np.int64(0))
+    assert list(loader) == UNDISTURBED
+
+
 def test_a_position_before_the_epoch_is_refused() -> None:
     loader = loader_of(Noisy(8))
     with pytest.raises(ValueError, match="position must be at least 0, not -4"):

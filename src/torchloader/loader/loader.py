@@ -112,7 +112,7 @@ class ElasticDataLoader:
         self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
         self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
         self.prefetch_factor = _PREFETCH if prefetch_factor is None else prefetch_factor
-        self.seed = _seed(generator) if seed is None else seed
+        self.seed = _seed(generator) if seed is None else int(seed)
         self.rank, self.world_size = rank, world_size
         self._order: Order
         if batch_sampler is not None:
@@ -200,7 +200,7 @@ class ElasticDataLoader:
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of this epoch. Raises ValueError for a negative one."""
         check_number(0, epoch=epoch)
-        self._next_epoch = epoch
+        self._next_epoch = int(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """Where the trainer stands: after the last batch that it got. It goes with any number of workers and, where
@@ -218,8 +218,8 @@ class ElasticDataLoader:
         if state["seed"] != self.seed:
             raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
         check_number(0, epoch=state["epoch"], position=state["position"])
-        self._epoch = self._next_epoch = state["epoch"]
-        self._position = self._resumed = state["position"]
+        self._epoch = self._next_epoch = int(state["epoch"])
+        self._position = self._resumed = int(state["position"])
 
 
 class _Iteration:
