@@ -72,7 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
     for item in items:
-        named = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        callspec = getattr(item, "callspec", None)
+        named = {value for value in callspec.params.values() if isinstance(value, str)} if callspec else set()
         for peer, running in _STARTED_ONCE.items():
             if running in getattr(item, "fixturenames", ()) or peer in named:
                 item.add_marker(pytest.mark.xdist_group(peer))
