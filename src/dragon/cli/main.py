@@ -98,9 +98,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit code of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
-    other = _other_command(words)
-    if other is not None:
-        return other()
+    code = _other_command(words)
+    if code is not None:
+        return code
     if words[:1] == ["run"]:
         del words[0]
     arguments = parser().parse_args(_split_module(words))
@@ -131,22 +131,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 128 - code if code < 0 else code
 
 
-def _other_command(words: list[str]) -> Callable[[], int] | None:
-    """What these words ask for instead of a program's run."""
+def _other_command(words: list[str]) -> int | None:
+    """The exit code where these words ask for something else than a program's run."""
 
-    def main_of(name: str) -> Any:
-        return importlib.import_module(f"dragon.cli.{name}").main
+    def do(name: str, *arguments: Any) -> int:
+        return int(importlib.import_module(f"dragon.cli.{name}").main(*arguments))
 
     if words[:2] == ["node", "--join"]:
-        return lambda: int(main_of("node")(words[1:]))
+        return do("node", words[1:])
     if words in (["k8s"], ["k8s", "-h"], ["k8s", "--help"]):
-        return lambda: int(main_of("k8s")(["--help"]))
+        return do("k8s", ["--help"])
     if words[:2] == ["k8s", "manifest"]:
-        return lambda: int(main_of("k8s")(words[2:]))
+        return do("k8s", words[2:])
     if words[:1] == ["plan"]:
-        return lambda: _explain("plan", lambda: int(main_of("plan")(words[1:], main)))
+        return _explain("plan", lambda: do("plan", words[1:], main))
     if words and words[0] in _COMMANDS:
-        return lambda: _explain(words[0], lambda: int(main_of(words[0])(words[1:])))
+        return _explain(words[0], lambda: do(words[0], words[1:]))
     return None
 
 

@@ -10,8 +10,6 @@ from dragon.infrastructure.whole_file import whole_file
 
 __all__ = ["default_path", "read", "write"]
 
-_REMOVE = "`dragon-config {}--clean` removes it"
-
 
 def default_path() -> Path:
     """Where it is kept."""
@@ -27,14 +25,14 @@ def read(path: Path | None = None) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}; {_REMOVE.format(_option(path))}") from error
+        raise ValueError(f"{file} is damaged: {error}; {_how_to_remove(path)}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is damaged: it holds no object; {_REMOVE.format(_option(path))}")
+        raise ValueError(f"{file} is damaged: it holds no object; {_how_to_remove(path)}")
     return {str(key): str(value) for key, value in content.items()}
 
 
-def _option(path: Path | None) -> str:
-    return "" if path is None else f"--config-file {path} "
+def _how_to_remove(path: Path | None) -> str:
+    return f"`dragon-config {'' if path is None else f'--config-file {path} '}--clean` removes it"
 
 
 def write(content: dict[str, str], path: Path | None = None) -> None:

@@ -28,31 +28,22 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def positive(most: float = _MOST) -> Callable[[str], float]:
     """A number above 0, and no larger than `most`."""
-
-    def read(text: str) -> float:
-        number = _number(text)
-        if not 0 < number <= most:
-            raise ArgumentTypeError(f"must be a positive number of at most {most:.0f}, not {text}")
-        return number
-
-    return read
+    return _number(lambda number: 0 < number <= most, f"a positive number of at most {most:.0f}")
 
 
 def not_negative(most: float = _MOST) -> Callable[[str], float]:
     """A number from 0 on, and no larger than `most`."""
+    return _number(lambda number: 0 <= number <= most, f"a number from 0 to {most:.0f}")
 
+
+def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:
     def read(text: str) -> float:
-        number = _number(text)
-        if not 0 <= number <= most:
-            raise ArgumentTypeError(f"must be a number from 0 to {most:.0f}, not {text}")
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan  # which is in no range
+        if not fits(number):
+            raise ArgumentTypeError(f"must be {told}, not {text}")
         return number
 
     return read
-
-
-def _number(text: str) -> float:
-    """NaN, which is in no range, for what is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

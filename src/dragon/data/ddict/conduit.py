@@ -60,7 +60,7 @@ class Conduit:
         if self.node == this_run().node:
             self.requests._put_frames(head, buffers, None)
             return self.requests
-        tried = []
+        ended: Channel | None = None
         for _ in range(2):
             outbox = self.requests._outbox()  # type: ignore[attr-defined]
             if outbox is None:
@@ -71,8 +71,8 @@ class Conduit:
             except _core.DestroyedError:
                 # The connection broke, which those who wait for answers learn; this request was not on its way.
                 self.requests._out = None  # type: ignore[attr-defined]
-                tried.append(outbox)
-        raise self._why_gone(tried[-1] if tried else None, f"there is no connection to node {self.node}")
+                ended = outbox
+        raise self._why_gone(ended, f"there is no connection to node {self.node}")
 
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
         """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
