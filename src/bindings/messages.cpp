@@ -5,26 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "large_bytes.hpp"
+
 namespace dragon::py {
 
 namespace {
 
-constexpr size_t kCopyWithoutGil = 256 * 1024;
 constexpr size_t kPacked = 32 * 1024;  // bytes of the largest message that is copied into a parcel
 
 struct PackedHead {
     uint64_t size : 48;
     uint64_t kind : 16;
 };
-
-void copy(void* to, const void* from, size_t size) {
-    if (size < kCopyWithoutGil) {
-        memcpy(to, from, size);
-        return;
-    }
-    nb::gil_scoped_release release;
-    memcpy(to, from, size);
-}
 
 // A block of this process that is freed unless it is passed on.
 class OwnBlock {
@@ -261,7 +253,7 @@ PyObject* to_object(Arena& a, Message& message) {
             result = PyUnicode_FromStringAndSize(data, size);
             break;
         case kBytes:
-            result = PyBytes_FromStringAndSize(nullptr, size);
+            result = new_bytes(size);
             if (result) copy(PyBytes_AsString(result), data, message.label.size);
             break;
         case kPickleBuffers:

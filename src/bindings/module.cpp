@@ -11,6 +11,7 @@
 #include "../core/process_handle.hpp"
 #include "../core/system_calls.hpp"
 #include "file_text.hpp"
+#include "large_bytes.hpp"
 #include "messages.hpp"
 
 namespace dragon::py {
@@ -245,4 +246,5 @@ NB_MODULE(_core, m) {
     bind_sync(m);
     bind_inspection(m);
     bind_pinned(m);
+    bind_large_bytes(m);
 }

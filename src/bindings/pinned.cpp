@@ -18,6 +18,21 @@ int pinned_buffer(PyObject* self, Py_buffer* view, int flags) {
     return result;
 }
 
+uintptr_t address_of(nb::handle memory) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(memory.ptr(), &view, PyBUF_SIMPLE) < 0) throw nb::python_error();
+    auto address = reinterpret_cast<uintptr_t>(view.buf);
+    PyBuffer_Release(&view);
+    return address;
+}
+
+nb::object memory_at(uintptr_t address, size_t size) {
+    auto* start = reinterpret_cast<char*>(address);
+    nb::object memory = nb::steal(PyMemoryView_FromMemory(start, static_cast<Py_ssize_t>(size), PyBUF_READ));
+    if (!memory.is_valid()) throw nb::python_error();
+    return memory;
+}
+
 }  // namespace
 
 void bind_pinned(nb::module_& m) {
@@ -30,6 +45,9 @@ void bind_pinned(nb::module_& m) {
                 new (self) Pinned{std::move(memory), std::move(owner)};
             },
             nb::arg("memory"), nb::arg("owner"));
+    m.def("address_of", address_of, nb::arg("memory"), "Where a buffer begins in this process's memory.");
+    m.def("memory_at", memory_at, nb::arg("address"), nb::arg("size"),
+          "Memory that may only be read, and that somebody else sees to it stays there.");
 }
 
 }  // namespace dragon::py

@@ -215,6 +215,27 @@ class Pinned:
     def __init__(self, memory: Buffer, owner: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+def address_of(memory: Buffer) -> int:
+    """Where a buffer begins in this process's memory."""
+
+def memory_at(address: int, size: int) -> memoryview:
+    """Memory that may only be read, and that somebody else sees to it stays there."""
+
+@final
+class BytesInPieces:
+    """A bytes object of so many bytes, whose pieces come one by one."""
+
+    def __init__(self, size: int) -> None: ...
+    @property
+    def missing(self) -> int:
+        """How many bytes are still to come."""
+
+    def add(self, piece: Buffer) -> None:
+        """The next bytes. Raises ValueError for too many."""
+
+    def whole(self) -> bytes:
+        """The object, once. Raises ValueError while bytes are missing."""
+
 def create_arena(limit: int) -> int:
     """Make an arena for this process; returns its descriptor."""
 

@@ -2,7 +2,10 @@
 
 A key's entry is named by the key itself, or by its digest where that is longer than LMDB's names may be. With a working
 set of several checkpoints the name is the digest and the checkpoint, counted backwards, so that the first entry from a
-checkpoint's name on is the newest that it shows. Blobs are entries of their own.
+checkpoint's name on is the newest that it shows.
+
+Blobs are entries of their own. Beside each there is one that says where in the environment's file it lies, where it
+stays until it is deleted: LMDB's module touches every page of what it is asked for, and this way it is not asked.
 """
 
 from __future__ import annotations
@@ -14,24 +17,37 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.runtime.records import Record, digest, place_of
 
-__all__ = ["BROADCAST", "NUMBER", "PERSISTENT", "WRITER", "Entries", "Settings", "Stored", "is_blob", "places_of"]
+__all__ = [
+    "BROADCAST",
+    "NUMBER",
+    "PERSISTENT",
+    "WRITER",
+    "Entries",
+    "Settings",
+    "Stored",
+    "is_blob",
+    "is_place",
+    "places_of",
+]
 
 # Flags of a record.
 _LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
 
 _LONGEST_KEY = 480
 _VERSIONED, _BLOB = b"\xfe", b"\xff"
-WRITER = b"\0w"
-_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, what is like this one, copies of broadcasts
+WRITER, _PLACE = b"\0w", b"\0p"
+_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, their places, this one, copies of broadcasts
 _LAST = 2**64 - 1
 _PIECE = 2**31  # bytes of the largest entry of LMDB that is made
 
 _LENGTH = struct.Struct("<I")
 _BLOBS = struct.Struct("<QH")
 _SIZE = struct.Struct("<Q")
+_EXTENT = struct.Struct("<QQ")
 NUMBER = struct.Struct(">Q")
 
 
@@ -81,6 +97,10 @@ class Entries:
         """The oldest checkpoint that is held."""
         raise NotImplementedError
 
+    def _file(self, inside: Any) -> memoryview:
+        """The environment's file as LMDB has it in memory. `inside` is some memory of it."""
+        raise NotImplementedError
+
     def _find(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
         if self._versioned:
             return self._visible(txn, key, checkpoint)
@@ -125,8 +145,18 @@ class Entries:
             for i in range(count):
                 (size,) = _SIZE.unpack_from(data, start)
                 start += _SIZE.size
-                blobs.append([txn.get(name) for name in _pieces(number, i, size)])
+                blobs.append([self._piece(txn, name, data) for name in _pieces(number, i, size)])
         return Stored(flags, checkpoint, key, bytes(data[start:]), blobs)
+
+    def _piece(self, txn: Any, name: bytes, inside: Any) -> memoryview:
+        start, size = _EXTENT.unpack(txn.get(_PLACE + name))
+        return self._file(inside)[start : start + size]
+
+    def _put_piece(self, txn: Any, name: bytes, piece: Any) -> None:
+        txn.put(name, piece)
+        stored = txn.get(name)
+        start = _core.address_of(stored) - _core.address_of(self._file(stored))
+        txn.put(_PLACE + name, _EXTENT.pack(start, len(stored)))
 
     def _scan(self, txn: Any, checkpoint: int) -> Iterator[Stored]:
         cursor = txn.cursor()
@@ -176,9 +206,11 @@ class Entries:
             parts.append(_BLOBS.pack(number, len(blobs)))
             parts += [_SIZE.pack(blob.nbytes) for blob in blobs]
             for i, blob in enumerate(blobs):
-                for piece, entry in enumerate(_pieces(number, i, blob.nbytes)):
-                    txn.put(entry, blob[piece * _PIECE : (piece + 1) * _PIECE])
-                    made += 1
+                names = _pieces(number, i, blob.nbytes)
+                length = -(-blob.nbytes // len(names))
+                for piece, entry in enumerate(names):
+                    self._put_piece(txn, entry, blob[piece * length : (piece + 1) * length])
+                    made += 2
         return b"".join([bytes([flags]), *parts, record.head]), made
 
     def _delete(self, txn: Any, key: bytes, checkpoint: int) -> None:
@@ -209,7 +241,8 @@ class Entries:
         ]
         for name in names:
             txn.delete(name)
-        return len(names)
+            txn.delete(_PLACE + name)
+        return 2 * len(names)
 
     def _hidden(self, txn: Any) -> int:
         data = txn.get(_HIDDEN)
@@ -282,6 +315,11 @@ def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> li
         return [other for other in range(now) if other != place]
     chosen = place_of(key, before) != manager
     return [manager if chosen and manager < now else place]
+
+
+def is_place(name: bytes) -> bool:
+    """Whether an entry of that name says where a piece of a blob lies."""
+    return name.startswith(_PLACE)
 
 
 def is_blob(name: bytes) -> bool:

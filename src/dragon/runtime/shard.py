@@ -19,7 +19,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictKeyError,
 )
-from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_blob
+from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_blob, is_place
 from dragon.runtime.handle import Words
 from dragon.runtime.records import Record, bytes_in, int_of, of_int
 from dragon.runtime.transactions import CHANGES, NEWEST, Transactions
@@ -29,29 +29,6 @@ __all__ = ["MISSING", "Shard"]
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 _PAGE = 4096
-_MOST_SEEN = 256
-_LARGE = 32 * 1024  # bytes, more than the largest page of LMDB
-
-
-class _OnceForEachBlob:
-    """A transaction for reading that remembers for later ones where blobs are, for LMDB's module touches every page of
-    what it is asked for. A blob stays where it is until it is deleted, and its name is never used again. What is small
-    lies in pages of the tree, which move.
-    """
-
-    def __init__(self, txn: Any, seen: dict[bytes, Any]) -> None:
-        self._txn, self._seen = txn, seen
-        self.cursor = txn.cursor
-
-    def get(self, name: bytes) -> Any:
-        found = self._seen.get(name)
-        if found is None:
-            found = self._txn.get(name)
-            if is_blob(name) and len(found) >= _LARGE:
-                if len(self._seen) == _MOST_SEEN:
-                    self._seen.clear()
-                self._seen[name] = found
-        return found
 
 
 class Shard(Transactions):
@@ -59,7 +36,6 @@ class Shard(Transactions):
 
     def __init__(self, settings: Settings, words: Words) -> None:
         super().__init__(settings, words)
-        self._seen_blobs: dict[bytes, Any] = {}
         self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions that keep what somebody looks into
         self._pinning = threading.Lock()
 
@@ -91,7 +67,7 @@ class Shard(Transactions):
         self._check()
         txn = self._env.begin(buffers=True)
         try:
-            stored = self._find(_OnceForEachBlob(txn, self._seen_blobs), key, checkpoint)
+            stored = self._find(txn, key, checkpoint)
             if stored is None:
                 raise DDictKeyError(f"no such key in {self.where}")
             return txn, stored
@@ -104,7 +80,7 @@ class Shard(Transactions):
         no such key. `exact` is as in read()."""
         self._check()
         txn = self._env.begin(buffers=True)
-        stored = self._find(_OnceForEachBlob(txn, self._seen_blobs), key, checkpoint)
+        stored = self._find(txn, key, checkpoint)
         if stored is None or (exact and _is_earlier(stored, checkpoint)):
             txn.abort()
             return None
@@ -180,7 +156,12 @@ class Shard(Transactions):
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record. Raises DDictFullError where it does not fit; then nothing has changed."""
-        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags))
+        self._write(
+            record.size,
+            checkpoint,
+            lambda txn: self._put(txn, key, record, checkpoint, flags),
+            1 + len(record.blobs),
+        )
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
@@ -189,7 +170,8 @@ class Shard(Transactions):
             for key, record in records:
                 self._put(txn, key, record, checkpoint, flags)
 
-        self._write(sum(record.size for _, record in records), checkpoint, put_all, len(records))
+        size, entries = sum(record.size for _, record in records), sum(1 + len(record.blobs) for _, record in records)
+        self._write(size, checkpoint, put_all, entries)
 
     def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
         """Store a record unless the key is there (in this checkpoint, where that is what readers wait for); whether it
@@ -202,7 +184,7 @@ class Shard(Transactions):
             self._put(txn, key, record, checkpoint, 0)
             return True
 
-        return bool(self._write(record.size, checkpoint, put_it))
+        return bool(self._write(record.size, checkpoint, put_it, 1 + len(record.blobs)))
 
     def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
         """Delete a key: what `take` makes of its record (True without it), or MISSING."""
@@ -255,6 +237,8 @@ class Shard(Transactions):
         with self._env.begin(buffers=True) as txn:
             names, data, size = [], [], 0
             for name, entry in txn.cursor():
+                if is_place(bytes(name)):
+                    continue
                 names.append(bytes(name))
                 data.append(entry)
                 size += len(entry)
@@ -268,7 +252,7 @@ class Shard(Transactions):
 
         def put_all(txn: Any) -> None:
             for name, entry in zip(names, data, strict=True):
-                txn.put(name, entry)
+                self._put_piece(txn, name, entry) if is_blob(name) else txn.put(name, entry)
 
         self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all, len(names))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import lmdb
 
+from dragon import _core
 from dragon.infrastructure.ddict_errors import DDictCheckpointSyncError, DDictError, DDictFullError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.runtime.entries import Entries, Settings
@@ -57,6 +58,7 @@ class Transactions(Entries):
         self.words = words
         # Called with checkpoints that leave the working set and are to be written to disk.
         self.retire: Callable[[list[int]], None] = lambda checkpoints: None
+        self._whole: memoryview | None = None
         self._check()
         self._env = lmdb.open(
             settings.folder,
@@ -74,6 +76,20 @@ class Transactions(Entries):
     def close(self) -> None:
         """Close it in this process."""
         self._env.close()
+
+    def _file(self, inside: Any) -> memoryview:
+        if self._whole is None:
+            address = _core.address_of(inside)
+            with open("/proc/self/maps") as maps:
+                for line in maps:
+                    first, last = (int(end, 16) for end in line.split(" ", 1)[0].split("-"))
+                    if first <= address < last:
+                        start = first - int(line.split()[2], 16)
+                        self._whole = _core.memory_at(start, _map_size(self.settings.capacity))
+                        break
+                else:
+                    raise RuntimeError(f"/proc/self/maps does not show where LMDB has the file of {self.where}")
+        return self._whole
 
     @property
     def where(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 from dragon import _core
@@ -24,14 +23,14 @@ class Arrival:
         self.pieces: list[Any] = []
         self._sizes = sizes
         self._as_bytes = as_bytes
-        self._under_way: _Bytes | Memory | None = None
+        self._under_way: _core.BytesInPieces | Memory | None = None
 
     def gather(self) -> bool:
         """Put the pieces where they belong; whether that was all."""
         while self._sizes:
             if self._under_way is None:
                 size = self._sizes[0]
-                self._under_way = _Bytes(size) if self._as_bytes else Memory(size)
+                self._under_way = _core.BytesInPieces(size) if self._as_bytes else Memory(size)
             while self.pieces and self._under_way.missing:
                 self._under_way.add(self.pieces.pop(0))
             if self._under_way.missing:
@@ -40,20 +39,6 @@ class Arrival:
             self._sizes.pop(0)
             self._under_way = None
         return True
-
-
-class _Bytes:
-    """Pieces that become a bytes object, copied once."""
-
-    def __init__(self, size: int) -> None:
-        self.missing = size
-        self._file = io.BytesIO()
-
-    def add(self, piece: Any) -> None:
-        self.missing -= self._file.write(piece)
-
-    def whole(self) -> bytes:
-        return self._file.getvalue()
 
 
 class Memory:

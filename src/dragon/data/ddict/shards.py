@@ -147,11 +147,10 @@ def _value_of(stored: Stored, owner: Any = None) -> Any:
 
     def blob(i: int, as_bytes: bool) -> Any:
         pieces = stored.blobs[i]
-        if as_bytes:
-            return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-        if owner is not None and len(pieces) == 1:
+        if owner is not None and len(pieces) == 1 and not as_bytes:
             return _core.Pinned(pieces[0], owner)
-        memory = Memory(sum(len(piece) for piece in pieces))
+        size = sum(len(piece) for piece in pieces)
+        memory = _core.BytesInPieces(size) if as_bytes else Memory(size)
         for piece in pieces:
             memory.add(piece)
         return memory.whole()
