@@ -64,8 +64,9 @@ class Copy:
         self.memory = {}
 
     def put(self, key, value):
-        memory = self.memory.setdefault(len(value), bytearray(len(value)))
-        memory[:] = value
+        if len(value) not in self.memory:
+            self.memory[len(value)] = memoryview(bytearray(len(value)))
+        self.memory[len(value)][:] = value
 
     def get(self, key):
         raise KeyError(key)
