@@ -87,6 +87,34 @@ def test_arrays_arrive_writable_and_apart(ddict: DDict, shape: tuple[int, ...]) 
     assert np.array_equal(ddict["key"], array)
 
 
+ARRAYS = {
+    "int8": np.arange(100_000, dtype=np.int8),
+    "bool": np.arange(100_000) % 3 == 0,
+    "half": np.linspace(0, 1, 50_000, dtype=np.float16),
+    "complex": np.linspace(0, 1j, 9_000),
+    "longdouble": np.linspace(0, 1, 9_000, dtype=np.longdouble),
+    "big-endian": np.arange(9_000, dtype=">f8"),
+    "dates": np.arange("2020", "2050", dtype="M8[D]"),
+    "text": np.array(["a", "bc"] * 9_000),
+    "record": np.zeros(9_000, [("x", "f4"), ("y", "i8")]),
+    "metadata": np.zeros(9_000, np.dtype("f8", metadata={"unit": "m"})),
+    "columns first": np.asfortranarray(np.arange(10_000.0).reshape(100, 100)),
+    "every other": np.arange(20_000.0)[::2],
+    "objects": np.array([{"a": 1}, None] * 9_000),
+    "one by one": np.arange(10_000.0).reshape(1, 1, 10_000, 1),
+}
+
+
+@pytest.mark.parametrize("array", [pytest.param(array, id=name) for name, array in ARRAYS.items()])
+def test_arrays_of_any_kind(ddict: DDict, array: np.ndarray[Any, Any]) -> None:
+    ddict["key"] = array
+    found = ddict["key"]
+    assert (found.dtype, found.dtype.char, found.shape) == (array.dtype, array.dtype.char, array.shape)
+    assert np.array_equal(found, array)
+    found[...] = found[..., :1]
+    assert np.array_equal(ddict["key"], array)
+
+
 def test_large_values_come_whole_from_every_node(make: Callable[..., DDict]) -> None:
     ddict = make(1, total_mem=2**28 * System().nnodes)
     chance = np.random.default_rng(1)

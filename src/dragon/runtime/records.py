@@ -183,9 +183,7 @@ def encode_value(value: Any) -> Record:
         if len(text) < BLOB:
             return Record(b"\1" + text, [])
     elif kind is bytes:
-        if len(value) < BLOB:
-            return Record(b"\2" + value, [])
-        return Record(bytes([_PLAIN_BLOB]), [value])
+        return Record(b"\2" + value, []) if len(value) < BLOB else Record(bytes([_PLAIN_BLOB]), [value])
     elif kind in _SIMPLE:
         return Record(b"\3" + pickle.dumps(value, 5), [])
     elif kind.__name__ == "ndarray" and kind.__module__ == "numpy" and _is_plain_array(value):
@@ -197,9 +195,8 @@ def encode_value(value: Any) -> Record:
 def _is_plain_array(value: Any) -> bool:
     """Whether its numbers are all that a NumPy array is; such a one is quicker said than pickled."""
     dtype = value.dtype
-    return bool(
-        value.nbytes >= BLOB and dtype.isbuiltin == 1 and dtype.metadata is None and value.flags.c_contiguous
-    )
+    plain = dtype.isbuiltin == 1 and not dtype.hasobject and dtype.metadata is None
+    return bool(plain and value.nbytes >= BLOB and value.flags.c_contiguous)
 
 
 def _encode_object_value(value: Any) -> Record:
@@ -234,13 +231,17 @@ def decode_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[
         return loads(memoryview(head)[1:])
     if kind == _PLAIN_BLOB:
         return blob(0, True)
-    if kind == _ARRAY:
+    return _object_value(head, blob, loads)
+
+
+def _object_value(head: bytes, blob: Callable[[int, bool], Any], loads: Callable[..., Any]) -> Any:
+    if head[0] == _ARRAY:
         import numpy  # the writer had it
 
         shape = struct.unpack_from(f"<{(len(head) - 2) // 8}Q", head, 2)
         return numpy.frombuffer(blob(0, False), chr(head[1])).reshape(shape)
-    if kind != _BUFFERS:
-        raise ValueError(f"a record of kind {kind} is of another version, or damaged")
+    if head[0] != _BUFFERS:
+        raise ValueError(f"a record of kind {head[0]} is of another version, or damaged")
     (count,) = _COUNT.unpack_from(head, 1)
     start, blobs, buffers = 5 + 8 * count, 0, []
     for i in range(count):
