@@ -12,18 +12,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from dragon.agent.peers import Peers
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
 
 __all__ = ["Followers", "Pending", "Sent"]
 
@@ -67,13 +65,13 @@ class Followers:
 
     def __init__(
         self,
-        cluster: Cluster,
+        peers: Peers,
         own_name: Name,
         way_to: Callable[[int, Name], Channel],
         later: Callable[[Callable[[], object]], None],
         give_up: Callable[[int, tuple[str, int], str], None],
     ) -> None:
-        self._cluster = cluster
+        self._peers = peers
         self._own_name = own_name
         self._way_to = way_to
         self._later = later
@@ -138,7 +136,7 @@ class Followers:
 
     def _asked(self, node: int, operation: str, arguments: dict[str, Any]) -> Future[Any]:
         async def ask() -> Any:
-            return await self._cluster.ask(node, operation, arguments)
+            return await self._peers.ask(node, operation, arguments)
 
         return asyncio.run_coroutine_threadsafe(ask(), self._loop)
 
@@ -173,7 +171,7 @@ class Followers:
     def _connected(self, node: int, asked: Future[Any]) -> None:
         self._waiting.discard(node)
         error = asked.exception()
-        if error is not None and node not in self._cluster.links.lost:
+        if error is not None and node not in self._peers.links.lost:
             self._connect(node)  # it broke again
             return
         if error is not None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.processes import Instance
-from dragon.infrastructure.messages import Output, Spawn
+from dragon.infrastructure.messages import Instance, Output, Spawn
 from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.handle import Words
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 from signal import Signals
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -18,19 +18,17 @@ from dragon.agent.group import Group, Member
 from dragon.agent.mpi.group_jobs import GroupJobs
 from dragon.agent.mpi.jobs import Job, Jobs, follows_another
 from dragon.agent.mpi.part import Part
-from dragon.agent.processes import Instance, Processes
+from dragon.agent.peers import Peers
+from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
-from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.messages import Instance, Name, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.distribution import choose
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import run_nodes
-
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
 
 __all__ = ["Groups"]
 
@@ -64,14 +62,14 @@ class Groups:
         processes: Processes,
         jobs: Jobs,
         host_name: str,
-        cluster: Cluster | None,
+        peers: Peers | None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._node = node
         self._registry = registry
         self._processes = processes
         self._host_name = host_name
-        self._cluster = cluster
+        self._peers = peers
         self._groups: dict[int, Group] = {}
         self._last = 0
         self._jobs = GroupJobs(node, jobs, self._job_failed, self._extend, self._start_ranks, self._host)
@@ -160,7 +158,7 @@ class Groups:
             if job is not None:
                 place = {id(member): rank for rank, member in enumerate(members)}
                 part = self._jobs.part(job, node, [place[id(member)] for member in several])
-            if self._cluster is None and part is None:
+            if self._peers is None and part is None:
                 self._start_here(group, several, templates, instances)
             else:
                 start = self._start_over(group, node, several, templates, instances, part)
@@ -188,12 +186,12 @@ class Groups:
         part: Part | None,
     ) -> None:
         try:
-            if self._cluster is not None and node != self._node:
-                started = await self._cluster.start(node, templates, instances, part=part)
+            if self._peers is not None and node != self._node:
+                started = await self._peers.start(node, templates, instances, part=part)
                 self._take(group, members, [puid for puid, _ in started])
                 return
-            if self._cluster is not None:
-                await self._cluster.announce_all(node, templates, instances)
+            if self._peers is not None:
+                await self._peers.announce_all(node, templates, instances)
             if part is not None:
                 await self._processes.prepare(part)
             self._start_here(group, members, templates, instances, part)
@@ -227,8 +225,8 @@ class Groups:
                 self._registry_kill(member, which)
 
     def _registry_kill(self, member: Member, which: int) -> None:
-        if node_of_puid(member.puid) != self._node and self._cluster is not None and member.puid:
-            self._cluster.kill(member.puid, which)
+        if node_of_puid(member.puid) != self._node and self._peers is not None and member.puid:
+            self._peers.kill(member.puid, which)
             return
         try:
             self._registry.kill(member.puid, which)
@@ -347,7 +345,7 @@ class Groups:
             group.timers.append(self.loop.call_later(_FOR_OWN_END, self._end_the_others, group))
 
     def _host(self, node: int) -> str:
-        return self._cluster.host(node) if self._cluster is not None else self._host_name
+        return self._peers.host(node) if self._peers is not None else self._host_name
 
     def _name(self, member: Member) -> str:
         return f"rank {member.rank} (puid {member.puid}) on {self._host(member.template.node)}"
@@ -385,7 +383,7 @@ class Groups:
 
     def _move(self, member: Member) -> None:
         """Where its node is lost, a member gets another one."""
-        if self._cluster is None or member.template.node not in self._cluster.lost:
+        if self._peers is None or member.template.node not in self._peers.lost:
             return
         node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
         member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])

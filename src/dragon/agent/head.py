@@ -6,8 +6,9 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dragon.agent.services import Services
 from dragon.agent.spawner import Copies
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import plan
@@ -15,17 +16,14 @@ from dragon.runtime.handle import Words
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
 
-if TYPE_CHECKING:
-    from dragon.agent.server import Agent
-
 __all__ = ["Head"]
 
 
 class Head:
     """Starts it, passes input and signals on, and tells the front end of its end. `send` sends there."""
 
-    def __init__(self, agent: Agent, send: Callable[..., Any]) -> None:
-        self._agent = agent
+    def __init__(self, services: Services, send: Callable[..., Any]) -> None:
+        self._services = services
         self._send = send
         self._puid = 0
         self._stdin = -1
@@ -33,7 +31,7 @@ class Head:
 
     def start(self, executable: str, arguments: list[str], environment: dict[str, str], folder: str) -> None:
         """Start the user's program."""
-        self._puid = next_puid(self._agent.run.node)
+        self._puid = next_puid(self._services.run.node)
         record = Words(RECORD_WORDS)
         request = Spawn(
             puid=self._puid,
@@ -51,8 +49,8 @@ class Head:
         os.set_blocking(self._stdin, False)
         os.set_blocking(reading, True)
         try:
-            self._agent.registry.await_end(self._puid).add_done_callback(self._ended)
-            self._agent.spawner.start(request, [Copies([reading, null, null])], record)
+            self._services.registry.await_end(self._puid).add_done_callback(self._ended)
+            self._services.spawner.start(request, [Copies([reading, null, null])], record)
         finally:
             os.close(reading)
             os.close(null)
@@ -60,11 +58,11 @@ class Head:
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
-        self._agent.spawner.catch_up()
+        self._services.spawner.catch_up()
         try:
-            self._agent.registry.kill(self._puid, number)
+            self._services.registry.kill(self._puid, number)
         except LookupError:
-            self._agent.loop.call_later(0.05, self.signal, number)  # it is being started
+            self._services.loop.call_later(0.05, self.signal, number)  # it is being started
 
     def notice(self, number: int) -> None:
         """Pass on a signal that this agent got, if the program is on this node."""
@@ -77,7 +75,7 @@ class Head:
         self._write()
 
     def _write(self) -> None:
-        loop = self._agent.loop
+        loop = self._services.loop
         while self._input and self._stdin >= 0:
             data = self._input.popleft()
             if not data:
@@ -99,7 +97,7 @@ class Head:
 
     def _close_input(self) -> None:
         if self._stdin >= 0:
-            self._agent.loop.remove_writer(self._stdin)
+            self._services.loop.remove_writer(self._stdin)
             os.close(self._stdin)
             self._stdin = -1
         self._input.clear()

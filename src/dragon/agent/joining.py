@@ -13,6 +13,7 @@ from dragon.agent.control import join
 from dragon.agent.direct import Direct
 from dragon.agent.fabric import open_fabric
 from dragon.agent.server import Agent
+from dragon.agent.spawner import Spawner
 from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token
@@ -37,12 +38,12 @@ def join_and_serve(
     listener, addresses = _listen(token)
     node = describe_this_node(token.claims, addresses)
 
-    async def find_others(agent: Agent) -> Cluster:
+    async def find_others(run: run_module.Run, spawner: Spawner) -> Cluster:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
         transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
         fabric = open_fabric(transport, node.host_name)
         membership, control = await join(token, node, addresses, port, timeout)
-        _take_over(agent, membership)
+        _take_over(run, spawner, membership)
         direct = Direct(addresses, port, sealed=transport != "plain")
         cluster = Cluster(membership, control, listener, direct, fabric or direct)
         await cluster.meet()
@@ -64,7 +65,7 @@ def _listen(token: Token) -> tuple[socket.socket, list[str]]:
     return listener, addresses
 
 
-def _take_over(agent: Agent, membership: Membership) -> None:
+def _take_over(run: run_module.Run, spawner: Spawner, membership: Membership) -> None:
     """What the front end says of the run holds for everything on this node."""
     settings = membership.settings
     environment: dict[str, str] = dict(settings.get("environment", {}))
@@ -73,15 +74,15 @@ def _take_over(agent: Agent, membership: Membership) -> None:
     if settings.get("strict"):
         environment[variables.STRICT] = "1"
     told = {"node": membership.index, "label": settings.get("label", ""), "environment": environment}
-    run_module.belong(agent.run, **told)
-    agent.spawner.tell(told)
+    run_module.belong(run, **told)
+    spawner.tell(told)
     run_folder.RunInfo(
-        owner=agent.run.agent,
-        agent=agent.run.agent,
+        owner=run.agent,
+        agent=run.agent,
         arena_fd=_core.arena_fd(),
         command=settings.get("command", ""),
         node=membership.index,
         name=settings.get("run", ""),
         started=settings.get("started", 0.0),
         front_end=msgspec.convert(settings.get("front_end"), FrontEnd | None),
-    ).write(agent.run.folder)
+    ).write(run.folder)

@@ -6,34 +6,22 @@ import asyncio
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.part import Part
+from dragon.agent.peers import Peers
 from dragon.agent.spawner import Copies, Spawner
 from dragon.infrastructure.limits import files_left
-from dragon.infrastructure.messages import Name, Output, Spawn
+from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Run, next_puid
 from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS
 
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
-
-__all__ = ["Instance", "Processes"]
-
-
-class Instance(msgspec.Struct, array_like=True):
-    """One process of a template, which stands at that place in a list of some."""
-
-    template: int
-    name: str
-    cpus: list[int] = []
-    environment: dict[str, str | None] = {}
-    streams: list[Output] = []  # in place of the template's
+__all__ = ["Processes"]
 
 
 class Processes:
@@ -41,19 +29,19 @@ class Processes:
 
     OPERATIONS: ClassVar[set[str]] = {"start"}
 
-    def __init__(self, run: Run, spawner: Spawner, jobs: Jobs, cluster: Cluster | None) -> None:
+    def __init__(self, run: Run, spawner: Spawner, jobs: Jobs, peers: Peers | None) -> None:
         self._node = run.node
         self._labels = bool(run.label)
         self._spawner = spawner
         self._jobs = jobs
-        self._cluster = cluster
+        self._peers = peers
 
     def start(self, request: dict[str, Any]) -> asyncio.Future[list[tuple[int, Name]]]:
         """Start a process on another node; its puid and the name of its record."""
         spawn = msgspec.convert(request, Spawn)
-        if self._cluster is None:
+        if self._peers is None:
             raise ValueError(f"this run has no node {spawn.node}")
-        return self._cluster.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
+        return self._peers.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
 
     async def prepare(self, part: Part) -> None:
         """Be ready for ranks of that job."""

@@ -6,18 +6,16 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dragon import _core
+from dragon.agent.peers import Peers
 from dragon.agent.responses import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.remote import node_of
-
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
 
 __all__ = ["RemoteObjects"]
 
@@ -27,9 +25,9 @@ class RemoteObjects:
 
     OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make_channel"}
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._links = cluster.links
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._links = peers.links
         self._loop = asyncio.get_running_loop()
         # Is told of an operation when it is over: who asked, the node, what, and when that was.
         self.on_operated: Callable[[int, int, str, float], None] | None = None
@@ -40,13 +38,13 @@ class RemoteObjects:
     def operate(self, caller: int, descriptors: list[int], **arguments: Any) -> asyncio.Future[Any]:
         """An operation on an object of another node: whether it was done, and its result."""
         for name in arguments.pop("released"):
-            self._cluster.outboxes.left(caller, as_name(name))
-            if node_of(name) not in self._cluster.lost:
+            self._peers.outboxes.left(caller, as_name(name))
+            if node_of(name) not in self._peers.lost:
                 self._links.notify(node_of(name), "release", {"pid": caller, "name": name})
         node, payload = node_of(arguments["name"]), arguments.pop("payload")
-        self._cluster.outboxes.flush(node)
+        self._peers.outboxes.flush(node)
         if arguments["method"] == "_release":
-            self._cluster.outboxes.left(caller, as_name(arguments["name"]))
+            self._peers.outboxes.left(caller, as_name(arguments["name"]))
         self._note_contact(caller, node)
         inbox, outgoing = arguments.pop("inbox", None), arguments.pop("outgoing", None)
         if outgoing is not None:
@@ -77,23 +75,23 @@ class RemoteObjects:
 
     def outbox(self, caller: int, descriptors: list[int], name: Any) -> Name:
         """A channel of this node from which messages go on to one of another node."""
-        if node_of(name) in self._cluster.lost:
-            raise NodeLostError(f"{self._links.host(node_of(name))} is gone: {self._cluster.lost[node_of(name)]}")
+        if node_of(name) in self._peers.lost:
+            raise NodeLostError(f"{self._links.host(node_of(name))} is gone: {self._peers.lost[node_of(name)]}")
         self._note_contact(caller, node_of(name))
-        return self._cluster.outboxes.open(caller, as_name(name))
+        return self._peers.outboxes.open(caller, as_name(name))
 
     def make_channel(
         self, caller: int, descriptors: list[int], node: int, capacity: int, maker: int
     ) -> asyncio.Future[Name]:
         """Make a channel on another node; it lives until the caller is attached."""
         return then(
-            self._links.call(node, "make_channel", {"node": self._cluster.index, "capacity": capacity, "maker": maker}),
+            self._links.call(node, "make_channel", {"node": self._peers.index, "capacity": capacity, "maker": maker}),
             value_of,
         )
 
     def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:
         """Class and text of the error by which messages in an outbox were lost; empty if none were."""
-        return self._cluster.outboxes.why_gone(as_name(outbox))
+        return self._peers.outboxes.why_gone(as_name(outbox))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)
@@ -116,7 +114,7 @@ class RemoteObjects:
         if fd >= 0:
             self._loop.remove_reader(fd)
             os.close(fd)
-        self._cluster.outboxes.left(caller)
+        self._peers.outboxes.left(caller)
         for key in [key for key in self._inboxes if key[0] == caller]:
             del self._inboxes[key]
         for node in nodes:
@@ -124,7 +122,7 @@ class RemoteObjects:
 
     def announce(self, caller: int, descriptors: list[int], names: list[Any]) -> asyncio.Future[None]:
         """Objects of other nodes live until a process that the caller starts has attached to them."""
-        return asyncio.ensure_future(self._cluster.announce(self._cluster.index, [as_name(name) for name in names]))
+        return asyncio.ensure_future(self._peers.announce(self._peers.index, [as_name(name) for name in names]))
 
     def close_at_end(self, caller: int, descriptors: list[int], puid: int) -> None:
         """Close a descriptor when a process of another node has ended, or is lost."""
@@ -136,4 +134,4 @@ class RemoteObjects:
             for fd in mine:
                 os.close(fd)
 
-        self._cluster.ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)
+        self._peers.ask(node_of_puid(puid), "registry.end_of", {"identifier": puid}).add_done_callback(ended)

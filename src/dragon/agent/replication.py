@@ -9,12 +9,13 @@ done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from dragon.agent.answers import Answered, Answers, Identity, Reply
 from dragon.agent.followers import Followers, Pending
+from dragon.agent.peers import Peers
 from dragon.agent.shard_operations import OPERATIONS
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
@@ -22,9 +23,6 @@ from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.shard import Shard
-
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
 
 __all__ = ["REPLICATION", "Copies", "Replication"]
 
@@ -47,15 +45,15 @@ class Replication:
 
     def __init__(
         self,
-        cluster: Cluster,
+        peers: Peers,
         copies: Copies,
         own_name: Name,
         way_to: Callable[[int, Name], Channel],
         later: Callable[[Callable[[], object]], None],
     ) -> None:
-        self._cluster = cluster
+        self._peers = peers
         self._copies = copies
-        self._followers = Followers(cluster, own_name, way_to, later, self._give_up)
+        self._followers = Followers(peers, own_name, way_to, later, self._give_up)
         self._answers = Answers()
         self._heard: dict[int, int] = {}  # the last number of each node whose copies are kept here
         self._failed: dict[tuple[int, int], Exception] = {}
@@ -78,7 +76,7 @@ class Replication:
             first = self._copies.holders(number, manager)[0]
         except LookupError as error:
             raise DDictMovedError(f"{shard.where} counts no more: {error}") from error
-        if first != self._cluster.index:
+        if first != self._peers.index:
             raise DDictMovedError(f"{shard.where} is decided about on node {first}")
         answered = self._answers.find(identity)
         if answered is None:
@@ -154,7 +152,7 @@ class Replication:
         state = (self._copies.holders(*shard), None)
         self._to_others(*shard, "_holders", state, [], release)
         # It may be there, and its readers are to know as well.
-        if node not in self._cluster.lost:
+        if node not in self._peers.lost:
             self._followers.send(node, shard, "_holders", state, [], Pending({node}))
 
     # ---- the others
@@ -220,9 +218,9 @@ class Replication:
         settings = shard.settings
         whose = (number, settings.manager)
         holders = self._copies.holders(*whose)
-        if holders[:1] != [self._cluster.index]:
+        if holders[:1] != [self._peers.index]:
             return
-        free = [node for node in self._cluster.active() if node not in holders]
+        free = [node for node in self._peers.active() if node not in holders]
         for node in free[: len(settings.holders) - len(holders)]:
             made = {**msgspec.to_builtins(settings), "folder": "", "holders": settings.holders}
             self._followers.ask(node, "shards.create", {"number": number, "settings": made, "node": node})

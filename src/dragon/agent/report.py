@@ -3,48 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
+from dragon.agent.clients import Client
+from dragon.agent.peers import Peers
+from dragon.agent.services import Services
 from dragon.runtime.inspection import GroupState, Pending, Report, Task
-
-if TYPE_CHECKING:
-    from dragon.agent.clients import Client
-    from dragon.agent.server import Agent
 
 __all__ = ["report"]
 
 
-def report(agent: Agent) -> Report:
-    """The processes and groups of this node, and what the agent itself has not done yet."""
-    now = agent.loop.time()
-    cluster = agent.cluster
+def report(services: Services, zygote: int, asking: Iterable[Client]) -> Report:
+    """The processes and groups of this node, and what the agent itself has not done yet. `asking` have no answer."""
+    now, peers = services.loop.time(), services.peers
     return Report(
-        zygote=agent.zygote,
-        processes=[(known.puid, known.pid, known.name, known.record[0]) for known in agent.registry.living()],
+        zygote=zygote,
+        processes=[(known.puid, known.pid, known.name, known.record[0]) for known in services.registry.living()],
         groups=[
             GroupState(group.name, len(group.members), group.live, group.failure, group.words._name()[0])
-            for group in agent.groups.all()
+            for group in services.groups.all()
         ],
-        starting=agent.spawner.unanswered,
-        untaken=agent.spawner.waiting,
-        asked=[
-            Pending(str(client.pid), now - client.since, _request(client, agent)) for client in agent.clients.pending
-        ],
+        starting=services.spawner.unanswered,
+        untaken=services.spawner.waiting,
+        asked=[Pending(str(client.pid), now - client.since, _request(client, peers)) for client in asking],
         parked=[
             Pending(f"node {node} process {pid}", now - since, what, offset)
-            for (node, pid), what, offset, since in (cluster.guests.waiting() if cluster is not None else ())
+            for (node, pid), what, offset, since in (peers.guests.waiting() if peers is not None else ())
         ],
-        lost=dict(cluster.lost) if cluster is not None else {},
-        tasks=[_task(task) for task in asyncio.all_tasks(agent.loop)],
+        lost=dict(peers.lost) if peers is not None else {},
+        tasks=[_task(task) for task in asyncio.all_tasks(services.loop)],
     )
 
 
-def _request(client: Client, agent: Agent) -> str:
+def _request(client: Client, peers: Peers | None) -> str:
     assert client.request is not None
     operation, arguments = client.request.operation, client.request.arguments
-    if operation == "remote.operate" and agent.cluster is not None:
+    if operation == "remote.operate" and peers is not None:
         node = arguments["name"][2] >> 8
-        return f"{arguments['kind']}.{arguments['method']} of an object on node {node} ({agent.cluster.host(node)})"
+        return f"{arguments['kind']}.{arguments['method']} of an object on node {node} ({peers.host(node)})"
     return operation
 
 

@@ -8,22 +8,17 @@ import select
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import uvloop
 
 from dragon import _core
 from dragon.agent.clients import Clients
-from dragon.agent.groups import Groups
-from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.named_groups import NamedGroups
-from dragon.agent.processes import Processes
-from dragon.agent.registry import Registry
+from dragon.agent.cluster import Cluster
 from dragon.agent.report import report
-from dragon.agent.shards import Shards
+from dragon.agent.services import Services
 from dragon.agent.spawner import Spawner
-from dragon.agent.streams import Streams
 from dragon.agent.telemetry.service import Telemetry
 from dragon.agent.zygote import children_of
 from dragon.infrastructure.errors import DragonError, RunEndedError
@@ -35,9 +30,6 @@ from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
-
 __all__ = ["Agent"]
 
 log = runtime_log("agent")
@@ -46,7 +38,7 @@ _SWEEP_EVERY = 10.0  # seconds
 _ZYGOTE_ENDS_WITHIN = 10.0
 _SOON = 1.0
 
-Join = Callable[["Agent"], Awaitable["Cluster"]]
+Join = Callable[[Run, Spawner], Awaitable[Cluster]]
 
 
 class Agent:
@@ -117,7 +109,7 @@ class Agent:
         """In a run of several nodes, join it; whether this node is in its run."""
         if self._join is None:
             return True
-        joining = asyncio.ensure_future(self._join(self))
+        joining = asyncio.ensure_future(self._join(self.run, self.spawner))
         await asyncio.wait([joining, self.over], return_when=asyncio.FIRST_COMPLETED)
         if not joining.done():
             joining.cancel()
@@ -134,19 +126,14 @@ class Agent:
         return True
 
     def _open(self) -> None:
-        self.host_name = host_name = self.cluster.host(self.run.node) if self.cluster else socket.gethostname()
-        self.streams = Streams(self.run.label, self.run.node, host_name)
-        self.registry = Registry(self.run.node)
-        self.jobs = Jobs(self.run.node, self.cluster)
-        self.processes = Processes(self.run, self.spawner, self.jobs, self.cluster)
-        self.groups = Groups(self.run.node, self.registry, self.processes, self.jobs, host_name, self.cluster)
-        self.named_groups = NamedGroups(self.run.node)
-        self.shards = Shards(self.run, self.cluster)
+        peers = self.cluster.peers if self.cluster is not None else None
+        self.services = Services(self.run, self.spawner, peers, self.over)
         self._held = hold(self.run.folder)
         self._sweep()
         if self.cluster is not None:
-            self.cluster.open(self)
-        self.telemetry = Telemetry(self)
+            self.cluster.open(self.services, self.ask)
+        self.telemetry = Telemetry(self.services)
+        self.services.add("telemetry", self.telemetry)
         if self.cluster is None and serving.are_wanted():
             self._views = serving.Views(self.ask)
             self._opening = self.loop.create_task(self._views.open())
@@ -175,29 +162,7 @@ class Agent:
         self.end()
 
     def _on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
-        if kind == "stream":
-            self.streams.add(**event, descriptors=descriptors)
-            return
-        if kind == "exited" and self.cluster is not None:
-            self.cluster.remote.left(self.registry.query(event["puid"]).pid)
-        getattr(self.registry, kind)(**event)
-        if event["group"] and kind != "started":
-            self.jobs.ended(event["puid"], event.get("code", 127))
-            self._tell_group(kind, event)
-
-    def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
-        if kind == "exited":
-            self.streams.catch_up(event["puid"])
-            self._tell("exited", {**event, "text": self.streams.errors.pop(event["puid"])})
-        else:
-            self._tell(kind, {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")})
-
-    def _tell(self, kind: str, event: dict[str, Any]) -> None:
-        home = self.groups.home_of(event["group"])
-        if home == self.run.node or self.cluster is None:
-            self.groups.on_event(kind, **event)
-        else:
-            self.cluster.tell_group(home, kind, event)
+        self.services.on_event(kind, event, descriptors)
 
     # ---- requests
 
@@ -207,35 +172,16 @@ class Agent:
             self.cluster.end_run() if self.cluster is not None else self.end()
             return None
         if operation == "report":
-            return report(self)
+            return report(self.services, self.zygote, self.clients.pending)
         part, _, name = operation.partition(".")
         if self.cluster is not None:
-            if part == "remote" and name in self.cluster.remote.OPERATIONS:
-                return getattr(self.cluster.remote, name)(caller, descriptors, **arguments)
+            remote = self.services.remote
+            if part == "remote" and remote is not None and name in remote.OPERATIONS:
+                return getattr(remote, name)(caller, descriptors, **arguments)
             elsewhere = self.cluster.route(operation, arguments)
             if elsewhere is not None:
                 return elsewhere
-        return self.handle_here(part, name, arguments, descriptors)
-
-    def handle_here(self, part: str, name: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
-        """The same for what this node can answer alone."""
-        parts = {
-            "registry": self.registry,
-            "groups": self.groups,
-            "named_groups": self.named_groups,
-            "jobs": self.jobs,
-            "processes": self.processes,
-            "shards": self.shards,
-            "telemetry": self.telemetry,
-        }
-        served: Any = parts.get(part)
-        if served is None or name not in served.OPERATIONS:
-            raise ValueError(f"the agent knows no operation {part}.{name}")
-        if part == "registry" or name == "lifetimes":
-            self.spawner.catch_up(arguments.get("identifier"))
-        if descriptors:
-            arguments["descriptors"] = descriptors
-        return getattr(served, name)(**arguments)
+        return self.services.do(part, name, arguments, descriptors)
 
     async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
         """What a process would be answered, as plain data or as it is encoded."""
@@ -270,17 +216,17 @@ class Agent:
                     os.kill(pid, signal.SIGKILL)
             for pid in children:
                 os.waitpid(pid, 0)
-        if hasattr(self, "streams"):
+        if hasattr(self, "services"):
             await self.telemetry.finish()
-            self.jobs.close()
-            self.streams.drain()
+            self.services.jobs.close()
+            self.services.streams.drain()
             await self._finish_files()
         if self.cluster is not None:
             await self.cluster.leave()
 
     async def _finish_files(self) -> None:
         """Wait until checkpoints that are due are written, and tell whoever waits for this agent if it takes long."""
-        written = self.shards.finish()
+        written = self.services.shards.finish()
         await asyncio.wait([written], timeout=_SOON)
         if not written.done():
             log.warning("the run ends once checkpoints that are due are written")

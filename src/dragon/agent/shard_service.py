@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, Full, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dragon import _core
+from dragon.agent.peers import Peers
 from dragon.agent.replication import REPLICATION, Copies, Replication
 from dragon.agent.responses import error_of
 from dragon.agent.shard_operations import OPERATIONS, WRITES, read_here
@@ -31,9 +32,6 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.remote import node_of
 from dragon.runtime.shard import Shard
-
-if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
 
 __all__ = ["ShardService"]
 
@@ -48,16 +46,16 @@ _PIECE = 4 * 2**20  # bytes
 class ShardService:
     """The thread and its channel. `shard` finds a shard of this node, `copies` says who holds what."""
 
-    def __init__(self, cluster: Cluster, shard: Callable[[str, int], Shard], copies: Copies) -> None:
+    def __init__(self, peers: Peers, shard: Callable[[str, int], Shard], copies: Copies) -> None:
         self._loop = asyncio.get_running_loop()
-        self._cluster = cluster
+        self._peers = peers
         self._shard = shard
         self._requests = Channel()
         self.name: Name = self._requests._name()
         self._ways: dict[Name, Channel] = {}
         self._inboxes: dict[tuple[int, int], set[Name]] = {}
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._replication = Replication(cluster, copies, self.name, self._way_to, self.afterwards)
+        self._replication = Replication(peers, copies, self.name, self._way_to, self.afterwards)
         self._loop.add_reader(self._requests._fileno(), self._on_requests)
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
@@ -65,7 +63,7 @@ class ShardService:
         """A process of another node has ended: nothing is sent to it any more."""
         for name in self._inboxes.pop((node, pid), ()):
             self._ways.pop(name, None)
-            self._cluster.outboxes.left(os.getpid(), name)
+            self._peers.outboxes.left(os.getpid(), name)
 
     def node_lost(self, node: int) -> None:
         """What that node held is taken care of, after what was asked before."""
@@ -162,8 +160,8 @@ class ShardService:
             for size, each in zip(sizes, buffers, strict=True)
             for start in range(0, size, _PIECE)
         ]
-        if node_of(name) != self._cluster.index:
-            self._loop.call_soon_threadsafe(self._cluster.outboxes.lend, name, head, pieces)
+        if node_of(name) != self._peers.index:
+            self._loop.call_soon_threadsafe(self._peers.outboxes.lend, name, head, pieces)
             return
         try:
             for piece in pieces:
@@ -187,9 +185,9 @@ class ShardService:
     def _way_to(self, pid: int, name: Name) -> Channel:
         async def open_it() -> Name:
             self._inboxes.setdefault((node_of(name), pid), set()).add(name)
-            return self._cluster.outboxes.open(os.getpid(), name)
+            return self._peers.outboxes.open(os.getpid(), name)
 
-        if node_of(name) != self._cluster.index:
+        if node_of(name) != self._peers.index:
             name_here = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()
         else:
             name_here = name

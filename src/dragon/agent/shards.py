@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from dragon import _core
+from dragon.agent.peers import Peers
 from dragon.agent.restoring import persisted_for, restore
 from dragon.agent.shard_service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
@@ -29,7 +30,6 @@ from dragon.runtime.snapshot import Header, snapshot_path, snapshots_in, write_s
 from dragon.runtime.transactions import make_words, mark_gone
 
 if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
     from dragon.runtime.run import Run
 
 __all__ = ["Shards"]
@@ -71,9 +71,9 @@ class Shards:
         "service",
     }
 
-    def __init__(self, run: Run, cluster: Cluster | None) -> None:
+    def __init__(self, run: Run, peers: Peers | None) -> None:
         self._run = run
-        self._cluster = cluster
+        self._peers = peers
         self._loop = asyncio.get_running_loop()
         self._dictionaries: dict[str, _Dictionary] = {}
         self._lock = threading.Lock()
@@ -117,8 +117,8 @@ class Shards:
             return
         for node in known.nodes:
             if node != self._run.node:
-                assert self._cluster is not None
-                self._cluster.forward(node, "shards.destroy", {"number": number})
+                assert self._peers is not None
+                self._peers.forward(node, "shards.destroy", {"number": number})
         self.destroy(number)
 
     def destroy(self, number: str, node: int = 0) -> asyncio.Future[None] | None:
@@ -172,8 +172,8 @@ class Shards:
     def service(self, node: int = 0) -> Name:
         """The channel through which other nodes' processes reach the shards of this one."""
         if self._service is None:
-            assert self._cluster is not None
-            self._service = ShardService(self._cluster, self._shard, self)
+            assert self._peers is not None
+            self._service = ShardService(self._peers, self._shard, self)
         return self._service.name
 
     def client_left(self, node: int, pid: int) -> None:

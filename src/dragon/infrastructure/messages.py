@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 __all__ = [
+    "Instance",
     "Name",
     "Output",
     "Reply",
@@ -67,6 +68,16 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     group: int = 0
     node: int = 0  # index of the node it is to run on
     descriptor_variables: list[str] = []  # which tell the numbers of the first descriptors that it inherits
+
+
+class Instance(msgspec.Struct, array_like=True):
+    """One process of a template, which stands at that place in a list of some."""
+
+    template: int
+    name: str
+    cpus: list[int] = []
+    environment: dict[str, str | None] = {}
+    streams: list[Output] = []  # in place of the template's
 
 
 class Surroundings(msgspec.Struct, omit_defaults=True):

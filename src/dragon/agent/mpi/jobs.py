@@ -18,6 +18,7 @@ from dragon.agent.mpi.part import JobOverError, Joining, Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
+from dragon.agent.peers import Peers
 from dragon.agent.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
@@ -25,7 +26,6 @@ from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node, run_nodes
 
 if TYPE_CHECKING:
-    from dragon.agent.cluster import Cluster
     from dragon.agent.mpi.launch import Launch
 
 __all__ = ["Job", "Jobs", "follows_another"]
@@ -131,9 +131,9 @@ class Jobs:
         "look_up",
     }
 
-    def __init__(self, node: int, cluster: Cluster | None) -> None:
+    def __init__(self, node: int, peers: Peers | None) -> None:
         self._node = node
-        self._cluster = cluster
+        self._peers = peers
         self._followed: dict[str, Job] = {}
         self._serving: dict[str, Serving] = {}
         self._served_since: dict[str, float] = {}
@@ -271,8 +271,8 @@ class Jobs:
 
     def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
         """What that node's Jobs answer."""
-        if node != self._node and self._cluster is not None:
-            return self._cluster.ask(node, f"jobs.{operation}", arguments)
+        if node != self._node and self._peers is not None:
+            return self._peers.ask(node, f"jobs.{operation}", arguments)
         future = asyncio.get_running_loop().create_future()
         try:
             answer = getattr(self, operation)(**arguments)
@@ -286,8 +286,8 @@ class Jobs:
 
     def tell(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
         """The same without an answer."""
-        if node != self._node and self._cluster is not None:
-            self._cluster.forward(node, f"jobs.{operation}", arguments)
+        if node != self._node and self._peers is not None:
+            self._peers.forward(node, f"jobs.{operation}", arguments)
         elif arguments["job"] in self._followed:
             getattr(self, operation)(**arguments)
 

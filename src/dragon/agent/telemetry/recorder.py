@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 import dragon
+from dragon.agent.services import Services
 from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.writer import Parcel, Row, Writer
 from dragon.infrastructure.metrics import Kind, Lifetime, Tags
@@ -20,9 +20,6 @@ from dragon.infrastructure.recordings import RunDescription, folder_name, node_p
 from dragon.infrastructure.spans import Span
 from dragon.runtime.folder import RunInfo, run_name
 from dragon.runtime.log import runtime_log
-
-if TYPE_CHECKING:
-    from dragon.agent.server import Agent
 
 __all__ = ["Recorder", "open_recorder"]
 
@@ -34,18 +31,18 @@ _MARGIN = 60.0  # seconds by which the clock may be set back without the end of 
 _PATIENCE = 10.0
 
 
-def open_recorder(agent: Agent, directory: Path) -> Recorder:
+def open_recorder(services: Services, directory: Path) -> Recorder:
     """Record what an agent's node measures."""
-    info = RunInfo.read(agent.run.folder)
-    members = agent.cluster.members if agent.cluster is not None else []
+    info = RunInfo.read(services.run.folder)
+    members = services.peers.members if services.peers is not None else []
     description = RunDescription(
-        name=run_name(agent.run.folder, info),
+        name=run_name(services.run.folder, info),
         command=info.command,
         started=info.started,
-        nodes=[member.node.host_name for member in members] or [agent.host_name],
+        nodes=[member.node.host_name for member in members] or [services.host_name],
         version=dragon.__version__,
     )
-    return Recorder(directory, description, agent.run.node, partial(lifetimes, agent))
+    return Recorder(directory, description, services.run.node, partial(lifetimes, services))
 
 
 class Recorder:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from dragon.agent.services import Services
 from dragon.infrastructure.metrics import RunState
 from dragon.runtime.folder import RunInfo, run_name
-
-if TYPE_CHECKING:
-    from dragon.agent.server import Agent
 
 __all__ = ["run_state"]
 
 
-def run_state(agent: Agent, level: int, period: float) -> RunState:
+def run_state(services: Services, level: int, period: float) -> RunState:
     """The run of an agent that measures at that level."""
-    info, cluster = RunInfo.read(agent.run.folder), agent.cluster
+    info, peers = RunInfo.read(services.run.folder), services.peers
     return RunState(
-        name=run_name(agent.run.folder, info),
+        name=run_name(services.run.folder, info),
         command=info.command,
         started=info.started,
-        hosts=[cluster.host(node) for node in range(len(cluster.members))] if cluster else [agent.host_name],
-        lost=dict(cluster.lost) if cluster else {},
+        hosts=[peers.host(node) for node in range(len(peers.members))] if peers else [services.host_name],
+        lost=dict(peers.lost) if peers else {},
         level=level,
         period=period,
     )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dragon import _core
 from dragon.agent.registry import Known
+from dragon.agent.services import Services
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
-
-if TYPE_CHECKING:
-    from dragon.agent.server import Agent
 
 __all__ = ["Seen", "SeenGroup", "SeenShard", "head_of", "see"]
 
@@ -53,24 +50,24 @@ class Seen(msgspec.Struct, frozen=True):
     history: int = 0
 
 
-def see(agent: Agent, history: int, level: int) -> Seen:
+def see(services: Services, history: int, level: int) -> Seen:
     """Look at what is measured at that level, where the history of metrics has that size."""
     usage = _core.usage()
-    head = head_of(agent.run.folder)
+    head = head_of(services.run.folder)
     heads = [Known(FIRST_PUID, head.pid, "head", parent=0, group=0, record=(0, 0, 0))] if head is not None else []
     seen = Seen(
-        processes=[*heads, *agent.registry.living()],
+        processes=[*heads, *services.registry.living()],
         arena_used=usage["in_use"],
         arena_limit=usage["limit"],
         history=history,
     )
     if level < 4:
         return seen
-    guests = agent.cluster.guests.waiting() if agent.cluster is not None else ()
+    guests = services.peers.guests.waiting() if services.peers is not None else ()
     return msgspec.structs.replace(
         seen,
-        groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in agent.groups.all()],
-        shards=[SeenShard(*usage) for usage in agent.shards.usages()],
+        groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in services.groups.all()],
+        shards=[SeenShard(*usage) for usage in services.shards.usages()],
         parked=[(offset, what) for _, what, offset, _ in guests],
     )
 

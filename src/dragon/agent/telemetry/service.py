@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar
 
+from dragon.agent.services import Services
 from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.run_state import run_state
 from dragon.agent.telemetry.seen import see
@@ -13,7 +14,6 @@ from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sa
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
-    from dragon.agent.server import Agent
     from dragon.agent.telemetry.history import History
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
@@ -49,8 +49,8 @@ class Telemetry:
         "run",
     }
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._level = 0
         self._period = 1.0
         self._history: History | None = None
@@ -89,7 +89,7 @@ class Telemetry:
 
             history = self._history
             self._sampler = Sampler(
-                sources_of(level), self._period, lambda: see(self._agent, history.size, level), self._store
+                sources_of(level), self._period, lambda: see(self._services, history.size, level), self._store
             )
         if level >= 5:
             self._trace()
@@ -99,7 +99,7 @@ class Telemetry:
         from dragon.agent.telemetry.tracer import Tracer
 
         try:
-            self._tracer = Tracer(self._agent, self._task_names, self._store_spans)
+            self._tracer = Tracer(self._services, self._task_names, self._store_spans)
         except MemoryError as error:
             log.warning("the run is not traced: %s", error)
 
@@ -108,7 +108,7 @@ class Telemetry:
         if directory is not None and self._recorder is None:
             from dragon.agent.telemetry.recorder import open_recorder
 
-            self._recorder = open_recorder(self._agent, directory)
+            self._recorder = open_recorder(self._services, directory)
 
     def stop(self) -> list[int]:
         """Measure no more and forget everything."""
@@ -131,7 +131,7 @@ class Telemetry:
         if name in METRICS:
             raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
         when = time.time() if time_stamp is None else time_stamp
-        told = tuple(sorted({"host": self._agent.host_name, **(tags or {})}.items()))
+        told = tuple(sorted({"host": self._services.host_name, **(tags or {})}.items()))
         if kind == Kind.COUNTER:
             value += self._history.last(name, told)
         self._keep(name, told, Kind(kind), when, value)
@@ -160,7 +160,7 @@ class Telemetry:
 
     def lifetimes(self, since: float = 0.0) -> list[Lifetime]:
         """The node's processes that live, or have ended since that time; at any level."""
-        return lifetimes(self._agent, since)
+        return lifetimes(self._services, since)
 
     def name_task(self, name: str) -> int:
         """The number by which processes of this node note tasks of that name."""
@@ -170,11 +170,11 @@ class Telemetry:
 
     def output(self, identifier: int) -> str:
         """The end of what a process wrote, if that passes through the agent: on several nodes, or with labels."""
-        return self._agent.streams.outputs.of(identifier)
+        return self._services.streams.outputs.of(identifier)
 
     def run(self) -> RunState:
         """The run of which this is a node."""
-        return run_state(self._agent, self._level, self._period)
+        return run_state(self._services, self._level, self._period)
 
     def families(self) -> list[Family[Told]]:
         """The newest values, as Prometheus has them."""
@@ -218,7 +218,7 @@ class Telemetry:
 
     def _store(self, samples: list[Sample]) -> None:
         assert self._history is not None  # while there is a sampler
-        host, now = ("host", self._agent.host_name), time.time()
+        host, now = ("host", self._services.host_name), time.time()
         for sample in samples:
             self._keep(sample.name, (host, *sample.tags), METRICS[sample.name].kind, now, sample.value)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dragon import _core
+from dragon.agent.services import Services
 from dragon.infrastructure.spans import Span
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
     from dragon.agent.flows import Watcher
-    from dragon.agent.server import Agent
 
 __all__ = ["Tracer"]
 
@@ -29,8 +29,8 @@ class Tracer:
     Raises MemoryError where there is none for it.
     """
 
-    def __init__(self, agent: Agent, names: list[str], store: Callable[[list[Span]], None]) -> None:
-        self._agent = agent
+    def __init__(self, services: Services, names: list[str], store: Callable[[list[Span]], None]) -> None:
+        self._services = services
         self._names = names
         self._store = store
         self._messages: list[Span] = []
@@ -39,7 +39,7 @@ class Tracer:
         _, self._next, _ = _core.take_spans(0)
         _core.trace(True)
         self._watch(self._on_sent, self._on_received, self._on_operated)
-        self._timer = agent.loop.call_later(_EVERY, self._collect)
+        self._timer = services.loop.call_later(_EVERY, self._collect)
 
     def _watch(
         self,
@@ -47,12 +47,12 @@ class Tracer:
         received: Watcher | None,
         operated: Callable[[int, int, str, float], None] | None,
     ) -> None:
-        cluster = self._agent.cluster
-        if cluster is not None:
-            cluster.outboxes.on_sent, cluster.flows.on_received, cluster.remote.on_operated = sent, received, operated
+        peers, remote = self._services.peers, self._services.remote
+        if peers is not None and remote is not None:
+            peers.outboxes.on_sent, peers.flows.on_received, remote.on_operated = sent, received, operated
 
     def _collect(self) -> None:
-        self._timer = self._agent.loop.call_later(_EVERY, self._collect)
+        self._timer = self._services.loop.call_later(_EVERY, self._collect)
         since_1970 = time.time() - time.monotonic()
         noted, self._next, lost = _core.take_spans(self._next)
         if lost and not self._lost:
@@ -71,7 +71,7 @@ class Tracer:
         self._note_message("send", f"{size} bytes to {self._host(node)}", _link(node, flow, number))
 
     def _on_received(self, node: int, flow: int, number: int, size: int) -> None:
-        link = _link(self._agent.run.node, flow, number)
+        link = _link(self._services.run.node, flow, number)
         self._note_message("receive", f"{size} bytes from {self._host(node)}", link)
 
     def _note_message(self, what: str, name: str, link: int) -> None:
@@ -82,8 +82,8 @@ class Tracer:
         self._messages.append(Span(start, time.time(), caller, 0, "wait", f"{name} on {self._host(node)}"))
 
     def _host(self, node: int) -> str:
-        assert self._agent.cluster is not None
-        return self._agent.cluster.host(node)
+        assert self._services.peers is not None
+        return self._services.peers.host(node)
 
     def close(self) -> None:
         """Trace no more."""

@@ -1,0 +1,130 @@
+"""The other nodes of a run, as the agent of one of them reaches them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from dragon.agent.flows import Flows
+from dragon.agent.guests import Guests
+from dragon.agent.links import Links
+from dragon.agent.mpi.part import Part
+from dragon.agent.outboxes import Outboxes
+from dragon.agent.responses import then, value_of
+from dragon.infrastructure.facts import node_of_puid
+from dragon.infrastructure.membership import Member
+from dragon.infrastructure.messages import Instance, Name, Spawn
+from dragon.runtime.handle import Words
+from dragon.runtime.remote import node_of
+
+__all__ = ["Peers"]
+
+
+class Peers:
+    """All nodes of the run, this one of that index among them; the last `idle` of them stay idle. Also what passes
+    between them: messages from here and to here, and what processes of others hold and wait for here."""
+
+    def __init__(self, index: int, members: list[Member], links: Links, idle: int) -> None:
+        self.index = index
+        self.members = members
+        self.links = links
+        self.lost: dict[int, str] = {}
+        self.guests = Guests(asyncio.get_running_loop())
+        self.outboxes = Outboxes(links)
+        self.flows = Flows(links.notify)
+        self._idle = idle
+
+    def host(self, node: int) -> str:
+        """The name of a node."""
+        return self.members[node].node.host_name
+
+    def active(self) -> list[int]:
+        """The nodes that programs may use: all that are there, but for as many as are to stay idle."""
+        active = max(1, len(self.members) - self._idle)
+        return [node for node in range(len(self.members)) if node not in self.lost][:active]
+
+    def others(self) -> list[int]:
+        """All that are there, but for this one."""
+        return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
+
+    def leave(self, node: int, reason: str) -> None:
+        """That one is lost."""
+        self.lost[node] = reason
+        self.links.forget(node, reason)
+        self.guests.node_left(node)
+        self.flows.node_left(node)
+
+    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
+        """What another node's registry, groups or shards answer."""
+        request = {"operation": operation, "arguments": arguments}
+        return then(self.links.call(node, "operation", request), value_of)
+
+    def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+        """Have another node do something, if it is still there."""
+        self.ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def kill(self, puid: int, number: int) -> None:
+        """Send a signal to a process of another node."""
+        self.links.notify(node_of_puid(puid), "kill", {"puid": puid, "number": number})
+
+    def tell_group(self, home: int, kind: str, event: dict[str, Any]) -> None:
+        """Tell the node that follows a group what happened to a member here."""
+        if home not in self.lost:
+            self.links.notify(home, "group", {"kind": kind, **event})
+
+    def start(
+        self,
+        node: int,
+        templates: list[Spawn],
+        instances: list[Instance],
+        followed: bool = False,
+        part: Part | None = None,
+    ) -> asyncio.Future[list[tuple[int, Name]]]:
+        """Start processes on another node; their puids and the names of their records, which the caller attaches to if
+        they are `followed`. Fails with NodeLostError where it is gone."""
+        return asyncio.ensure_future(self._start(node, templates, instances, followed, part))
+
+    async def _start(
+        self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool, part: Part | None
+    ) -> list[tuple[int, Name]]:
+        await self.announce_all(node, templates, instances)
+        request = {
+            "templates": [_for_another_node(template) for template in templates],
+            "instances": instances,
+            "followed": followed,
+            "part": part,
+        }
+        started: list[tuple[int, Name]] = (await self.links.call(node, "start", request))[0]
+        return started
+
+    async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
+        """Objects of other nodes live until the processes that are about to be started on that one attach to them.
+
+        Of what the templates are attached to, the node's own objects are left.
+        """
+        for which, template in enumerate(templates):
+            count = sum(instance.template == which for instance in instances)
+            foreign = [name for name in template.attached if node_of(name) != node]
+            if foreign:
+                await self.announce(node, foreign, count)
+                own = [name for name in template.attached if node_of(name) == node]
+                templates[which] = msgspec.structs.replace(template, attached=own)
+
+    async def announce(self, node: int, names: list[Name], count: int = 1) -> None:
+        """These objects live until so many processes of a node have attached to them."""
+        for name in names:
+            if node_of(name) == self.index:
+                self.guests.announce(node, name, count)
+            else:
+                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+
+
+def _for_another_node(template: Spawn) -> Spawn:
+    """The request with its payload in it, where that is in this node's arena."""
+    payload = template.payload
+    if template.payload_in is not None:
+        memory = Words._attached(template.payload_in)
+        payload = bytes(memoryview(memory).cast("B")[: template.payload_size])
+    return msgspec.structs.replace(template, payload=payload, payload_in=None, payload_size=0)

@@ -1,0 +1,93 @@
+"""What the agent of a node serves: to the processes of its node, and to the agents of others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from dragon.agent.groups import Groups
+from dragon.agent.mpi.jobs import Jobs
+from dragon.agent.named_groups import NamedGroups
+from dragon.agent.peers import Peers
+from dragon.agent.processes import Processes
+from dragon.agent.registry import Registry
+from dragon.agent.remote_objects import RemoteObjects
+from dragon.agent.shards import Shards
+from dragon.agent.spawner import Spawner
+from dragon.agent.streams import Streams
+from dragon.runtime.run import Run
+
+__all__ = ["Services"]
+
+
+class Services:
+    """The services of one node, which know of each other only what they are given here. `peers` are the other nodes,
+    where the run has any. Once `over` is done the run ends."""
+
+    def __init__(self, run: Run, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]) -> None:
+        self.run = run
+        self.spawner = spawner
+        self.peers = peers
+        self.over = over
+        self.loop = asyncio.get_running_loop()
+        self.host_name = peers.host(run.node) if peers is not None else socket.gethostname()
+        self.streams = Streams(run.label, run.node, self.host_name)
+        self.registry = Registry(run.node)
+        self.jobs = Jobs(run.node, peers)
+        self.processes = Processes(run, spawner, self.jobs, peers)
+        self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.host_name, peers)
+        self.shards = Shards(run, peers)
+        self.remote = RemoteObjects(peers) if peers is not None else None
+        self._parts: dict[str, Any] = {
+            "registry": self.registry,
+            "groups": self.groups,
+            "named_groups": NamedGroups(run.node),
+            "jobs": self.jobs,
+            "processes": self.processes,
+            "shards": self.shards,
+        }
+
+    def add(self, part: str, service: Any) -> None:
+        """Serve one more, whose OPERATIONS can be asked for."""
+        self._parts[part] = service
+
+    def do(self, part: str, name: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
+        """Do what this node can do alone; what this returns or raises, or its future, is the reply."""
+        served = self._parts.get(part)
+        if served is None or name not in served.OPERATIONS:
+            raise ValueError(f"the agent knows no operation {part}.{name}")
+        if part == "registry" or name == "lifetimes":
+            self.spawner.catch_up(arguments.get("identifier"))
+        if descriptors:
+            arguments["descriptors"] = descriptors
+        return getattr(served, name)(**arguments)
+
+    def on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
+        """The zygote says what became of a process, or hands over what one writes to."""
+        if kind == "stream":
+            self.streams.add(**event, descriptors=descriptors)
+            return
+        if kind == "exited" and self.remote is not None:
+            self.remote.left(self.registry.query(event["puid"]).pid)
+        getattr(self.registry, kind)(**event)
+        if event["group"] and kind != "started":
+            self.jobs.ended(event["puid"], event.get("code", 127))
+            self._tell_group(kind, event)
+
+    def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
+        if kind == "exited":
+            self.streams.catch_up(event["puid"])
+            event = {**event, "text": self.streams.errors.pop(event["puid"])}
+        else:
+            event = {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")}
+        home = self.groups.home_of(event["group"])
+        if home == self.run.node or self.peers is None:
+            self.groups.on_event(kind, **event)
+        else:
+            self.peers.tell_group(home, kind, event)
+
+    def end(self) -> None:
+        """End the run; may be called again."""
+        if not self.over.done():
+            self.over.set_result(None)
