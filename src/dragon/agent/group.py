@@ -88,6 +88,12 @@ class Group:
             timer.cancel()
         self.timers = []
 
+    def take(self, members: list[Member], puids: list[int]) -> None:
+        """These members are these processes now."""
+        for member, puid in zip(members, puids, strict=True):
+            member.puid = puid
+            self.by_puid[puid] = member
+
     def requests(self, members: list[Member]) -> tuple[list[Spawn], list[Instance]]:
         """Members as instances of as few templates as there are."""
         templates: list[Spawn] = []

@@ -15,20 +15,19 @@ from typing import Any, ClassVar
 import msgspec
 
 from dragon.agent.group import Group, Member
+from dragon.agent.member_processes import MemberProcesses, Requests
 from dragon.agent.mpi.group_jobs import GroupJobs
-from dragon.agent.mpi.jobs import Job, Jobs, follows_another
+from dragon.agent.mpi.job import Job, follows_another
+from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.part import Part
 from dragon.agent.peers import Peers
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend, node_of_puid
-from dragon.infrastructure.messages import Instance, Name, Spawn
-from dragon.infrastructure.policy import Policy
-from dragon.runtime.distribution import choose
+from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
+from dragon.infrastructure.messages import Name, Spawn
 from dragon.runtime.log import runtime_log
-from dragon.runtime.nodes import run_nodes
 
 __all__ = ["Groups"]
 
@@ -66,8 +65,7 @@ class Groups:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._node = node
-        self._registry = registry
-        self._processes = processes
+        self._processes = MemberProcesses(node, registry, processes, peers)
         self._host_name = host_name
         self._peers = peers
         self._groups: dict[int, Group] = {}
@@ -153,48 +151,21 @@ class Groups:
             by_node.setdefault(member.template.node, []).append(member)
         waits: list[asyncio.Future[Any]] = []
         for node, several in by_node.items():
-            templates, instances = group.requests(several)
-            part = None
+            requests, part = group.requests(several), None
             if job is not None:
                 place = {id(member): rank for rank, member in enumerate(members)}
                 part = self._jobs.part(job, node, [place[id(member)] for member in several])
             if self._peers is None and part is None:
-                self._start_here(group, several, templates, instances)
+                self._processes.start_here(group, several, requests)
             else:
-                start = self._start_over(group, node, several, templates, instances, part)
-                waits.append(asyncio.ensure_future(start))
+                waits.append(asyncio.ensure_future(self._start_on(node, group, several, requests, part)))
         return waits
 
-    def _start_here(
-        self,
-        group: Group,
-        members: list[Member],
-        templates: list[Spawn],
-        instances: list[Instance],
-        part: Part | None = None,
-    ) -> None:
-        started = self._processes.start_here(templates, instances, group.descriptors, part)
-        self._take(group, members, [request.puid for request in started])
-
-    async def _start_over(
-        self,
-        group: Group,
-        node: int,
-        members: list[Member],
-        templates: list[Spawn],
-        instances: list[Instance],
-        part: Part | None,
+    async def _start_on(
+        self, node: int, group: Group, members: list[Member], requests: Requests, part: Part | None
     ) -> None:
         try:
-            if self._peers is not None and node != self._node:
-                started = await self._peers.start(node, templates, instances, part=part)
-                self._take(group, members, [puid for puid, _ in started])
-                return
-            if self._peers is not None:
-                await self._peers.announce_all(node, templates, instances)
-            if part is not None:
-                await self._processes.prepare(part)
-            self._start_here(group, members, templates, instances, part)
+            await self._processes.start_on(node, group, members, requests, part)
         except NodeLostError as error:
             self._jobs.give_up(group, str(error))
             for member in members:
@@ -203,12 +174,6 @@ class Groups:
             self._jobs.give_up(group, str(error))
             for member in members:
                 self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
-
-    @staticmethod
-    def _take(group: Group, members: list[Member], puids: list[int]) -> None:
-        for member, puid in zip(members, puids, strict=True):
-            member.puid = puid
-            group.by_puid[puid] = member
 
     def signal(self, number: int, which: int) -> None:
         """Send a signal to every live member."""
@@ -222,17 +187,7 @@ class Groups:
             self._jobs.withdraw(group)
         for member in group.members:
             if member.alive:
-                self._registry_kill(member, which)
-
-    def _registry_kill(self, member: Member, which: int) -> None:
-        if node_of_puid(member.puid) != self._node and self._peers is not None and member.puid:
-            self._peers.kill(member.puid, which)
-            return
-        try:
-            self._registry.kill(member.puid, which)
-        except LookupError:
-            # Asked for, not yet started: it gets the signal then.
-            self.loop.call_later(0.01, self._registry_kill, member, which) if member.alive else None
+                self._processes.kill(member, which)
 
     def stop(self, number: int, patience: float = _PATIENCE) -> None:
         """Interrupt, then terminate, then kill, with `patience` seconds between the steps."""
@@ -376,17 +331,10 @@ class Groups:
 
     def _start_again(self, group: Group, member: Member) -> None:
         if group.number in self._groups and group.restart and not group.ending:
-            self._move(member)
+            self._processes.move(member)
             self._start_members(group, [member])
         elif member.code is not None:
             self._leave(group)
-
-    def _move(self, member: Member) -> None:
-        """Where its node is lost, a member gets another one."""
-        if self._peers is None or member.template.node not in self._peers.lost:
-            return
-        node = choose(run_nodes(), member.rank, Policy.Distribution.DEFAULT)
-        member.template = msgspec.structs.replace(member.template, node=node.index, cpus=[])
 
     def _note_failure(self, group: Group, member: Member, what: str, code: int) -> None:
         group.failed_codes.append(code)

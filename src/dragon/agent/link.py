@@ -13,22 +13,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from dragon import _core
-from dragon.agent.bulk import Greeting, InLink, Lane
+from dragon.agent.bulk import Fabric, Greeting, InLink, Lane
 from dragon.agent.control import watch_silence
 from dragon.agent.responses import Answer, RemoteError, error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import peer_index
 from dragon.runtime.log import runtime_log
 
-if TYPE_CHECKING:
-    from dragon.agent.links import Links
-
-__all__ = ["MESSAGES", "NOTICE", "REQUEST", "Link"]
+__all__ = ["MESSAGES", "NOTICE", "REQUEST", "Link", "Serve"]
 
 log = runtime_log("links")
 
@@ -63,11 +60,33 @@ class _Arrival:
     complete: bool
 
 
+# (node, operation, arguments, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
+Serve = Callable[[int, str, dict[str, Any], Any, Callable[..., None]], Callable[[], None] | None]
+
+
+class Agent(Protocol):
+    """What a connection tells the agent at this end of it, and asks it."""
+
+    fabric: Fabric | None
+    serve: Serve
+    noticed: Callable[..., None]
+    received: Callable[[int, int, int, Any], None]
+
+    def host(self, node: int) -> str:
+        """How messages name a node."""
+
+    def made(self, node: int, link: Link) -> None:
+        """A connection to that node stands."""
+
+    def broken(self, node: int | None, link: Link, reason: str) -> None:
+        """A connection ended."""
+
+
 class Link(asyncio.BufferedProtocol):
     """One connection. `node` is None until the other side's certificate has told."""
 
-    def __init__(self, links: Links, node: int | None) -> None:
-        self.links = links
+    def __init__(self, agent: Agent, node: int | None) -> None:
+        self._agent = agent
         self.node = node
         self.pending: dict[int, asyncio.Future[Answer]] = {}
         self.serving: dict[int, Callable[[], None] | None] = {}
@@ -81,6 +100,7 @@ class Link(asyncio.BufferedProtocol):
         self._failure = ""
         self._to_write: list[Any] = []
         self._waits = False
+        self._soon = asyncio.get_running_loop().call_soon
 
     # ---- asyncio
 
@@ -97,21 +117,21 @@ class Link(asyncio.BufferedProtocol):
             transport.abort()
             return
         if self.node not in (None, node):
-            log.error("%s answered in place of %s", self.links.host(node), self.links.host(self.node or 0))
+            log.error("%s answered in place of %s", self._agent.host(node), self._agent.host(self.node or 0))
             transport.abort()
             return
         self.node = node
-        if self.links.fabric is not None:
-            self._greeted = self.links.fabric.greet()
+        if self._agent.fabric is not None:
+            self._greeted = self._agent.fabric.greet()
             self._write((GREETING, 0, self._greeted), b"")
-        self.links.made(node, self)
+        self._agent.made(node, self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._in_link.close()
         if self._beside is not None:
             self._beside.close()
         self._arrivals.clear()
-        self.links.broken(self.node, self, str(self._failure or error or "the connection was closed"))
+        self._agent.broken(self.node, self, str(self._failure or error or "the connection was closed"))
 
     def pause_writing(self) -> None:
         self._in_link.resume(is_full=True)
@@ -130,7 +150,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             action(*arguments)
         except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
-            log.exception("%s sent what cannot be understood; the connection is closed", self.links.host(self._peer))
+            log.exception("%s sent what cannot be understood; the connection is closed", self._agent.host(self._peer))
             self.transport.abort()
 
     @property
@@ -244,7 +264,7 @@ class Link(asyncio.BufferedProtocol):
         if not self._waits:
             # The first frame in a round of the loop goes at once, those after it together.
             self._waits = True
-            self.links.soon(self._flush)
+            self._soon(self._flush)
             self._in_link.write(head)
             if following:
                 lane.send(following)
@@ -273,15 +293,15 @@ class Link(asyncio.BufferedProtocol):
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]
         if kind == REQUEST:
-            cancel = self.links.serve(
+            cancel = self._agent.serve(
                 self._peer, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
             )
             if cancel is not None:
                 self.serving[number] = cancel
         elif kind == MESSAGES:
-            self.links.received(self._peer, number, part[2], payload)
+            self._agent.received(self._peer, number, part[2], payload)
         elif kind == NOTICE:
-            self.links.noticed(self._peer, part[2], part[3], payload)
+            self._agent.noticed(self._peer, part[2], part[3], payload)
         elif kind == CANCEL:
             cancel = self.serving.pop(number, None)
             if cancel is not None:
@@ -298,10 +318,12 @@ class Link(asyncio.BufferedProtocol):
 
     def _on_greeting(self, heard: Any) -> None:
         heard = msgspec.convert(heard, Greeting)
-        if self.links.fabric is None or self._greeted is None or self._beside is not None:
+        if self._agent.fabric is None or self._greeted is None or self._beside is not None:
             return
         if heard.kind == self._greeted.kind:
-            self._beside = self.links.fabric.lane(self._greeted, heard, self.links.host(self._peer), self._on_lane_lost)
+            self._beside = self._agent.fabric.lane(
+                self._greeted, heard, self._agent.host(self._peer), self._on_lane_lost
+            )
 
     def _on_lane_lost(self, reason: str) -> None:
         # What was sent that way is lost, so the link is worth nothing either.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon.agent.bulk import Fabric
-from dragon.agent.link import MESSAGES, NOTICE, REQUEST, Link
+from dragon.agent.link import MESSAGES, NOTICE, REQUEST, Link, Serve
 from dragon.agent.responses import Answer
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
@@ -20,9 +20,6 @@ log = runtime_log("links")
 
 _CONNECT_TIMEOUT = 10.0
 _TRIES = 3  # to make a connection that breaks while it is made
-
-# (node, operation, arguments, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
-Serve = Callable[[int, str, dict[str, Any], Any, Callable[..., None]], Callable[[], None] | None]
 
 
 class Links:
@@ -57,7 +54,6 @@ class Links:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, list[tuple[int, asyncio.Future[Answer] | None, Any, Any]]] = {}
         self._loop = asyncio.get_running_loop()
-        self.soon = self._loop.call_soon
 
     def accept(self) -> Link:
         """The protocol of a connection that another agent made."""

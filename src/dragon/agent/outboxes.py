@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragon.agent.flows import PARCEL, WINDOW, Watcher
+from dragon.agent.links import Links
 from dragon.agent.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.remote import node_of
-
-if TYPE_CHECKING:
-    from dragon.agent.links import Links
 
 __all__ = ["Outboxes"]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from dragon.agent.mpi.jobs import Job, Jobs
+from dragon.agent.group import Group, Member
+from dragon.agent.mpi.job import Job
+from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.launch import Launch
 from dragon.agent.mpi.part import Part
 from dragon.infrastructure.facts import PMIBackend
@@ -18,15 +20,12 @@ from dragon.runtime.distribution import choose
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
 
-if TYPE_CHECKING:
-    from dragon.agent.group import Group, Member
-
 __all__ = ["GroupJobs"]
 
 # Group, member, what it did, exit code, whether all is to end at once.
-Fail = Callable[["Group", "Member", str, int, bool], None]
-Extend = Callable[["Group", list[Spawn]], "list[Member]"]
-Start = Callable[["Group", list["Member"], Job], Any]
+Fail = Callable[[Group, Member, str, int, bool], None]
+Extend = Callable[[Group, list[Spawn]], list[Member]]
+Start = Callable[[Group, list[Member], Job], Any]
 Host = Callable[[int], str]
 
 
@@ -41,12 +40,14 @@ class GroupJobs:
         self._start = start
         self._host = host
         self._by_group: dict[int, list[Job]] = {}
+        self._launches: dict[str, Launch] = {}  # by job, where the site's launcher starts it
 
     def open(self, group: Group, members: list[Member]) -> Job:
         """A job of which these are the ranks, in order."""
         job = self._open(group, members, [0] * len(members), {}, spawned=False)
         if group.pmi == PMIBackend.LAUNCHER:
-            job.launch = Launch(job, group.launcher, self._hosts(job))
+            launch = self._launches[job.name] = Launch(job, group.launcher, self._hosts(job))
+            job.launched, job.relay_lost = launch.ended, launch.relay_lost
         return job
 
     def _open(
@@ -76,23 +77,25 @@ class GroupJobs:
 
     def give_up(self, group: Group, why: str) -> None:
         """Some members could not be started, so that others need not wait for their launcher."""
-        for job in self._by_group.get(group.number, []):
-            if job.launch is not None:
-                job.launch.give_up(why)
+        for launch in self._launches_of(group):
+            launch.give_up(why)
 
     def withdraw(self, group: Group) -> None:
         """The group is being ended, so that what its launcher has not started yet need not be."""
-        for job in self._by_group.get(group.number, []):
-            if job.launch is not None:
-                job.launch.withdraw()
+        for launch in self._launches_of(group):
+            launch.withdraw()
+
+    def _launches_of(self, group: Group) -> list[Launch]:
+        jobs = self._by_group.get(group.number, [])
+        return [self._launches[job.name] for job in jobs if job.name in self._launches]
 
     def close(self, group: Group) -> list[Job]:
         """All members have ended; the jobs that they were."""
         jobs = self._by_group.pop(group.number, [])
         for job in jobs:
             self._jobs.forget(job)
-            if job.launch is not None:
-                job.launch.close()
+            if job.name in self._launches:
+                self._launches.pop(job.name).close()
         return jobs
 
     async def _spawn(self, group: Group, parents: list[Member], rank: int, programs: list[Any]) -> None:

@@ -9,16 +9,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from dragon import _core
 from dragon.agent.mpi import relay
+from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.launched import COME, GIVEN, LAUNCHER
 from dragon.runtime.run import this_run
 from dragon.runtime.site_launcher import launch_command, launch_environment
-
-if TYPE_CHECKING:
-    from dragon.agent.mpi.jobs import Job
 
 __all__ = ["Launch"]
 
