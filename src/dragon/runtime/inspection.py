@@ -21,7 +21,6 @@ import msgspec
 from dragon import _core
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.messages import Request, decode_reply, encode
-from dragon.runtime.run import current_run
 
 __all__ = [
     "Frame",
@@ -118,11 +117,8 @@ class InquiryError(DragonError):
 # ---- in a process of the run
 
 
-def answer() -> None:
-    """Send the stacks of this process's threads to whoever asks."""
-    run = current_run()
-    if run is None:
-        return
+def answer(folder: Path) -> None:
+    """Send the stacks of this process's threads to whoever asks the run of that folder."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     threads = [
         Thread(ident, names.get(ident, ""), _frames(frame)) for ident, frame in list(sys._current_frames().items())
@@ -130,7 +126,7 @@ def answer() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.settimeout(_SEND_WITHIN)
         try:
-            channel.sendto(encode(Stacks(os.getpid(), threads[:_MOST_THREADS])), str(run.folder / _SOCKET))
+            channel.sendto(encode(Stacks(os.getpid(), threads[:_MOST_THREADS])), str(folder / _SOCKET))
         except OSError:
             return  # who asked is gone, or has no time
 

@@ -290,7 +290,8 @@ def _enter(run: Run, me: Identity) -> None:
 def _report() -> None:
     from dragon.runtime import inspection  # `dragon doctor` asks: seldom
 
-    inspection.answer()
+    if _run is not None:
+        inspection.answer(_run.folder)
 
 
 def become(me: Identity) -> None:

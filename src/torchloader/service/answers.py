@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,14 +13,12 @@ from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.states import ENDED, State
+from torchloader.service.master import Master
 from torchloader.service.messages import Asked, Kill, Submitted
 from torchloader.service.naming import unlike
-from torchloader.service.placing import job_of
+from torchloader.service.placing import free_cores, job_of
 from torchloader.service.settings import Settings
 from torchloader.training.protocol import Cancel, Pause
-
-if TYPE_CHECKING:
-    from torchloader.service.master import Master
 
 __all__ = ["reply"]
 
@@ -145,7 +143,7 @@ def _resize(master: Master, record: Application, value: Any) -> dict[str, Any]:
         return {"error": f"{name} is {record.state}: only a running application can be resized"}
     if not isinstance(value, int) or value < 1:
         return {"error": f"{name} needs at least one loading worker per device, not {value!r}"}
-    free = master.free_cores()
+    free = free_cores(master.nodes, master.records.values())
     for node, devices in record.placement.items():
         most = record.workers + free[node] // len(devices)
         if value > most:

@@ -19,7 +19,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.service.contact import CONTACT, Contact
-from torchloader.service.master import DAMAGED, FAILED, lead
+from torchloader.service.leading import DAMAGED, FAILED, lead
 from torchloader.service.settings import LOG, PRELOAD, Settings
 from torchloader.service.submitter import submit
 from torchloader.service.telling import Teller

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -16,10 +15,9 @@ from torchloader.inputs.job import Job
 from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
 from torchloader.scheduling.application import Application
-from torchloader.scheduling.log import EventLog, LogError
+from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import ENDED, State
-from torchloader.service.answers import reply
 from torchloader.service.attempt import Attempt
 from torchloader.service.gathering import Gathering
 from torchloader.service.launching import launches
@@ -37,41 +35,40 @@ from torchloader.service.messages import (
     Tell,
 )
 from torchloader.service.pace import PaceFile
-from torchloader.service.placing import LackingError, devices_of, highest_of, job_of, nodes_of, shortened, spec_of
+from torchloader.service.placing import (
+    LackingError,
+    devices_of,
+    highest_of,
+    job_of,
+    nodes_of,
+    sharers,
+    shortened,
+    spec_of,
+)
 from torchloader.service.presence import absent
 from torchloader.service.settings import LOG, Settings
 from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Paused, Progress, Resize
 
-__all__ = ["DAMAGED", "FAILED", "Master", "lead"]
-
-FAILED, DAMAGED = 10, 11  # exit codes that no exception leads to
+__all__ = ["Master"]
 
 _TICK = 1.0  # seconds
 _INTERVAL = 2.0  # seconds for which an application is left alone after its workers were changed
 _GATHERING = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
 
-
-def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
-    """Be the master until all applications of the workload have ended. Exit code FAILED where one of them failed,
-    DAMAGED where the event log leads to no state to go on from."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        master = Master(inbox, managers, settings)
-    except LogError as error:
-        print(f"torchloader: {error}", file=sys.stderr, flush=True)
-        sys.exit(DAMAGED)
-    sys.exit(master.run())
+Reply = Callable[["Master", Asked], None]
 
 
 class Master:
     """Everything happens in one thread, message by message; a second is the longest that it sleeps.
 
-    A master that is started anew replays the log, asks all nodes what runs there and what has ended, and goes on.
+    `reply` answers what commands ask. A master that is started anew replays the log, asks all nodes what runs there and
+    what has ended, and goes on.
     """
 
-    def __init__(self, inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
+    def __init__(self, inbox: Queue, managers: Mapping[str, Queue], settings: Settings, reply: Reply) -> None:
         self._inbox = inbox
         self._managers = managers
+        self._reply = reply
         self.settings = settings
         folder = Path(settings.folder)
         self._log = EventLog(folder / LOG)
@@ -92,8 +89,8 @@ class Master:
         """Seconds since the workload began."""
         return time.time() - self.settings.began
 
-    def run(self) -> int:
-        """Until the workload is done; the exit code."""
+    def run(self) -> bool:
+        """Until the workload is done; whether all applications came to a good end."""
         for queue in self._managers.values():
             queue.put(Introduce())
         while not self._is_done():
@@ -109,7 +106,7 @@ class Master:
                 self._tick()
         self._pace.close()
         self._log.close()
-        return FAILED if any(each.state is State.FAILED for each in self.records.values()) else 0
+        return all(each.state is not State.FAILED for each in self.records.values())
 
     def _is_done(self) -> bool:
         over = all(each.state in ENDED for each in self.records.values())
@@ -126,7 +123,7 @@ class Master:
             case AllSubmitted():
                 self.all_submitted = True
             case Asked():
-                reply(self, message)
+                self._reply(self, message)
 
     # ---- nodes
 
@@ -190,15 +187,6 @@ class Master:
     def order(self, node: str, order: Kill | Launch | Tell | Introduce) -> None:
         """Tell an application master."""
         self._managers[node].put(order)
-
-    def free_cores(self) -> dict[str, int]:
-        """Cores for loading that nobody uses, by node."""
-        free = {name: node.cores for name, node in self.nodes.items()}
-        for record in self.records.values():
-            for node, devices in record.placement.items():
-                if node in free:
-                    free[node] -= len(devices) * record.workers
-        return free
 
     def look_again(self) -> None:
         """Somebody changed what the scheduler decides from."""
@@ -411,7 +399,7 @@ class Master:
             record = self.records[name]
             if record.state is not State.RUNNING:
                 continue
-            curve = learning.news(self._sharers(record))
+            curve = learning.news(sharers(record, self.records.values()))
             if curve is not None:
                 progress = float(self.attempts[name].iteration)
                 self.change(name, State.RUNNING, "its curve was measured", curve=curve, progress=progress)
@@ -421,15 +409,3 @@ class Master:
             self._schedule(Cause.DRIFT)
         elif due is not None and due <= self.now():
             self._schedule(Cause.DUE)
-
-    def _sharers(self, record: Application) -> int:
-        """How many applications use its most used device."""
-        mine = [(node, device) for node, devices in record.placement.items() for device in devices]
-        return max(
-            sum(
-                node in each.placement and device in each.placement[node]
-                for each in self.records.values()
-                if each.holds
-            )
-            for node, device in mine
-        )

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
 from torchloader.inputs.job import Job
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Spec
+from torchloader.scheduling.application import Application, Spec
 from torchloader.service.messages import Joined
 from torchloader.service.settings import Settings
 
-__all__ = ["LackingError", "devices_of", "highest_of", "job_of", "nodes_of", "shortened", "spec_of"]
+__all__ = [
+    "LackingError",
+    "devices_of",
+    "free_cores",
+    "highest_of",
+    "job_of",
+    "nodes_of",
+    "sharers",
+    "shortened",
+    "spec_of",
+]
 
 _ENDLESS = 10**6  # iterations, where only the data decides
 
@@ -110,3 +120,20 @@ def _lacking(needs: list[str], nodes: Mapping[str, Node], settings: Settings) ->
 
 def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def free_cores(nodes: Mapping[str, Node], records: Iterable[Application]) -> dict[str, int]:
+    """Cores for loading that nobody uses, by node."""
+    free = {name: node.cores for name, node in nodes.items()}
+    for record in records:
+        for node, devices in record.placement.items():
+            if node in free:
+                free[node] -= len(devices) * record.workers
+    return free
+
+
+def sharers(record: Application, records: Iterable[Application]) -> int:
+    """How many applications use its most used device."""
+    holding = [each.placement for each in records if each.holds]
+    mine = [(node, device) for node, devices in record.placement.items() for device in devices]
+    return max(sum(device in placement.get(node, ()) for placement in holding) for node, device in mine)

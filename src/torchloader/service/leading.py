@@ -1,0 +1,29 @@
+"""The process that is the master."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+
+from dragon.native.queue import Queue
+from torchloader.scheduling.log import LogError
+from torchloader.service.answers import reply
+from torchloader.service.master import Master
+from torchloader.service.settings import Settings
+
+__all__ = ["DAMAGED", "FAILED", "lead"]
+
+FAILED, DAMAGED = 10, 11  # exit codes that no exception leads to
+
+
+def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
+    """Be the master until all applications of the workload have ended. Exit code FAILED where one of them failed,
+    DAMAGED where the event log leads to no state to go on from."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        master = Master(inbox, managers, settings, reply)
+    except LogError as error:
+        print(f"torchloader: {error}", file=sys.stderr, flush=True)
+        sys.exit(DAMAGED)
+    sys.exit(0 if master.run() else FAILED)
