@@ -27,7 +27,7 @@ from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, as_name, encode, joined
 from dragon.infrastructure.signals import NOTICES
 from dragon.runtime.credentials import client_context, server_context
-from dragon.runtime.handle import Channel, Words
+from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
 
@@ -318,10 +318,8 @@ class Cluster:
             return asyncio.ensure_future(self._start_for(node, **arguments))
         if operation == "announce":
             return self.peers.guests.announce(arguments["node"], tuple(arguments["name"]), arguments["count"])
-        if operation == "make_channel":
-            channel = Channel(arguments["capacity"], maker=arguments["maker"])
-            self.peers.guests.announce(arguments["node"], channel._name(), 1)
-            return channel._name()
+        if operation == "make":
+            return self.peers.guests.make(**arguments)
         if operation == "flow_open":
             return self.peers.flows.open(node, as_name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")

@@ -138,6 +138,15 @@ class Guests:
             raise ValueError(f"a {kind} has no operation {method!r}")
         return None
 
+    def make(self, node: int, kind: str, given: list[Any], options: dict[str, Any]) -> Name:
+        """A new object, which lives until a process of that node has attached to it."""
+        if kind not in _KINDS:
+            raise ValueError(f"an agent makes no {kind!r}")
+        made = _KINDS[kind](*given, **options)
+        self.announce(node, made._name(), 1)
+        name: Name = made._name()
+        return name
+
     def announce(self, node: int, name: Name, count: int) -> None:
         """Processes that another node is about to start will attach to an object: it lives until they do."""
         # Of no process: what of it never arrives is dropped with the node.

@@ -23,7 +23,7 @@ __all__ = ["RemoteObjects"]
 class RemoteObjects:
     """The way of this node's processes to objects of others. `caller` is always the id of the process that asks."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make_channel"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make"}
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -80,14 +80,12 @@ class RemoteObjects:
         self._note_contact(caller, node_of(name))
         return self._peers.outboxes.open(caller, as_name(name))
 
-    def make_channel(
-        self, caller: int, descriptors: list[int], node: int, capacity: int, maker: int
+    def make(
+        self, caller: int, descriptors: list[int], node: int, kind: str, given: list[Any], options: dict[str, Any]
     ) -> asyncio.Future[Name]:
-        """Make a channel on another node; it lives until the caller is attached."""
-        return then(
-            self._links.call(node, "make_channel", {"node": self._peers.index, "capacity": capacity, "maker": maker}),
-            value_of,
-        )
+        """Make an object on another node; it lives until the caller is attached."""
+        request = {"node": self._peers.index, "kind": kind, "given": given, "options": options}
+        return then(self._links.call(node, "make", request), value_of)
 
     def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:
         """Class and text of the error by which messages in an outbox were lost; empty if none were."""

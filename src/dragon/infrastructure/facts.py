@@ -19,8 +19,7 @@ def node_of_puid(puid: int) -> int:
 
 
 def default_pool_muid_from_index(index: int) -> int:
-    """What programs give as `m_uid`, the memory in which an object is to lie. It is taken and unused: an object lies on
-    the node of the process that makes it."""
+    """The `m_uid` of the memory of the node of that index: in which an object is to lie that a program makes."""
     return index
 
 

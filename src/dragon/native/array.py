@@ -18,6 +18,7 @@ class Array(Shared):
         typecode_or_type: of one element.
         size_or_initializer: a length (the elements are 0 then), or the elements.
         lock: True for a lock of its own, a lock, or False for none.
+        m_uid: as in Lock.
 
     Raises AttributeError for a type or lock that is none, ValueError for a negative length, IndexError outside of it.
     """
@@ -34,8 +35,8 @@ class Array(Shared):
         else:
             values = list(size_or_initializer)
             size = len(values)
-        self._memory = Memory(kind * size)
-        self._lock = lock_of(lock)
+        self._memory = Memory(kind * size, m_uid)
+        self._lock = lock_of(lock, m_uid)
         if values:
             self._memory.data[:] = bytes(values) if kind is ctypes.c_char and isinstance(values[0], int) else values
 

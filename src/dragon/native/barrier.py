@@ -12,6 +12,7 @@ import msgspec
 from dragon.native.condition import Condition
 from dragon.native.lock import Lock
 from dragon.runtime.handle import Words
+from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["Barrier", "BrokenBarrierError"]
 
@@ -23,6 +24,7 @@ class Barrier(threading.Barrier):
 
     wait() returns a number from 0 to parties - 1, different for each; one of them runs `action` first. Raises
     BrokenBarrierError where the barrier is aborted or reset, or when somebody waited longer than `timeout` seconds.
+    `m_uid` is as in Lock.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Barrier(threading.Barrier):
             raise ValueError(f"action must be callable, not {action!r}")
         if timeout is not None and timeout < 0:
             raise ValueError("timeout must not be negative")
-        self._share((Words(2), Condition(Lock()), parties, action, timeout))
+        self._share((Words._on(node_of_memory(m_uid), 2), Condition(Lock(m_uid), m_uid), parties, action, timeout))
 
     def _share(self, state: tuple[Words, Condition, int, Any, float | None]) -> None:
         self._words, self._cond, self._parties, self._action, self._timeout = state

@@ -8,6 +8,7 @@ from typing import Any
 
 from dragon.native.lock import Lock, RLock
 from dragon.runtime.handle import Condition as _Condition
+from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["Condition"]
 
@@ -18,9 +19,9 @@ class Condition(_Condition):
     Waiters are told in the order in which they came; one that was killed takes nobody's notification.
     """
 
-    def __init__(self, lock: Any = None) -> None:
-        super().__init__()
-        self._set_state(lock if lock is not None else RLock())
+    def __init__(self, lock: Any = None, m_uid: Any = None) -> None:
+        self._make_on(node_of_memory(m_uid))
+        self._set_state(lock if lock is not None else RLock(m_uid))
 
     def _state(self) -> Any:
         return self._lock

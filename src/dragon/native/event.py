@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from dragon.runtime.handle import Event as _Event
+from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["Event"]
 
 
 class Event(_Event):
-    """A flag to wait for: set(), clear(), is_set(), wait(timeout=None) -> bool."""
+    """A flag to wait for: set(), clear(), is_set(), wait(timeout=None) -> bool. `m_uid` is as in Lock."""
 
     def __init__(self, m_uid: Any = None) -> None:
-        super().__init__()
+        self._make_on(node_of_memory(m_uid))
 
     def __enter__(self) -> Event:
         self.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragon.runtime.handle import Lock as _Lock
+from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["Lock", "RLock"]
 
@@ -12,12 +13,15 @@ __all__ = ["Lock", "RLock"]
 class Lock(_Lock):
     """A lock: acquire(block=True, timeout=None) says if it was had, release() raises ValueError if nobody holds it.
 
+    It lies in the memory `m_uid`, that of a node (facts.default_pool_muid_from_index()), or of its maker's. Raises
+    ValueError where there is no such memory.
+
     If the process that holds it dies, the next acquire() has it, with a RuntimeWarning. A recursive lock may be
     acquired again by the thread that holds it, and released by no other (AssertionError).
     """
 
     def __init__(self, m_uid: Any = None, recursive: bool = False) -> None:
-        super().__init__(recursive)
+        self._make_on(node_of_memory(m_uid), recursive)
 
     def is_recursive(self) -> bool:
         """Whether its holder may acquire it again."""

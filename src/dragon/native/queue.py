@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.messages import as_name
-from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel
 from dragon.runtime.picklers import pickler_of
 from dragon.runtime.placement import place
@@ -54,14 +52,7 @@ class Queue(Channel):
     def __new__(
         cls, maxsize: int = _DEFAULT_SIZE, *, policy: Policy | None = None, pickler: Any = None, **options: Any
     ) -> Self:
-        kind = _class_for(pickler, cls)
-        if policy is None or policy.placement not in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID):
-            return super().__new__(kind)
-        node = place(policy).node.index
-        if node == this_run().node:
-            return super().__new__(kind)
-        name = ask("remote.make_channel", node=node, capacity=max(maxsize, 0), maker=identity().puid)
-        return kind._attached(as_name(name), kind._state_of(options.get("joinable", False), pickler))
+        return super().__new__(_class_for(pickler, cls))
 
     def __init__(
         self,
@@ -83,9 +74,9 @@ class Queue(Channel):
             raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
         if buffered and (strm_channels is not None or num_streams > 0 or mgr_channel is not None):
             raise ValueError("a buffered queue has no stream channels and no manager channel")
-        if self._local_class is not None:
-            return  # it is on another node, and was made there
-        super().__init__(max(maxsize, 0), maker=identity().puid)
+        named = policy is not None and policy.placement in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID)
+        node = place(policy).node.index if named else this_run().node
+        self._make_on(node, max(maxsize, 0), maker=identity().puid)
         self._set_state(self._state_of(joinable, pickler))
 
     @staticmethod

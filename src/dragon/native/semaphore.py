@@ -7,6 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from dragon.runtime.handle import Semaphore as _Semaphore
+from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["BoundedSemaphore", "Semaphore"]
 
@@ -16,7 +17,7 @@ _MOST = 2**31 - 1
 class Semaphore(_Semaphore):
     """A counter that acquire(blocking=True, timeout=None) lowers, waiting while it is 0, and release(n=1) raises.
 
-    A bounded one is never raised above its first value: ValueError.
+    A bounded one is never raised above its first value: ValueError. `m_uid` is as in Lock.
     """
 
     def __init__(self, value: int = 1, *, m_uid: Any = None, bounded: bool = False) -> None:
@@ -24,7 +25,7 @@ class Semaphore(_Semaphore):
             raise TypeError(f"value must be a whole number, not {value!r}")
         if value < 0:
             raise ValueError("a semaphore's value must not be negative")
-        super().__init__(value, value if bounded else _MOST)
+        self._make_on(node_of_memory(m_uid), value, value if bounded else _MOST)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Lower the counter; False if it stayed 0 for `timeout` seconds."""

@@ -6,7 +6,7 @@ from multiprocessing.sharedctypes import typecode_to_type  # type: ignore[attr-d
 from typing import Any
 
 from dragon.native.lock import RLock
-from dragon.runtime.ctypes_memory import in_words, words_for
+from dragon.runtime.ctypes_memory import fill, in_words, words_for
 
 __all__ = ["Value"]
 
@@ -19,10 +19,10 @@ def ctype_of(typecode_or_type: Any) -> Any:
     return kind
 
 
-def lock_of(lock: Any) -> Any:
+def lock_of(lock: Any, m_uid: Any = None) -> Any:
     """The lock that an argument `lock` asks for. Raises AttributeError for what is none."""
     if lock in (True, None):
-        return RLock()
+        return RLock(m_uid)
     if lock is False:
         return None
     if not hasattr(lock, "acquire"):
@@ -33,8 +33,12 @@ def lock_of(lock: Any) -> Any:
 class Memory:
     """A ctypes object in shared memory; sent to other processes by name."""
 
-    def __init__(self, kind: Any) -> None:
-        self.__setstate__((kind, words_for(kind)))
+    def __init__(self, kind: Any, m_uid: Any = None) -> None:
+        self.__setstate__((kind, words_for(kind, m_uid)))
+
+    def fill(self, obj: Any) -> None:
+        """Be what a ctypes object of that type is."""
+        fill(self._words, obj)
 
     def __getstate__(self) -> Any:
         return self._kind, self._words
@@ -82,20 +86,18 @@ class Shared:
 class Value(Shared):
     """One ctypes value; `value` reads and writes it, structures have their fields.
 
-    `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it.
+    `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it. `m_uid`
+    is as in Lock.
     """
 
     _SUPPORTED_TYPES = typecode_to_type
 
     def __init__(self, typecode_or_type: Any, value: Any = None, lock: Any = False, m_uid: Any = None) -> None:
         kind = ctype_of(typecode_or_type)
-        self._memory = Memory(kind)
-        self._lock = lock_of(lock)
+        self._memory = Memory(kind, m_uid)
+        self._lock = lock_of(lock, m_uid)
         if value is not None:
-            if isinstance(value, tuple):
-                self._memory.data.__init__(*value)
-            else:
-                self._memory.data.__init__(value)
+            self._memory.fill(kind(*value) if isinstance(value, tuple) else kind(value))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

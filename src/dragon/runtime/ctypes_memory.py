@@ -13,16 +13,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from dragon.runtime.handle import Words
+from dragon.runtime.nodes import node_of_memory
 from dragon.runtime.remote import RemoteWords
 
-__all__ = ["in_words", "kind_of", "parts_of", "whole", "words_for"]
+__all__ = ["fill", "in_words", "kind_of", "parts_of", "whole", "words_for"]
 
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
 
-def words_for(kind: Any) -> Words:
-    """New memory for an object of that ctypes type."""
-    return Words(max(1, -(-ctypes.sizeof(kind) // 8)))
+def words_for(kind: Any, m_uid: Any = None) -> Words:
+    """New memory for an object of that ctypes type, in that of a node or this one's."""
+    return Words._on(node_of_memory(m_uid), max(1, -(-ctypes.sizeof(kind) // 8)))
 
 
 def in_words(kind: Any, words: Words) -> Any:
@@ -32,6 +33,14 @@ def in_words(kind: Any, words: Words) -> Any:
     mirror = _part(kind, words, bytearray(ctypes.sizeof(kind)), 0)
     mirror._refresh()
     return mirror
+
+
+def fill(words: Words, obj: Any) -> None:
+    """Have the words hold what a ctypes object of their type is."""
+    if isinstance(words, RemoteWords):
+        words._write(0, bytes(obj))
+    else:
+        ctypes.memmove(ctypes.addressof(in_words(type(obj), words)), ctypes.addressof(obj), ctypes.sizeof(obj))
 
 
 def kind_of(obj: Any) -> Any:

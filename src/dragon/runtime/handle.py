@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from dragon import _core
+from dragon.infrastructure.messages import as_name
 from dragon.runtime.run import this_run
 from dragon.runtime.serialization import mention
 
@@ -23,6 +24,26 @@ class Handle:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         this_run()
         self._core_class.__init__(self, *args, **kwargs)
+
+    def _make_on(self, node: int, *arguments: Any, **options: Any) -> None:
+        """Be a handle of a new object on that node: what __init__() does on this one. Raises NodeLostError."""
+        if node == this_run().node:
+            self._core_class.__init__(self, *arguments, **options)
+            return
+        from dragon.runtime.agent_client import ask
+        from dragon.runtime.remote import remote_class
+
+        name = ask("remote.make", node=node, kind=self._core_class.__name__, given=arguments, options=options)
+        here: Any = type(self)
+        self.__class__ = remote_class(here)
+        self._open(as_name(name))  # type: ignore[attr-defined]
+
+    @classmethod
+    def _on(cls, node: int, *arguments: Any, **options: Any) -> Self:
+        """A handle of a new object on that node."""
+        handle = cls.__new__(cls)
+        handle._make_on(node, *arguments, **options)
+        return handle
 
     def __reduce__(self) -> Any:
         name = self._name()  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.runtime.run import current_run, in_run, this_run
 
-__all__ = ["find_node", "node_at", "own_node", "run_nodes", "same_host", "write_nodes"]
+__all__ = ["find_node", "node_at", "node_of_memory", "own_node", "run_nodes", "same_host", "write_nodes"]
 
 _FILE = "nodes.json"
 
@@ -70,6 +70,19 @@ def node_at(index: int) -> NodeDescriptor:
         if node.index == index:
             return node
     raise LookupError(f"the run has no node {index} (any more)")
+
+
+def node_of_memory(m_uid: object) -> int:
+    """The index of the node whose memory a program means, None being its own node's. Raises ValueError where the run
+    has no such node."""
+    if m_uid is None:
+        return this_run().node
+    for node in run_nodes():
+        if node.index == m_uid:
+            return node.index
+    raise ValueError(
+        f"m_uid={m_uid!r} is the memory of no node: facts.default_pool_muid_from_index(index) gives a node's"
+    )
 
 
 def find_node(name: str) -> NodeDescriptor | None:
