@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.infrastructure.whole_file import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.trace import trace_events
 
@@ -44,7 +45,8 @@ def main(words: Sequence[str]) -> int:
     events = trace_events(recording.lifetimes(), recording.spans(), recording.start, recording.end)
     path = arguments.output or recording.folder / "trace.json.gz"
     trace = msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
-    path.write_bytes(gzip.compress(trace) if path.suffix == ".gz" else trace)
+    with whole_file(path) as file:
+        file.write_bytes(gzip.compress(trace) if path.suffix == ".gz" else trace)
     if not any(event.get("cat") not in (None, "process") for event in events):
         print("dragon trace: it has the lives of processes alone; record with -T 5 for more", file=sys.stderr)
     print(path)
