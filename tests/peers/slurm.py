@@ -41,8 +41,14 @@ SelectTypeParameters=CR_Core
 SwitchType=switch/none
 MpiDefault=none
 KillWait=5
-NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus}
+GresTypes=gpu
+NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+# Slurm counts files, and does not look at what they are.
+DEVICES = """\
+Name=gpu File=/dev/null
+Name=gpu File=/dev/zero
 """
 
 
@@ -89,6 +95,7 @@ class Slurm:
             host=socket.gethostname(), folder=folder, port=first, first=first + 1, last=first + 3, cpus=os.cpu_count()
         )
         (folder / "slurm.conf").write_text(text)
+        (folder / "gres.conf").write_text(DEVICES)
         key, door = folder / "munge.key", folder / "munge.sock"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))

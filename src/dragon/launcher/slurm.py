@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 from collections.abc import Mapping
 
 from dragon.infrastructure.membership import Token
 from dragon.launcher.base import Launcher, LaunchError, Starter, agent_command
 from dragon.launcher.hosts import expand
+from dragon.runtime.site_launcher import OF_ANOTHER_STEP
 
 __all__ = ["Slurm"]
+
+# Where a job says how many GPUs it has altogether or for each task, a step of one task on each node gets fewer.
+_NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
+_PATIENCE = 10.0
 
 
 class Slurm(Launcher):
@@ -25,6 +32,7 @@ class Slurm(Launcher):
         listed = environment.get("SLURM_JOB_NODELIST", "")
         if not listed or "SLURM_JOB_ID" not in environment:
             raise LaunchError("this is not in a Slurm allocation; use `salloc --nodes=N` or `sbatch` first")
+        self.environment = environment
         allocated = expand(listed)
         if count > len(allocated):
             raise LaunchError(f"{count} nodes were asked for; the allocation has {len(allocated)}: {listed}")
@@ -32,12 +40,36 @@ class Slurm(Launcher):
         self.command = agent_command("--index-from", "SLURM_NODEID", "--name-from", "SLURMD_NODENAME")
 
     async def start(self, token: Token) -> None:
+        gpus = ""
+        if any(name in self.environment for name in _NOT_BY_NODE):
+            gpus = gpus_of_each_node(await self._describe_job())
+        # What the job says of its tasks is not for the agents, which have all of their nodes; programs may read it.
+        own = {name: text for name, text in self.environment.items() if name not in OF_ANOTHER_STEP}
         # By default each task gets all of its standard input, so the token need not be anywhere else.
-        self.starters.append(await Starter.run("srun", [*self.srun(), *self.command], token.encode()))
+        self.starters.append(await Starter.run("srun", [*self.srun(gpus), *self.command], token.encode(), own))
 
-    def srun(self) -> list[str]:
-        """The command before the agent's own."""
+    async def _describe_job(self) -> str:
+        """What `scontrol` says of the job; nothing where it does not answer."""
+        command = ("scontrol", "show", "job", "--details", "--oneliner", self.environment["SLURM_JOB_ID"])
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=pipe, stderr=null)
+        except OSError:
+            return ""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return (await process.communicate())[0].decode()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return ""
+
+    def srun(self, gpus: str = "") -> list[str]:
+        """The command before the agent's own; `gpus` is how many each node has, where that must be said."""
         count = len(self.nodes)
+        told = [
+            f"{name}={text}" for name in OF_ANOTHER_STEP if (text := self.environment.get(name)) and "," not in text
+        ]
         return [
             "srun",
             f"--nodes={count}",
@@ -46,10 +78,18 @@ class Slurm(Launcher):
             f"--nodelist={','.join(self.nodes)}",
             "--overlap",  # beside other steps of the job
             "--cpu-bind=none",
-            "--export=ALL",
+            f"--export={','.join(['ALL', *told])}",
             "--input=all",
             "--kill-on-bad-exit=0",  # one node that fails does not take the others with it
             "--no-kill",
             "--unbuffered",
             "--quiet",
+            *([f"--gpus-per-node={gpus}"] if gpus else []),
         ]
+
+
+def gpus_of_each_node(job: str) -> str:
+    """How many GPUs each node has by `scontrol show job --details`; empty where they differ, or there are none."""
+    found = re.findall(r"\bNodes=\S+ CPU_IDs=\S* Mem=\S* GRES=(\S*)", job)
+    counts = {sum(map(int, re.findall(r"\bgpu(?::[^:,(]+)?:(\d+)", one))) for one in found}
+    return str(counts.pop() or "") if len(counts) == 1 else ""

@@ -11,10 +11,24 @@ from pathlib import Path
 
 from dragon.infrastructure.errors import NotSupportedError
 
-__all__ = ["find_launcher", "has_pals", "launch_command", "launch_environment"]
+__all__ = ["OF_ANOTHER_STEP", "find_launcher", "has_pals", "launch_command", "launch_environment"]
 
-# What srun would take from the step in which the agents are, as if it had been said for the job.
-_OF_ANOTHER_STEP = ("SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+# What srun takes from the allocation, or from the step that it is in, as if it had been said for the step it starts.
+OF_ANOTHER_STEP = (
+    "SLURM_CPUS_PER_GPU",
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_DISTRIBUTION",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPU_BIND",
+    "SLURM_NTASKS_PER_CORE",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NTASKS_PER_SOCKET",
+    "SLURM_TRES_PER_TASK",
+)
 
 
 def has_pals() -> bool:
@@ -70,7 +84,7 @@ def launch_command(launcher: str, hosts: Sequence[str], host_file: Path, task: S
 
 def launch_environment(launcher: str, host_file: Path) -> dict[str, str]:
     """The environment of that command."""
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_STEP}
+    environment = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_STEP}
     if os.path.basename(launcher) != "mpiexec":
         environment["SLURM_HOSTFILE"] = str(host_file)
     return environment

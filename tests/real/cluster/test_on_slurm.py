@@ -46,6 +46,21 @@ def test_documented_programs(site: Site, slurm: Slurm, name: str) -> None:
         assert {f"host n{number}," for number in (1, 2, 3)} <= set(re.findall(r"host n\d,", done.stdout))
 
 
+@pytest.mark.parametrize("asked", ["--gpus-per-task=1 --ntasks-per-node=2", "--ntasks-per-gpu=1 --gpus=4", "--gpus=4"])
+def test_a_node_has_all_its_gpus_however_the_job_asked_for_them(site: Site, slurm: Slurm, asked: str) -> None:
+    command = ["salloc", "--quiet", "-N2", *asked.split(), *dragon("sh", "-c", "echo $SLURM_STEP_GPUS")]
+    done = site.run(*command, env=slurm.environment)
+    assert (done.stdout, done.stderr) == ("0,1\n", "")
+
+
+def test_a_node_has_all_its_cpus_whatever_the_job_says_of_a_task(site: Site, slurm: Slurm) -> None:
+    count = os.cpu_count() or 1
+    words = dragon("sh", "-c", "echo $SLURM_CPUS_ON_NODE, $SLURM_CPUS_PER_TASK for a task")
+    command = ["salloc", "--quiet", "-N2", f"--ntasks-per-node={count}", "--cpus-per-task=1", *words]
+    done = site.run(*command, env={**slurm.environment, "SRUN_CPUS_PER_TASK": "1"})
+    assert done.stdout == f"{count}, 1 for a task\n"
+
+
 def test_more_nodes_than_the_allocation_has(site: Site, slurm: Slurm) -> None:
     done = site.run("salloc", "--quiet", "-N2", *dragon("--nodes", "3", "true"), env=slurm.environment)
     assert (done.returncode, done.stdout) == (1, "")
