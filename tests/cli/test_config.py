@@ -109,3 +109,19 @@ def test_a_network_configuration_of_no_nodes(capsys: pytest.CaptureFixture[str])
     assert "one node needs no configuration" in capsys.readouterr().err
     assert network_config.main([]) == 1
     assert "several nodes were asked for" in capsys.readouterr().err
+
+
+def test_a_network_configuration_that_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "simulated.yaml").mkdir()
+    assert network_config.main(["--nodes", "2", "--output-to-yaml"]) == 1
+    assert capsys.readouterr().err == "dragon-network-config: [Errno 21] Is a directory: 'simulated.yaml'\n"
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "soon"])
+def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    with pytest.raises(SystemExit):
+        network_config.main(["--nodes", "2", "--join-timeout", seconds])
+    assert f"{seconds!r} is no number of seconds above 0" in capsys.readouterr().err

@@ -25,16 +25,25 @@ def launcher(program: Path = STAND_IN) -> Simulated:
 
 def test_nodes_describe_themselves_and_the_file_is_read_again(tmp_path: Path) -> None:
     members = asynchronously(survey(launcher(), "", 0, 30))
-    nodes = as_configuration(members)
+    names = ["node-0", "node-1"]
+    nodes = as_configuration(members, names)
     assert [node["host_name"] for node in nodes.values()] == ["node-0", "node-1"]
     assert [node["is_primary"] for node in nodes.values()] == [True, False]
     assert nodes["1"]["ip_addrs"] == ["127.0.0.1:1"]
     assert nodes["0"]["num_cpus"] >= 1
     file = tmp_path / "simulated.yaml"
-    file.write_bytes(msgspec.yaml.encode(as_configuration(members, "node-1")))
+    file.write_bytes(msgspec.yaml.encode(as_configuration(members, names, "node-1")))
     assert read_network_config(str(file)) == ["node-1", "node-0"]
     with pytest.raises(ValueError, match="'node-2' is none of the nodes: node-0, node-1"):
-        as_configuration(members, "node-2")
+        as_configuration(members, names, "node-2")
+
+
+def test_hosts_are_found_again_by_the_names_under_which_they_were_reached(tmp_path: Path) -> None:
+    members = asynchronously(survey(launcher(), "", 0, 30))
+    file = tmp_path / "ssh.json"
+    for primary in ("gpu-b", "node-1"):
+        file.write_bytes(msgspec.json.encode(as_configuration(members, ["gpu-a", "gpu-b"], primary)))
+        assert read_network_config(str(file)) == ["gpu-b", "gpu-a"]
 
 
 def test_nodes_that_do_not_answer() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dragon
+from dragon.cli.ending import end_with
 from dragon.infrastructure import configuration
 
 __all__ = ["main"]
@@ -110,4 +111,4 @@ def _tell(what: str, instead: str) -> None:
 
 def run_and_exit() -> None:
     """The entry point of the command."""
-    sys.exit(main())
+    end_with("dragon-config", main)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dragon.cli.ending import end_with
 from dragon.infrastructure.interfaces import interfaces
 
 __all__ = ["main"]
@@ -95,4 +95,4 @@ def _full(names: list[str]) -> set[str]:
 
 def run_and_exit() -> None:
     """The entry point of the command."""
-    sys.exit(main())
+    end_with("dragon-network-ifaddrs", main)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from dragon.launcher.choice import WLMS, Wanted
 
-__all__ = ["add_options", "answers", "hosts", "port", "wanted"]
+__all__ = ["add_options", "answers", "hosts", "port", "seconds", "wanted"]
 
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
 HOST_FILE = "DRAGON_RUN_NODEFILE"
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "where it has an RDMA device, else tcp)",
     )
     network.add_argument(
-        "--join-timeout", type=_seconds, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
+        "--join-timeout", type=seconds, default=60.0, metavar="S", help="seconds that nodes have to join (60)"
     )
     ignored = parser.add_argument_group("accepted, without meaning here")
     ignored.add_argument("--overlay-port", metavar="PORT", help=argparse.SUPPRESS)
@@ -110,7 +110,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """The type of an option that takes a time."""
     try:
         number = float(text)
     except ValueError:

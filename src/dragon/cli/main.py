@@ -13,6 +13,7 @@ from typing import Any
 
 import dragon
 from dragon.cli import machine, telemetry
+from dragon.cli.ending import end_with
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher import local
@@ -154,6 +155,8 @@ def _explain(name: str, command: Callable[[], int]) -> int:
     """The exit code of a command, 1 where it says why it cannot."""
     try:
         return command()
+    except BrokenPipeError:
+        raise
     except (DragonError, OSError) as error:
         print(f"dragon {name}: {error}", file=sys.stderr)
         return 1
@@ -256,8 +259,4 @@ def _open_standard_streams() -> None:
 def run_and_exit() -> None:
     """The entry point of the command."""
     _open_standard_streams()
-    try:
-        code = main()
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-    sys.exit(code)
+    end_with("dragon", main)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon.cli import machine
+from dragon.cli.ending import end_with
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import Wanted, choose
@@ -31,7 +32,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--primary", default="", metavar="HOST", help="the node of the head process (default: the first)"
     )
-    result.add_argument("--join-timeout", type=float, default=60.0, metavar="S", help="seconds that nodes have (60)")
+    result.add_argument(
+        "--join-timeout", type=machine.seconds, default=60.0, metavar="S", help="seconds that nodes have (60)"
+    )
     result.add_argument("-l", "--log", metavar="LEVEL", help="what is logged on stderr (default WARNING)")
     result.add_argument("-y", "--output-to-yaml", action="store_true", help="write a file named after the launcher")
     result.add_argument("-j", "--output-to-json", action="store_true", help="write a file named after the launcher")
@@ -46,19 +49,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[variables.LOG_LEVEL] = arguments.log.upper()
     try:
         name, nodes = _nodes(arguments)
+        _write(arguments, name, nodes)
     except (DragonError, OSError, ValueError) as error:
         print(f"dragon-network-config: {error}", file=sys.stderr)
         return 1
-    text = json.dumps(nodes, indent=2)
+    if not arguments.no_stdout:
+        print(json.dumps(nodes, indent=2))
+    return 0
+
+
+def _write(arguments: argparse.Namespace, name: str, nodes: dict[str, Any]) -> None:
     if arguments.output_to_yaml:
         import msgspec
 
         Path(f"{name}.yaml").write_bytes(msgspec.yaml.encode(nodes))
     if arguments.output_to_json:
-        Path(f"{name}.json").write_text(text + "\n")
-    if not arguments.no_stdout:
-        print(text)
-    return 0
+        Path(f"{name}.json").write_text(json.dumps(nodes, indent=2) + "\n")
 
 
 def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -81,9 +87,9 @@ def _nodes(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if launcher is None:
         raise ValueError("one node needs no configuration; give --nodes, --hostlist or --wlm, or use an allocation")
     members = uvloop.run(survey(launcher, arguments.network_prefix, arguments.port, arguments.join_timeout))
-    return launcher.name, as_configuration(members, arguments.primary)
+    return launcher.name, as_configuration(members, launcher.nodes, arguments.primary)
 
 
 def run_and_exit() -> None:
     """The entry point of the command."""
-    sys.exit(main())
+    end_with("dragon-network-config", main)

@@ -36,20 +36,25 @@ async def survey(launcher: Launcher, prefix: str, port: int, timeout: float) -> 
         await launcher.stop(0.0)
 
 
-def as_configuration(members: list[Member], primary: str = "") -> dict[str, dict[str, Any]]:
-    """The nodes as a network configuration file has them. Raises ValueError where `primary` is none of them."""
-    names = [member.node.host_name for member in members]
-    if primary and primary not in names:
+def as_configuration(members: list[Member], hosts: list[str], primary: str = "") -> dict[str, dict[str, Any]]:
+    """The nodes as a network configuration file has them.
+
+    `hosts` are their names in the launcher, by which they are reached again; a node may call itself otherwise. Raises
+    ValueError where `primary` is none of them.
+    """
+    names = [host or member.node.host_name for host, member in zip(hosts, members, strict=True)]
+    own = [member.node.host_name for member in members]
+    if primary and primary not in {*names, *own}:
         raise ValueError(f"{primary!r} is none of the nodes: {', '.join(names)}")
-    first = primary or names[0]
+    first = (names if primary in names else own).index(primary) if primary else 0
     return {
         str(index): {
             "state": _ACTIVE,
             "h_uid": member.node.h_uid,
             "host_id": member.node.h_uid,
             "name": member.node.host_name,
-            "host_name": member.node.host_name,
-            "is_primary": member.node.host_name == first,
+            "host_name": names[index],
+            "is_primary": index == first,
             "ip_addrs": [f"{address}:{member.port}" for address in member.addresses],
             "fabric_ep_addrs_available": False,
             "fabric_ep_addrs": [],

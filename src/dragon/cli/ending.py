@@ -1,0 +1,46 @@
+"""How commands end: with their exit code, once all that they printed is written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+__all__ = ["end_with"]
+
+
+def end_with(name: str, command: Callable[[], int]) -> NoReturn:
+    """End this process with the code of `command`, which is called here; what cannot be printed is told in a line."""
+    code: int | str | None
+    try:
+        code = _all_printed(command)
+    except BrokenPipeError:
+        # Who read it has seen enough, as of `dragon ps | head -1`.
+        code = 128 + signal.SIGPIPE
+        _discard()
+    except OSError as error:
+        if error.filename is not None:  # it is not stdout that failed
+            raise
+        print(f"{name}: stdout cannot be written: {error.strerror}", file=sys.stderr)
+        code = 1
+        _discard()
+    sys.exit(code)
+
+
+def _all_printed(command: Callable[[], int]) -> int | str | None:
+    code: int | str | None
+    try:
+        code = command()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except SystemExit as ended:  # of argparse, which may have printed its help
+        code = ended.code
+    print(end="", flush=True)
+    return code
+
+
+def _discard() -> None:
+    """Python writes what is left once more when it ends, and would tell of that too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
