@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,35 @@ def test_a_python_function_is_told_its_rank(site: Site) -> None:
         """
     )
     assert site.dragon(program).stdout == "[(0, '3'), (1, '3'), (2, '3')]\n"
+
+
+@pytest.mark.skipif(find_spec("mpi4py") is None, reason="there is no mpi4py in this environment")
+@pytest.mark.parametrize(("deed", "code"), [("raise ValueError('no tea')", 1), ("raise SystemExit(3)", 3)])
+def test_a_job_ends_with_a_python_function_that_fails(site: Site, deed: str, code: int) -> None:
+    program = site.write(
+        f"""
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+
+        def rank():
+            from mpi4py import MPI
+            if MPI.COMM_WORLD.rank == 1:
+                {deed}
+            MPI.COMM_WORLD.Barrier()
+
+        if __name__ == "__main__":
+            group = ProcessGroup(pmi="pmi1")
+            group.add_process(3, ProcessTemplate(rank))
+            group.init()
+            group.start()
+            try:
+                group.join()
+            except DragonUserCodeError as error:
+                print(error)
+            group.close()
+        """
+    )
+    assert re.search(rf"first, rank 1 \(puid \d+\) on .* ended with exit code {code}", site.dragon(program).stdout)
 
 
 def test_a_job_starts_another_one(site: Site, mpich: Mpi) -> None:

@@ -32,7 +32,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     What an interrupt ended dies of SIGINT, as every other Python program does.
     """
     code = _call(payload)
-    in_order = run_exit_handlers()
+    in_order = run_exit_handlers(code)
     if code == _INTERRUPTED:
         _core.leave_arena()
         signal.signal(signal.SIGINT, signal.SIG_DFL)

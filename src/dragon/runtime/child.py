@@ -109,13 +109,17 @@ def write_traceback(error: BaseException) -> None:
     print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
 
 
-def run_exit_handlers() -> bool:
-    """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised."""
+def run_exit_handlers(code: int) -> bool:
+    """Threads, multiprocessing's and the user's exit handlers, streams. False if one of them raised.
+
+    A rank of MPI that fails, as `code` says, waits for no other in MPI_Finalize: its end is the job's.
+    """
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         mp_util._exit_function()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        _finalise_mpi()
+        if code == 0:
+            _finalise_mpi()
     except BaseException as error:
         write_traceback(error)
         return False
