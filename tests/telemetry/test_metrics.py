@@ -50,6 +50,8 @@ def test_each_set_of_tags_has_a_record_of_its_own(telemetry: Telemetry, client: 
     assert len(client.get_data("loss")) == 4
     assert values(client, "loss", tags={"model": "small"}) == [[0], [1]]
     assert values(client, "loss", tags={"model": ["small", "large"], "rank": "0"}) == [[0], [0]]
+    assert values(client, "loss", tags={"model": "small", "rank": 0}) == [[0]]
+    assert values(client, "loss", tags={"model": "small", "rank": range(2)}) == [[0], [1]]
     assert values(client, "loss", tags={"model": "*"}) == [[0], [1], [0]]
     assert values(client, "loss", tags={"model": "other"}) == []
 
@@ -106,6 +108,9 @@ def test_a_counter_grows(telemetry: Telemetry, client: AnalysisClient) -> None:
     assert values(client, "images", tags={"kind": "cat"}, interval=0) == [[1, 5, 7]]
     with pytest.raises(ValueError, match="cannot shrink"):
         images.add(-1)
+    for count in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="cannot grow by"):
+            images.add(count)
 
 
 def test_a_timer_measures_its_block_and_those_within(telemetry: Telemetry, client: AnalysisClient) -> None:
@@ -188,3 +193,10 @@ def test_nodes_are_not_rebooted(client: AnalysisClient) -> None:
 def test_there_are_five_levels(level: int) -> None:
     with pytest.raises(ValueError, match="the levels are 1 to 5"):
         Telemetry().start(level)
+
+
+@pytest.mark.parametrize("level", ["2", 2.5, None])
+def test_a_level_is_a_whole_number(telemetry: Telemetry, level: object) -> None:
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        telemetry.start(level)  # type: ignore[arg-type]
+    assert telemetry.level == 1

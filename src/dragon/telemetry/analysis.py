@@ -52,7 +52,7 @@ class AnalysisClient:
     def get_data(
         self,
         metrics: str | Iterable[str],
-        tags: Mapping[str, str | Iterable[str]] | None = None,
+        tags: Mapping[str, object] | None = None,
         start_time: float | None = None,
         *,
         end_time: float | None = None,
@@ -77,7 +77,7 @@ class AnalysisClient:
         since, until = (now - _WINDOW, now) if self._recording is None else (-math.inf, math.inf)
         question: dict[str, Any] = {
             "metrics": [metrics] if isinstance(metrics, str) else list(metrics),
-            "tags": {name: [v] if isinstance(v, str) else list(v) for name, v in (tags or {}).items()},
+            "tags": {name: _choices(wanted) for name, wanted in (tags or {}).items()},
             "start": since if start_time is None else start_time,
             "end": until if end_time is None else end_time,
             "interval": interval,
@@ -119,6 +119,13 @@ class AnalysisClient:
     def reboot(self, *, exclude_huids: object = None, exclude_hostnames: object = None) -> None:
         """Not offered: raises NotSupportedError."""
         raise NotSupportedError("a run does not reboot its nodes; `dragon --resilient` goes on without a lost one")
+
+
+def _choices(wanted: object) -> list[str]:
+    """The values that a tag may have: tags are text, whatever they were made of."""
+    if isinstance(wanted, Iterable) and not isinstance(wanted, str):
+        return [str(one) for one in wanted]
+    return [str(wanted)]
 
 
 def _text(when: float) -> str:

@@ -22,7 +22,7 @@ class CollectorDetectorGroup(CollectorGroup, Detector):
         collection_rate: float = 3,
         sacred_nodes: Iterable[str] | None = None,
         restartable_ddicts: Iterable[Any] | None = None,
-        tags: Mapping[str, str | Iterable[str]] | None = None,
+        tags: Mapping[str, object] | None = None,
         analysis_args: Any = None,
         collector_args: Any = None,
     ) -> None:

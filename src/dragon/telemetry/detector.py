@@ -38,7 +38,7 @@ class Detector:
         collection_rate: float = 3,
         sacred_nodes: Iterable[str] | None = None,
         restartable_ddicts: Iterable[Any] | None = None,
-        tags: Mapping[str, str | Iterable[str]] | None = None,
+        tags: Mapping[str, object] | None = None,
         analysis_args: Any = None,
     ) -> None:
         if isinstance(sacred_nodes, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -48,8 +49,9 @@ class Telemetry:
 
     def start(self, telemetry_level: int = 2) -> None:
         """Have all nodes measure at that level from now on. Raises ValueError where there is no such level."""
-        ask("telemetry.start", level=telemetry_level, period=self._period)
-        self._level = telemetry_level
+        level = int(operator.index(telemetry_level))
+        ask("telemetry.start", level=level, period=self._period)
+        self._level = level
 
     def shutdown(self) -> None:
         """Have all nodes measure no more, and forget what they have."""
@@ -113,7 +115,9 @@ class Counter:
         self._tags = tags
 
     def add(self, count: float = 1) -> None:
-        """Add to it. Raises ValueError for less than 0."""
+        """Add to it. Raises ValueError for less than 0, and for what is no number or has no end."""
+        if not -math.inf < count < math.inf:
+            raise ValueError(f"counter {self._name!r} cannot grow by {count}")
         if count < 0:
             raise ValueError(f"counter {self._name!r} cannot shrink by {-count}")
         self._telemetry._add(self._name, count, Kind.COUNTER, None, self._level, self._tags)
