@@ -20,6 +20,7 @@ PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
         (["-t", "hsta"], "--transport hsta: there is none; tcp is used"),
         (["-a"], "--attachable: no file is written"),
         (["--passphrase", "x"], "--passphrase: it is visible to everybody"),
+        (["-w", "local", "--hostlist", "a,b"], "--hostlist: hosts are for ssh; with --wlm local the nodes are others"),
         (["-e"], "--exhaust-resources: without --resilient"),
     ],
 )

@@ -55,7 +55,18 @@ def test_the_secret_is_one_runs_and_only_in_the_secret(capsys: pytest.CaptureFix
     assert token.addresses == ["dragon-0.dragon:7575"]
 
 
-@pytest.mark.parametrize("words", [[], ["--name", "Upper", "x"], ["--name", "a" * 60, "x"], ["--nodes", "0", "x"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--name", "Upper", "x"],
+        ["--name", "a" * 60, "x"],
+        ["--nodes", "0", "x"],
+        ["--cpus", "-1", "x"],
+        ["--gpus", "-1", "x"],
+        ["--memory", "64GB", "x"],
+    ],
+)
 def test_a_manifest_that_would_not_work(words: list[str]) -> None:
     with pytest.raises(SystemExit):
         k8s.main(["--image", "i", "--nodes", "1", *words])

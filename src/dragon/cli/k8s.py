@@ -11,6 +11,7 @@ from dragon.launcher.k8s import Resources, manifest
 
 __all__ = ["main"]
 
+_MEMORY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")  # a pod's host name has the index after it, 63 letters in all
 
 
@@ -24,13 +25,13 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--name", default="dragon", help="of the Job (default dragon)")
     parser.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
-    parser.add_argument("-N", "--nodes", type=int, required=True, metavar="N", help="pods")
+    parser.add_argument("-N", "--nodes", type=machine.count, required=True, metavar="N", help="pods")
     parser.add_argument("--namespace", default="", help="where the Job runs")
     parser.add_argument(
         "-p", "--port", type=machine.port, default=7575, help="at which the first pod listens (default 7575)"
     )
-    parser.add_argument("--cpus", type=int, metavar="N", help="CPUs of each pod")
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod")
+    parser.add_argument("--cpus", type=machine.count, metavar="N", help="CPUs of each pod")
+    parser.add_argument("--gpus", type=machine.count, metavar="N", help="GPUs of each pod")
     parser.add_argument("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="...", help="program and arguments, as for `dragon`"
@@ -42,6 +43,8 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"--name {arguments.name}: lower-case letters, digits and dashes, at most 53, a letter first")
     if arguments.nodes < 1:
         parser.error("--nodes: at least one")
+    if arguments.memory and not _MEMORY.fullmatch(arguments.memory):
+        parser.error(f"--memory {arguments.memory}: a number and one of Ki, Mi, Gi, Ti or k, M, G, T, such as 64Gi")
     import yaml
 
     resources = Resources(cpus=arguments.cpus, gpus=arguments.gpus, memory=arguments.memory)

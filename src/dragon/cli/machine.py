@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 from dragon.launcher.choice import WLMS, Wanted
 
-__all__ = ["add_options", "answers", "hosts", "port", "seconds", "wanted"]
+__all__ = ["add_options", "answers", "count", "hosts", "port", "seconds", "wanted"]
 
 SINGLE, SEVERAL = "DRAGON_SINGLE_NODE_OVERRIDE", "DRAGON_MULTI_NODE_OVERRIDE"
 HOST_FILE = "DRAGON_RUN_NODEFILE"
 _LAST_PORT = 65535
+_BY_SSH = ("ssh", "drun")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     failure.add_argument(
         "-r", "--resilient", action="store_true", help="start the program again on the other nodes when one is lost"
     )
-    failure.add_argument("-i", "--idle", type=_count, default=0, metavar="N", help="spare nodes kept for --resilient")
+    failure.add_argument("-i", "--idle", type=count, default=0, metavar="N", help="spare nodes kept for --resilient")
     failure.add_argument(
         "-e", "--exhaust-resources", action="store_true", help="with -r: go on until no node is left at all"
     )
@@ -61,13 +62,13 @@ def add_count_and_shape(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-N",
         "--nodes",
-        type=_count,
+        type=count,
         default=0,
         metavar="N",
         help="nodes of the allocation or list to use (default: all); without one: simulate N nodes on this machine",
     )
-    group.add_argument("--cpus", type=_count, metavar="N", help="simulated nodes claim so many CPUs")
-    group.add_argument("--gpus", type=_count, metavar="N", help="simulated nodes claim so many GPUs")
+    group.add_argument("--cpus", type=count, metavar="N", help="simulated nodes claim so many CPUs")
+    group.add_argument("--gpus", type=count, metavar="N", help="simulated nodes claim so many GPUs")
 
 
 def add_hosts(group: argparse._ArgumentGroup) -> None:
@@ -104,7 +105,8 @@ def add_network(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """The type of an option that takes a whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
     return int(text)
@@ -159,7 +161,7 @@ def _set(name: str) -> bool:
 def hosts(arguments: argparse.Namespace) -> list[str]:
     """The hosts that were named. Raises OSError or ValueError for unusable files and lists."""
     config = getattr(arguments, "network_config", None)
-    by_ssh = arguments.wlm in ("ssh", "drun")
+    by_ssh = arguments.wlm in _BY_SSH
     file = arguments.hostfile or (os.environ.get(HOST_FILE) if by_ssh and not config else None)
     if not (file or config or arguments.hostlist is not None):
         return []
@@ -193,8 +195,20 @@ def answers(arguments: argparse.Namespace) -> Iterator[str]:
         yield "--passphrase: it is visible to everybody in `ps`, and not used; load the key into ssh-agent"
     if arguments.address != "auto" and arguments.wlm != "ray":
         yield "--address: it is that of a Ray cluster, and without --wlm ray none is used"
+    if arguments.wlm not in ("", *_BY_SSH) and (given := _host_option(arguments)):
+        yield f"{given}: hosts are for ssh; with --wlm {arguments.wlm} the nodes are others"
     if arguments.exhaust_resources and not arguments.resilient:
         yield "--exhaust-resources: without --resilient nothing is started again"
+
+
+def _host_option(arguments: argparse.Namespace) -> str:
+    """The option that names hosts, if one does."""
+    given = {
+        "--hostlist": arguments.hostlist,
+        "--hostfile": arguments.hostfile,
+        "--network-config": arguments.network_config,
+    }
+    return next((option for option, value in given.items() if value is not None), "")
 
 
 def tell(lines: Iterator[str]) -> None:
