@@ -62,6 +62,8 @@ def whole_number(least: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, not {text!r}")
+        if int(text) >= 2**63:
+            raise argparse.ArgumentTypeError(f"expected a whole number below 2^63, not {text!r}")
         return int(text)
 
     return convert

@@ -291,6 +291,7 @@ def test_default_options() -> None:
         (["--scipy_workers", "0"], "--scipy_workers: expected a whole number of at least 1, not '0'"),
         (["--size", "-3"], "--size: expected a whole number of at least 1, not '-3'"),
         (["--seed", "-1"], "--seed: expected a whole number of at least 0, not '-1'"),
+        (["--seed", str(2**63)], f"--seed: expected a whole number below 2^63, not '{2**63}'"),
         (["--gamma", "nan"], "--gamma: expected a number above 0, not 'nan'"),
         (["--mem", "100"], "--mem 100 is too little for one image of 1024 x 1024 bytes"),
     ],
