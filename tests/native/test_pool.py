@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
@@ -50,6 +51,26 @@ def refuse() -> None:
 
 
 remembered: Any = None
+
+
+class TwoWordsError(Exception):
+    """Its pickle has one argument, and its class wants two."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def fail_in_two_words(x: int) -> None:
+    raise TwoWordsError("of", str(x))
+
+
+def two_words(x: int) -> TwoWordsError:
+    return TwoWordsError("of", str(x))
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
 
 
 def test_every_way_to_submit() -> None:
@@ -240,3 +261,31 @@ def test_bad_input() -> None:
         Pool(2, policy=[Policy()], processes_per_policy=1)
     with pytest.raises(TypeError, match="callable"):
         Pool(1, initializer=3)  # type: ignore[arg-type]
+
+
+def test_an_error_that_cannot_be_made_again_is_told_in_words() -> None:
+    with Pool(2) as pool:
+        with pytest.raises(MaybeEncodingError, match="of 3") as caught:
+            pool.apply(fail_in_two_words, (3,))
+        assert "fail_in_two_words" in str(caught.value.__cause__)
+        with pytest.raises(MaybeEncodingError):
+            pool.map(fail_in_two_words, range(8))
+        assert pool.map(square, range(8)) == [x * x for x in range(8)]
+
+
+def test_a_result_that_cannot_be_read_is_an_error_of_its_own_task() -> None:
+    with Pool(2) as pool:
+        others = [pool.apply_async(square, (x,)) for x in range(4)]
+        unreadable = pool.apply_async(two_words, (3,))
+        assert [other.get(60) for other in others] == [0, 1, 4, 9]
+        with pytest.raises(TypeError, match="second"):
+            unreadable.get(60)
+        assert pool.map(square, range(8)) == [x * x for x in range(8)]
+
+
+def test_arguments_that_cannot_be_read_are_an_error_of_their_own_task() -> None:
+    with Pool(1) as pool:
+        worker = pool.apply(os.getpid)
+        with pytest.raises(ValueError, match="no number"):
+            pool.apply(square, (Unreadable(),))
+        assert pool.apply(os.getpid) == worker

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from dragon.native.outcomes import outcome_of
 from dragon.native.workers import START_FAILED
 from dragon.runtime.child import write_traceback
 from dragon.runtime.handle import Channel
@@ -92,8 +93,9 @@ class Collector:
                 self._busy = False
                 self._turn.notify_all()
 
-    def deliver(self, ticket: int, success: bool, value: Any) -> None:
+    def deliver(self, ticket: int, success: bool, value: Any, buffers: list[Any] | None = None) -> None:
         """The result of a task, or its error; the first that comes is the one."""
+        success, value = outcome_of(success, value, buffers)
         if ticket == START_FAILED:
             self.on_start_failure(value)
             return

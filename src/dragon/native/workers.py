@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
 from dragon.infrastructure.errors import DragonError
+from dragon.native.outcomes import failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.tracing import note_task
 
@@ -120,12 +120,20 @@ def work(
         try:
             initializer(*initargs)
         except Exception as error:
-            results.put((START_FAILED, False, ExceptionWithTraceback(error, error.__traceback__)))
+            results.put((START_FAILED, *failed(error, True)))
             doing[index] = FINISHED
             return
     done = 0
     while most is None or done < most:
-        task = tasks._get_task(doing, index)
+        try:
+            task = tasks._get_task(doing, index)
+        except Exception as error:
+            ticket = doing[index]
+            if not ticket:
+                raise
+            results.put((ticket, *failed(error, wrap_exceptions)))  # this process cannot read it
+            doing[index] = 0
+            continue
         if task is None:
             pass_on_end(tasks)
             doing[index] = FINISHED
@@ -133,18 +141,17 @@ def work(
         ticket, function, args, kwargs = task
         begun = _core.begin_span()
         try:
-            result = (True, function(*args, **kwargs))
+            outcome = returned(function(*args, **kwargs))
         except Exception as error:
-            result = (False, ExceptionWithTraceback(error, error.__traceback__) if wrap_exceptions else error)
+            outcome = failed(error, wrap_exceptions)
         if begun:
             note_task(function, args, begun)
         try:
-            results.put((ticket, *result))
-        except Exception as error:
-            wrapped = MaybeEncodingError(error, result[1])
-            results.put((ticket, False, wrapped))
+            results.put((ticket, *outcome))
+        except Exception as error:  # it is too large
+            results.put((ticket, *failed(error, wrap_exceptions)))
         done += 1
-        task = function = args = kwargs = result = None  # type: ignore[assignment]
+        task = function = args = kwargs = outcome = None  # type: ignore[assignment]
     doing[index] = 0
 
 
