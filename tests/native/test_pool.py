@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conftest import Site
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System, cpu_count
 from dragon.native.pool import Pool
@@ -289,3 +290,14 @@ def test_arguments_that_cannot_be_read_are_an_error_of_their_own_task() -> None:
         with pytest.raises(ValueError, match="no number"):
             pool.apply(square, (Unreadable(),))
         assert pool.apply(os.getpid) == worker
+
+
+def test_what_tasks_print_is_there_when_the_pool_is_left(site: Site) -> None:
+    done = site.python("""
+        from dragon.native import Pool
+
+        if __name__ == "__main__":
+            with Pool(2) as pool:
+                pool.map(print, range(50))
+    """)
+    assert sorted(map(int, done.stdout.split())) == list(range(50)), done.stderr

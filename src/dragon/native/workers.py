@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
@@ -146,6 +147,7 @@ def work(
             outcome = failed(error, wrap_exceptions)
         if begun:
             note_task(function, args, begun)
+        _flush()
         try:
             results.put((ticket, *outcome))
         except Exception as error:  # it is too large
@@ -153,6 +155,14 @@ def work(
         done += 1
         task = function = args = kwargs = outcome = None  # type: ignore[assignment]
     doing[index] = 0
+
+
+def _flush() -> None:
+    """What a task printed is out before its result is: the worker may be ended once all have theirs."""
+    try:
+        _flush_std_streams()
+    except OSError:
+        return  # it is for whoever prints to find that out
 
 
 def pass_on_end(tasks: Channel) -> None:
