@@ -94,6 +94,36 @@ def test_a_script_without_a_main_guard_works(site: Site) -> None:
     assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
 
 
+@pytest.mark.parametrize("command", [(), ("-m", "dragon")], ids=["python", "dragon"])
+@pytest.mark.parametrize("arguments", [("-m", "pack"), ("pack",)], ids=["package", "folder"])
+def test_what_a_main_file_of_a_package_or_a_folder_makes_is_found(
+    site: Site, command: tuple[str, ...], arguments: tuple[str, ...]
+) -> None:
+    (site.folder / "pack").mkdir()
+    site.write(
+        """
+        import multiprocessing as mp
+        import dragon
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        def moved(point):
+            return Point(point.x + 1)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            with mp.Pool(2) as pool:
+                points = pool.map(moved, [Point(x) for x in range(4)])
+                print([point.x for point in points], isinstance(points[0], Point))
+        """,
+        "pack/__main__.py",
+    )
+    done = site.run(sys.executable, *command, *arguments)
+    assert done.stdout == "[1, 2, 3, 4] True\n", done.stderr
+
+
 def test_a_notebook_runs_functions_of_its_cells(site: Site) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")

@@ -225,6 +225,8 @@ def _split_module(words: list[str]) -> list[str]:
 def _command(program: str, rest: list[str]) -> list[str]:
     import shutil
 
+    if os.path.isfile(os.path.join(program, "__main__.py")):
+        return [sys.executable, program, *rest]
     found = program if os.path.isfile(program) else shutil.which(program)
     if found is None:
         parser().error(f"there is no file {program!r} here, and no such program in PATH")

@@ -218,10 +218,12 @@ def _announced_to(take: Callable[[Any, Callable[[], None]], None]) -> Iterator[N
 def main_module() -> tuple[str, str] | None:
     """How to import the main program: ("name", module) or ("path", file); None where that is not possible."""
     data: dict[str, Any] = mp_spawn.get_preparation_data("")
-    for kind in ("name", "path"):
-        if f"init_main_from_{kind}" in data:
-            return kind, data[f"init_main_from_{kind}"]
-    return None
+    name = data.get("init_main_from_name")
+    if name is not None:
+        # multiprocessing imports no `__main__.py` of a package or a folder.
+        return None if name.rpartition(".")[2] == "__main__" else ("name", name)
+    path = data.get("init_main_from_path")
+    return None if path is None else ("path", path)
 
 
 class _Main:
