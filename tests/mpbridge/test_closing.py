@@ -38,3 +38,32 @@ def test_exit_handlers_of_a_process_run(site: Site) -> None:
     """
     done = site.python(source)
     assert (done.stdout, done.stderr) == ("process\n", "")
+
+
+def test_a_process_ends_as_multiprocessing_has_it(site: Site) -> None:
+    source = """
+        import multiprocessing as mp
+        import os
+        import time
+        from multiprocessing.util import Finalize, get_temp_dir
+        import dragon
+
+        def rest():
+            time.sleep(0.5)
+            print("its own process", flush=True)
+
+        def work(folders):
+            folders.put(get_temp_dir())
+            Finalize(None, print, ("its finalizer",), exitpriority=-200)
+            mp.get_context("dragon").Process(target=rest).start()
+
+        if __name__ == "__main__":
+            context = mp.get_context("dragon")
+            folders = context.Queue()
+            process = context.Process(target=work, args=(folders,))
+            process.start()
+            process.join()
+            print(os.path.exists(folders.get()))
+    """
+    done = site.python(source)
+    assert (done.stdout, done.stderr) == ("its own process\nits finalizer\nFalse\n", "")

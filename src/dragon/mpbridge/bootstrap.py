@@ -59,6 +59,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         os.close(fd)
     if _HONOURS_ATEXIT:
         atexit._clear()  # what importing the main program registered is for the main process
+        atexit.register(mp_util._exit_function)  # type: ignore[attr-defined]
     code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
     if _HONOURS_ATEXIT:
         atexit._run_exitfuncs()
