@@ -89,8 +89,11 @@ def test_functions_given_with_c_are_found(site: Site) -> None:
     assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
 
 
-def test_a_script_without_a_main_guard_works(site: Site) -> None:
-    done = site.python(INTERACTIVE.replace("exit()", ""))
+@pytest.mark.parametrize(
+    "start", ["", "import logging; log = logging.getLogger(__name__)  # not __name__ == '__main__'"]
+)
+def test_a_script_without_a_main_guard_works(site: Site, start: str) -> None:
+    done = site.python(start + INTERACTIVE.replace("exit()", ""))
     assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
 
 

@@ -226,6 +226,10 @@ def main_module() -> tuple[str, str] | None:
     return None if path is None else ("path", path)
 
 
+# It compares its `__name__`; others only hand it on, as to logging.getLogger().
+_LOOKS = re.compile(r"^[^#\n]*(?:(?<![\w.])__name__\s*(?:[!=]=|(?:not\s+)?in\b)|[!=]=\s*__name__\b)", re.MULTILINE)
+
+
 class _Main:
     """What the text of a main program tells."""
 
@@ -240,7 +244,7 @@ class _Main:
                 text = Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace")
             except (OSError, AttributeError):
                 return
-            self.is_importable = "__name__" in text
+            self.is_importable = _LOOKS.search(text) is not None
             # What follows `if __name__ == "__main__":` is not run where it is imported.
             block = re.search(r"^if\b.*\b__name__\b", text, re.MULTILINE)
             self._block = text[block.end() :] if block else ""
