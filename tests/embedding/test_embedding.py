@@ -127,6 +127,27 @@ def test_what_a_main_file_of_a_package_or_a_folder_makes_is_found(
     assert done.stdout == "[1, 2, 3, 4] True\n", done.stderr
 
 
+def test_an_executor_of_the_standard_library_runs_what_other_processes_cannot_import(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp
+        from concurrent.futures import ProcessPoolExecutor
+        import dragon
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        def moved(point):
+            return Point(point.x + 1)
+
+        with ProcessPoolExecutor(2, mp_context=mp.get_context("dragon")) as executor:
+            points = list(executor.map(moved, [Point(1), Point(2)]))
+            print([point.x for point in points], isinstance(points[0], Point))
+            print(executor.submit(lambda: 5).result())
+    """)
+    assert done.stdout == "[2, 3] True\n5\n", done.stderr
+
+
 def test_a_notebook_runs_functions_of_its_cells(site: Site) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")

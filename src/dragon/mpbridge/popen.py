@@ -19,6 +19,8 @@ from dragon.runtime.spawning import Started, environment_changes, new_request, p
 
 __all__ = ["Popen"]
 
+serialization.extend_multiprocessing()
+
 
 class Popen:
     """A started process, for multiprocessing's Process."""

@@ -24,7 +24,17 @@ from typing import Any
 
 from dragon import _core
 
-__all__ = ["attachments", "dumps", "dumps_call", "loads", "main_is_importable", "main_module", "mention", "mentions"]
+__all__ = [
+    "attachments",
+    "dumps",
+    "dumps_call",
+    "extend_multiprocessing",
+    "loads",
+    "main_is_importable",
+    "main_module",
+    "mention",
+    "mentions",
+]
 
 _state = threading.local()
 
@@ -288,6 +298,18 @@ def _is_found_there(obj: Any) -> bool:
     if found is obj:
         main.found[name] = obj
     return found is obj
+
+
+def extend_multiprocessing() -> None:
+    """What goes through queues of multiprocessing's own, as a ProcessPoolExecutor's calls do, goes by value too where
+    it has to."""
+    ForkingPickler.reducer_override = _reduce_unfound  # type: ignore[assignment]
+
+
+def _reduce_unfound(pickler: ForkingPickler, obj: Any) -> Any:
+    if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and not _is_found_there(obj):
+        return loads, (dumps(obj),)
+    return NotImplemented
 
 
 def dumps_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
