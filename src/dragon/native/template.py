@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dragon.infrastructure.errors import NotSupportedError
@@ -59,7 +59,7 @@ class ProcessTemplate:
             raise TypeError(f"target must be callable or the name of an executable, not {target!r}")
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
-        self.args = tuple(args or ())
+        self.args = _checked_arguments(args)
         self.kwargs = dict(kwargs or {})
         self.cwd = os.path.abspath(os.fspath(cwd))
         if not os.path.isdir(self.cwd):
@@ -146,6 +146,14 @@ class ProcessTemplate:
 
     def _outputs(self) -> list[Output]:
         return [output_of(getattr(self, name)) for name in STREAMS]
+
+
+def _checked_arguments(args: Any) -> tuple[Any, ...]:
+    if args is None:
+        return ()
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
+        raise TypeError(f"args must be a tuple or a list, of one argument too (args=[x]), not {args!r}")
+    return tuple(args)
 
 
 def _checked_environment(env: dict[str, str] | None) -> dict[str, str]:
