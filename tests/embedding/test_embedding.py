@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -125,6 +126,28 @@ def test_what_a_main_file_of_a_package_or_a_folder_makes_is_found(
     )
     done = site.run(sys.executable, *command, *arguments)
     assert done.stdout == "[1, 2, 3, 4] True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("pdb", "-c", "continue", "-c", "quit"), ("cProfile", "-o", "profile"), ("trace", "--count", "-C", "counts")],
+    ids=["pdb", "cProfile", "trace"],
+)
+def test_a_program_runs_under_a_debugger_and_a_profiler(site: Site, command: tuple[str, ...]) -> None:
+    program = site.write("""
+        import multiprocessing as mp
+        import dragon
+
+        def square(x):
+            return x * x
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            with mp.Pool(2) as pool:
+                print(pool.map(square, range(4)), flush=True)
+    """)
+    done = site.run(sys.executable, "-m", *command, program, stdin=subprocess.DEVNULL)
+    assert "[0, 1, 4, 9]" in done.stdout, done.stdout + done.stderr
 
 
 def test_an_executor_of_the_standard_library_runs_what_other_processes_cannot_import(site: Site) -> None:

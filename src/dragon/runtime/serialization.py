@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import io
+import os
 import pickle
 import re
 import sys
@@ -17,6 +18,7 @@ import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -117,6 +119,7 @@ def _value_pickler() -> Callable[..., Any]:
 
 
 _MAIN = ("__main__", "__mp_main__")
+_FOLDER: str | None = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]  # in which Python was started
 _CORE_METACLASS = type(_core.Channel)
 
 
@@ -227,13 +230,14 @@ def _announced_to(take: Callable[[Any, Callable[[], None]], None]) -> Iterator[N
 
 def main_module() -> tuple[str, str] | None:
     """How to import the main program: ("name", module) or ("path", file); None where that is not possible."""
-    data: dict[str, Any] = mp_spawn.get_preparation_data("")
-    name = data.get("init_main_from_name")
+    mp_spawn._check_not_importing_main()  # type: ignore[attr-defined]
+    module = sys.modules["__main__"]
+    name = getattr(getattr(module, "__spec__", None), "name", None)  # pdb's has no __spec__
     if name is not None:
         # multiprocessing imports no `__main__.py` of a package or a folder.
         return None if name.rpartition(".")[2] == "__main__" else ("name", name)
-    path = data.get("init_main_from_path")
-    return None if path is None else ("path", path)
+    path = getattr(module, "__file__", None)
+    return None if path is None else ("path", os.path.normpath(os.path.join(_FOLDER or "", path)))
 
 
 # It compares its `__name__`; others only hand it on, as to logging.getLogger().
