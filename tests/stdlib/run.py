@@ -48,7 +48,7 @@ EXCLUDED = {
     "TestStartMethod.test_get_all*": "lists the standard start methods and nothing else; there is one more with us",
     **(
         {"TestFlags.test_flags": "uses the start method in an interpreter that is told to ignore installed packages"}
-        if sys.version_info >= (3, 13)
+        if sys.version_info >= (3, 12)
         else {}
     ),
     "TestNoForkBomb.test_noforkbomb": (
