@@ -26,6 +26,7 @@ log = runtime_log("frontend")
 # Between a signal to the front end and the end of everything.
 _GRACE = 10.0
 _LOOK = 1.0  # seconds
+_DYING = 0.5  # seconds for which a process that is killed may still be seen
 _FROM_KERNEL = 0x80  # SI_KERNEL
 _SIGNAL = struct.Struct("=Iii116x")  # signalfd_siginfo: number, errno, code, and more
 
@@ -66,11 +67,21 @@ def _wait(head: Started, signals: int, agent: Owner) -> int:
             deadline = deadline or time.monotonic() + _GRACE
         code = head.wait(_LOOK if head.sentinel in ready else 0.0)
         if code is not None:
-            if deadline is None and not is_alive(agent):
+            if deadline is None and _has_ended(agent, code):
                 log.error("the agent (pid %d) has ended, and all processes of the run with it", agent.pid)
             return code
         if deadline is not None and time.monotonic() > deadline:
             head.signal(signal.SIGKILL)
+
+
+def _has_ended(agent: Owner, code: int) -> bool:
+    """Whether the agent has ended before the head process did, and ended it so: that may be seen first."""
+    end = time.monotonic() + (_DYING if -code in (signal.SIGTERM, signal.SIGKILL) else 0.0)
+    while is_alive(agent):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _pass_on(head: Started, signals: int) -> int:
