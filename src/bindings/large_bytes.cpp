@@ -65,7 +65,8 @@ void copy(void* to, const void* from, size_t size) {
 }
 
 void bind_large_bytes(nb::module_& m) {
-    nb::class_<BytesInPieces>(m, "BytesInPieces", "A bytes object of so many bytes, whose pieces come one by one.")
+    nb::class_<BytesInPieces>(m, "BytesInPieces",
+                              "A bytes object of so many bytes, whose pieces come one by one.")
         .def(nb::init<Py_ssize_t>(), nb::arg("size"))
         .def_ro("missing", &BytesInPieces::missing, "How many bytes are still to come.")
         .def("add", &BytesInPieces::add, nb::arg("piece"), "The next bytes. Raises ValueError for too many.")

@@ -5,8 +5,9 @@
 
 namespace dragon::py {
 
-// A new reference to a bytes object that is still to be filled, or a null pointer and an error. A large one asks
-// for huge pages: the kernel takes longer to hand out small ones than it takes to copy what goes into them.
+// A new reference to a bytes object that is still to be filled, or a null pointer and an error. A large one
+// asks for huge pages: the kernel takes longer to hand out small ones than it takes to copy what goes into
+// them.
 PyObject* new_bytes(Py_ssize_t size);
 
 // From so many bytes on copying is done without the GIL.
