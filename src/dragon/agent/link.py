@@ -64,7 +64,7 @@ class _Arrival:
 Serve = Callable[[int, str, dict[str, Any], Any, Callable[..., None]], Callable[[], None] | None]
 
 
-class Agent(Protocol):
+class LinkOwner(Protocol):
     """What a connection tells the agent at this end of it, and asks it."""
 
     fabric: Fabric | None
@@ -85,8 +85,8 @@ class Agent(Protocol):
 class Link(asyncio.BufferedProtocol):
     """One connection. `node` is None until the other side's certificate has told."""
 
-    def __init__(self, agent: Agent, node: int | None) -> None:
-        self._agent = agent
+    def __init__(self, owner: LinkOwner, node: int | None) -> None:
+        self._owner = owner
         self.node = node
         self.pending: dict[int, asyncio.Future[Answer]] = {}
         self.serving: dict[int, Callable[[], None] | None] = {}
@@ -117,21 +117,21 @@ class Link(asyncio.BufferedProtocol):
             transport.abort()
             return
         if self.node not in (None, node):
-            log.error("%s answered in place of %s", self._agent.host(node), self._agent.host(self.node or 0))
+            log.error("%s answered in place of %s", self._owner.host(node), self._owner.host(self.node or 0))
             transport.abort()
             return
         self.node = node
-        if self._agent.fabric is not None:
-            self._greeted = self._agent.fabric.greet()
+        if self._owner.fabric is not None:
+            self._greeted = self._owner.fabric.greet()
             self._write((GREETING, 0, self._greeted), b"")
-        self._agent.made(node, self)
+        self._owner.made(node, self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._in_link.close()
         if self._beside is not None:
             self._beside.close()
         self._arrivals.clear()
-        self._agent.broken(self.node, self, str(self._failure or error or "the connection was closed"))
+        self._owner.broken(self.node, self, str(self._failure or error or "the connection was closed"))
 
     def pause_writing(self) -> None:
         self._in_link.resume(is_full=True)
@@ -150,7 +150,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             action(*arguments)
         except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
-            log.exception("%s sent what cannot be understood; the connection is closed", self._agent.host(self._peer))
+            log.exception("%s sent what cannot be understood; the connection is closed", self._owner.host(self._peer))
             self.transport.abort()
 
     @property
@@ -293,15 +293,15 @@ class Link(asyncio.BufferedProtocol):
     def _received(self, part: Any, payload: Any) -> None:
         kind, number = part[0], part[1]
         if kind == REQUEST:
-            cancel = self._agent.serve(
+            cancel = self._owner.serve(
                 self._peer, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
             )
             if cancel is not None:
                 self.serving[number] = cancel
         elif kind == MESSAGES:
-            self._agent.received(self._peer, number, part[2], payload)
+            self._owner.received(self._peer, number, part[2], payload)
         elif kind == NOTICE:
-            self._agent.noticed(self._peer, part[2], part[3], payload)
+            self._owner.noticed(self._peer, part[2], part[3], payload)
         elif kind == CANCEL:
             cancel = self.serving.pop(number, None)
             if cancel is not None:
@@ -318,11 +318,11 @@ class Link(asyncio.BufferedProtocol):
 
     def _on_greeting(self, heard: Any) -> None:
         heard = msgspec.convert(heard, Greeting)
-        if self._agent.fabric is None or self._greeted is None or self._beside is not None:
+        if self._owner.fabric is None or self._greeted is None or self._beside is not None:
             return
         if heard.kind == self._greeted.kind:
-            self._beside = self._agent.fabric.lane(
-                self._greeted, heard, self._agent.host(self._peer), self._on_lane_lost
+            self._beside = self._owner.fabric.lane(
+                self._greeted, heard, self._owner.host(self._peer), self._on_lane_lost
             )
 
     def _on_lane_lost(self, reason: str) -> None:

@@ -11,8 +11,17 @@ from typing import NoReturn
 __all__ = ["end_with"]
 
 
-def end_with(name: str, command: Callable[[], int]) -> NoReturn:
-    """End this process with the code of `command`, which is called here; what cannot be printed is told in a line."""
+def _of_stdout(error: OSError) -> str:
+    if error.filename is not None:
+        raise error
+    return f"stdout cannot be written: {error.strerror}"
+
+
+def end_with(name: str, command: Callable[[], int], tell: Callable[[OSError], str] = _of_stdout) -> NoReturn:
+    """End this process with the code of `command`, which is called here; what cannot be printed is told in a line.
+
+    `tell` words an error of the system, or raises it: by default one that is not of stdout.
+    """
     code: int | str | None
     try:
         code = _all_printed(command)
@@ -21,9 +30,7 @@ def end_with(name: str, command: Callable[[], int]) -> NoReturn:
         code = 128 + signal.SIGPIPE
         _discard()
     except OSError as error:
-        if error.filename is not None:  # it is not stdout that failed
-            raise
-        print(f"{name}: stdout cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"{name}: {tell(error)}", file=sys.stderr)
         code = 1
         _discard()
     sys.exit(code)

@@ -55,6 +55,11 @@ class Record(NamedTuple):
         """Bytes of all of it."""
         return len(self.head) + sum(memoryview(blob).nbytes for blob in self.blobs)
 
+    @property
+    def entries(self) -> int:
+        """How many entries of a shard that is."""
+        return 1 + len(self.blobs)
+
 
 # ---- keys
 

@@ -156,12 +156,7 @@ class Shard(Transactions):
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record. Raises DDictFullError where it does not fit; then nothing has changed."""
-        self._write(
-            record.size,
-            checkpoint,
-            lambda txn: self._put(txn, key, record, checkpoint, flags),
-            1 + len(record.blobs),
-        )
+        self._write(record.size, checkpoint, lambda txn: self._put(txn, key, record, checkpoint, flags), record.entries)
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
@@ -170,7 +165,7 @@ class Shard(Transactions):
             for key, record in records:
                 self._put(txn, key, record, checkpoint, flags)
 
-        size, entries = sum(record.size for _, record in records), sum(1 + len(record.blobs) for _, record in records)
+        size, entries = sum(record.size for _, record in records), sum(record.entries for _, record in records)
         self._write(size, checkpoint, put_all, entries)
 
     def put_new(self, key: bytes, record: Record, checkpoint: int) -> bool:
@@ -184,7 +179,7 @@ class Shard(Transactions):
             self._put(txn, key, record, checkpoint, 0)
             return True
 
-        return bool(self._write(record.size, checkpoint, put_it, 1 + len(record.blobs)))
+        return bool(self._write(record.size, checkpoint, put_it, record.entries))
 
     def pop(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any] | None = None) -> Any:
         """Delete a key: what `take` makes of its record (True without it), or MISSING."""

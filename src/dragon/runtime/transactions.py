@@ -50,6 +50,17 @@ def _map_size(capacity: int) -> int:
     return (capacity + capacity // 8 + _STEP) // _PAGE * _PAGE
 
 
+def _start_of_file(address: int) -> int:
+    """Where in this process's memory the file begins that is mapped at an address; LMDB maps all of it at once."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            extent, _, offset = line.split()[:3]
+            first, last = (int(end, 16) for end in extent.split("-"))
+            if first <= address < last:
+                return first - int(offset, 16)
+    raise RuntimeError(f"/proc/self/maps does not show what is at {address:#x}")
+
+
 class Transactions(Entries):
     """What of a shard concerns its memory and its state."""
 
@@ -79,16 +90,8 @@ class Transactions(Entries):
 
     def _file(self, inside: Any) -> memoryview:
         if self._whole is None:
-            address = _core.address_of(inside)
-            with open("/proc/self/maps") as maps:
-                for line in maps:
-                    first, last = (int(end, 16) for end in line.split(" ", 1)[0].split("-"))
-                    if first <= address < last:
-                        start = first - int(line.split()[2], 16)
-                        self._whole = _core.memory_at(start, _map_size(self.settings.capacity))
-                        break
-                else:
-                    raise RuntimeError(f"/proc/self/maps does not show where LMDB has the file of {self.where}")
+            start = _start_of_file(_core.address_of(inside))
+            self._whole = _core.memory_at(start, _map_size(self.settings.capacity))
         return self._whole
 
     @property

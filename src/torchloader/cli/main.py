@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import os
-import signal
 import sys
 from collections.abc import Sequence
 
 import dragon
+from dragon.cli.ending import end_with
 
 __all__ = ["main"]
 
@@ -85,32 +84,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_and_exit() -> None:
     """The entry point of the command."""
-    try:
-        code = _told()
-    except BrokenPipeError:
-        # Who read it has seen enough, as of `torchloader simulate | head -1`.
-        code = 128 + signal.SIGPIPE
-        _discard()
-    except OSError as error:
-        print(f"torchloader: {error}", file=sys.stderr)
-        code = 1
-        _discard()
-    sys.exit(code)
-
-
-def _told() -> int | str | None:
-    """What main() comes to, once all that it printed is written."""
-    code: int | str | None
-    try:
-        code = main()
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-    except SystemExit as ended:  # of argparse, which may have printed its help
-        code = ended.code
-    print(end="", flush=True)
-    return code
-
-
-def _discard() -> None:
-    """Python writes what is left once more when it ends, and would tell of that too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    end_with("torchloader", main, tell=str)
