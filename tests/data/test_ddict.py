@@ -655,6 +655,20 @@ def test_a_view_is_of_the_memory_itself(make: Callable[..., DDict]) -> None:
         pass
 
 
+@pytest.mark.parametrize("leave", [DDict.detach, DDict.destroy])
+def test_a_view_lasts_until_its_block_ends_whatever_becomes_of_the_handle(
+    make: Callable[..., DDict], leave: Callable[[DDict], None]
+) -> None:
+    ddict = make()
+    mine = ddict.manager(ddict.local_manager or 0)
+    mine["array"] = np.arange(100_000)
+    with mine.view("array") as memory:
+        leave(mine)
+        leave(ddict)
+        gc.collect()
+        assert np.frombuffer(memory, int).sum() == 4_999_950_000
+
+
 def test_arrays_of_a_frozen_dictionary_are_its_memory_to_be_read(make: Callable[..., DDict]) -> None:
     ddict = make()
     mine = ddict.manager(ddict.local_manager or 0)

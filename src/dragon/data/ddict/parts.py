@@ -53,6 +53,7 @@ class Parts(Batches):
         no such key, DDictError where its manager is on another node or its value is no single buffer.
         """
         encoded = self._key(key)
+        attached = self._attached  # its shards stay open until the block ends, also after detach() and destroy()
         shard = self._shard(encoded)
         if shard.local is None:
             raise DDictError(
@@ -73,3 +74,4 @@ class Parts(Batches):
             memory.release()
         finally:
             transaction.abort()
+            del attached
