@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _random
 import gc
 import os
 import random
@@ -53,7 +54,7 @@ class Forker:
                 self._zygote, descriptors[:3], self._unwanted, request.cpus, request.limits, request.folder
             )
             if not self._hooks.foreign:
-                random.seed()
+                _reseed()
             child.run_forked(request, slot, descriptors[3:])
         except BaseException as error:
             child.report(error)
@@ -112,6 +113,13 @@ class Forker:
             )
         finally:
             os.close(memory)
+
+
+def _reseed() -> None:
+    """random.seed(), which is what `random` wants done after a fork, without the pages that it goes through."""
+    generator = random._inst  # type: ignore[attr-defined]
+    _random.Random.seed(generator)
+    generator.gauss_next = None
 
 
 class _ForkHooks:

@@ -36,6 +36,10 @@ _inherited: list[int] = []
 HEADER = struct.Struct("<i?")
 
 
+def _nothing() -> None:
+    """In place of closing stdin and opening /dev/null instead: it is that already, and fifty pages stay unwritten."""
+
+
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Run the process object that Popen wrote; returns its exit code."""
     _inherited[:] = descriptors
@@ -60,6 +64,8 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     if _HONOURS_ATEXIT:
         atexit._clear()  # what importing the main program registered is for the main process
         atexit.register(mp_util._exit_function)  # type: ignore[attr-defined]
+    if sys.stdin is sys.__stdin__:
+        mp_util._close_stdin = _nothing  # type: ignore[attr-defined]
     code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
     if _HONOURS_ATEXIT:
         atexit._run_exitfuncs()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import signal
 import time
 from typing import Any, Self
@@ -200,8 +199,7 @@ class ProcessGroup:
                 "launcher": find_launcher(what) if backend is PMIBackend.LAUNCHER else "",
                 "pmix_library": library.pmix if library else "",
             }
-        with open(os.devnull, "r+") as null:
-            streams = standard_streams(null.fileno())
+        with standard_streams() as streams:
             created = ask(
                 "groups.create",
                 streams,

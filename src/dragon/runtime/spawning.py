@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dragon import _core
@@ -191,8 +192,8 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
         request.attached = [name for name in request.attached if name[2] >> 8 == run.node]
     record = Words._attached(request.record)
     try:
-        with open(os.devnull, "r+") as null:
-            _send(run, request, [*standard_streams(null.fileno()), *extra_descriptors])
+        with standard_streams() as streams:
+            _send(run, request, [*streams, *extra_descriptors])
         _await_start(run, record, request)
     finally:
         if request.payload_in is not None:
@@ -223,9 +224,15 @@ def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
         raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error
 
 
-def standard_streams(null: int) -> list[int]:
-    """Descriptors 0, 1 and 2 of this process, `null` in place of those that are closed."""
-    return [fd if is_open(fd) else null for fd in range(3)]
+@contextmanager
+def standard_streams() -> Iterator[list[int]]:
+    """Descriptors 0, 1 and 2 of this process, /dev/null in place of those that are closed."""
+    streams = list(range(3))
+    if all(map(is_open, streams)):
+        yield streams
+        return
+    with open(os.devnull, "r+") as null:
+        yield [fd if is_open(fd) else null.fileno() for fd in streams]
 
 
 def _await_start(run: Run, record: Words, request: Spawn) -> None:
