@@ -117,7 +117,7 @@ class Forker:
 
 def _reseed() -> None:
     """random.seed(), which is what `random` wants done after a fork, without the pages that it goes through."""
-    generator = random._inst  # type: ignore[attr-defined]
+    generator: Any = vars(random)["_inst"]
     _random.Random.seed(generator)
     generator.gauss_next = None
 

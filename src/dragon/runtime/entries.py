@@ -47,8 +47,10 @@ _PIECE = 2**31  # bytes of the largest entry of LMDB that is made
 _LENGTH = struct.Struct("<I")
 _BLOBS = struct.Struct("<QH")
 _SIZE = struct.Struct("<Q")
+_BLOB_NAME = struct.Struct(">cQHH")
 _EXTENT = struct.Struct("<QQ")
 NUMBER = struct.Struct(">Q")
+_NO_NAMES: list[bytes] = []
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -99,6 +101,10 @@ class Entries:
 
     def _file(self, inside: Any) -> memoryview:
         """The environment's file as LMDB has it in memory. `inside` is some memory of it."""
+        raise NotImplementedError
+
+    def _start_of_file(self, inside: Any) -> int:
+        """The address at which that begins."""
         raise NotImplementedError
 
     def _find(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
@@ -155,7 +161,7 @@ class Entries:
     def _put_piece(self, txn: Any, name: bytes, piece: Any) -> None:
         txn.put(name, piece)
         stored = txn.get(name)
-        start = _core.address_of(stored) - _core.address_of(self._file(stored))
+        start = _core.address_of(stored) - self._start_of_file(stored)
         txn.put(_PLACE + name, _EXTENT.pack(start, len(stored)))
 
     def _scan(self, txn: Any, checkpoint: int) -> Iterator[Stored]:
@@ -178,39 +184,45 @@ class Entries:
     def _put(self, txn: Any, key: bytes, record: Record, checkpoint: int, flags: int) -> None:
         name = self._at(key, checkpoint) if self._versioned else self._plain(key)
         old = txn.get(name)
-        hidden = 0
+        hidden, number, unused = 0, 0, _NO_NAMES
         if old is not None and old[0]:
             hidden -= bool(old[0] & BROADCAST)
-            hidden -= self._drop_blobs(txn, old)
+            number, unused = _blobs_in(old)
         if flags == 0 and not record.blobs and name is key:
-            data = b"\0" + record.head
+            data, made = b"\0" + record.head, _NO_NAMES
         else:
-            data, made = self._entry(txn, key, name, record, flags)
-            hidden += made + bool(flags & BROADCAST)
+            data, made = self._entry(txn, key, name, record, flags, number)
+            hidden += bool(flags & BROADCAST)
+        if made != unused:
+            hidden += 2 * (len(made) - len(unused))
+            self._drop(txn, [name for name in unused if name not in made])
         txn.put(name, data)
         if hidden:
             self._hide(txn, hidden)
         if self._versioned:
             self._drop_older(txn, name)
 
-    def _entry(self, txn: Any, key: bytes, name: bytes, record: Record, flags: int) -> tuple[bytes, int]:
-        """A record's entry, and how many others were made for it."""
-        parts, made = [], 0
+    def _entry(
+        self, txn: Any, key: bytes, name: bytes, record: Record, flags: int, number: int
+    ) -> tuple[bytes, list[bytes]]:
+        """A record's entry, and the names of its blobs, which are written: over those of that number unless it is 0."""
+        parts, made = [], []
         if name is not key:
             flags |= _LONG_KEY
             parts.append(_LENGTH.pack(len(key)) + key)
         if record.blobs:
             flags |= _HAS_BLOBS
-            number = int.from_bytes(os.urandom(8), "big")
-            blobs = [memoryview(blob).cast("B") for blob in record.blobs]
-            parts.append(_BLOBS.pack(number, len(blobs)))
-            parts += [_SIZE.pack(blob.nbytes) for blob in blobs]
-            for i, blob in enumerate(blobs):
-                names = _pieces(number, i, blob.nbytes)
-                length = -(-blob.nbytes // len(names))
+            number = number or int.from_bytes(os.urandom(8), "big")
+            parts.append(_BLOBS.pack(number, len(record.blobs)))
+            for i, blob in enumerate(record.blobs):
+                memory = memoryview(blob).cast("B")
+                size = memory.nbytes
+                parts.append(_SIZE.pack(size))
+                names = _pieces(number, i, size)
+                made += names
+                length = -(-size // len(names))
                 for piece, entry in enumerate(names):
-                    self._put_piece(txn, entry, blob[piece * length : (piece + 1) * length])
-                    made += 2
+                    self._put_piece(txn, entry, memory[piece * length : (piece + 1) * length])
         return b"".join([bytes([flags]), *parts, record.head]), made
 
     def _delete(self, txn: Any, key: bytes, checkpoint: int) -> None:
@@ -229,20 +241,15 @@ class Entries:
 
     def _drop_blobs(self, txn: Any, data: Any) -> int:
         """Delete the blobs of an entry; how many entries that were."""
-        flags = data[0]
-        if not flags & _HAS_BLOBS:
-            return 0
-        start = 1 + (4 + _LENGTH.unpack_from(data, 1)[0] if flags & _LONG_KEY else 0)
-        number, count = _BLOBS.unpack_from(data, start)
-        names = [
-            name
-            for i in range(count)
-            for name in _pieces(number, i, _SIZE.unpack_from(data, start + _BLOBS.size + i * _SIZE.size)[0])
-        ]
+        names = _blobs_in(data)[1]
+        self._drop(txn, names)
+        return 2 * len(names)
+
+    @staticmethod
+    def _drop(txn: Any, names: list[bytes]) -> None:
         for name in names:
             txn.delete(name)
             txn.delete(_PLACE + name)
-        return 2 * len(names)
 
     def _hidden(self, txn: Any) -> int:
         data = txn.get(_HIDDEN)
@@ -327,6 +334,19 @@ def is_blob(name: bytes) -> bool:
     return name[:1] == _BLOB
 
 
+def _blobs_in(data: Any) -> tuple[int, list[bytes]]:
+    """The number in the names of an entry's blobs, 0 where there are none, and those names."""
+    flags = data[0]
+    if not flags & _HAS_BLOBS:
+        return 0, _NO_NAMES
+    start = 1 + (4 + _LENGTH.unpack_from(data, 1)[0] if flags & _LONG_KEY else 0)
+    number, count = _BLOBS.unpack_from(data, start)
+    sizes = struct.unpack_from(f"<{count}Q", data, start + _BLOBS.size)
+    return number, [name for i, size in enumerate(sizes) for name in _pieces(number, i, size)]
+
+
 def _pieces(number: int, blob: int, size: int) -> list[bytes]:
     """The names of a blob's entries."""
-    return [_BLOB + struct.pack(">QHH", number, blob, piece) for piece in range(max(1, -(-size // _PIECE)))]
+    if size <= _PIECE:
+        return [_BLOB_NAME.pack(_BLOB, number, blob, 0)]
+    return [_BLOB_NAME.pack(_BLOB, number, blob, piece) for piece in range(-(-size // _PIECE))]

@@ -53,7 +53,10 @@ class Record(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of all of it."""
-        return len(self.head) + sum(memoryview(blob).nbytes for blob in self.blobs)
+        size = len(self.head)
+        for blob in self.blobs:
+            size += memoryview(blob).nbytes
+        return size
 
     @property
     def entries(self) -> int:

@@ -69,6 +69,7 @@ class Transactions(Entries):
         self.words = words
         # Called with checkpoints that leave the working set and are to be written to disk.
         self.retire: Callable[[list[int]], None] = lambda checkpoints: None
+        self._start: int | None = None
         self._whole: memoryview | None = None
         self._check()
         self._env = lmdb.open(
@@ -90,9 +91,13 @@ class Transactions(Entries):
 
     def _file(self, inside: Any) -> memoryview:
         if self._whole is None:
-            start = _start_of_file(_core.address_of(inside))
-            self._whole = _core.memory_at(start, _map_size(self.settings.capacity))
+            self._whole = _core.memory_at(self._start_of_file(inside), _map_size(self.settings.capacity))
         return self._whole
+
+    def _start_of_file(self, inside: Any) -> int:
+        if self._start is None:
+            self._start = _start_of_file(_core.address_of(inside))
+        return self._start
 
     @property
     def where(self) -> str:
