@@ -128,6 +128,12 @@ def test_destroying_a_queue_wakes_who_waits_with_an_error() -> None:
     process.join()
 
 
+@pytest.mark.parametrize("data", [b"nonsense", b"[1, 2]", "", 7])
+def test_what_serialize_did_not_give_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match=r"not what serialize\(\) of a queue gave"):
+        Queue.attach(data)
+
+
 def test_a_queue_that_nobody_is_attached_to_is_gone() -> None:
     queue = Queue()
     name = queue.serialize()

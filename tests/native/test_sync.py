@@ -158,6 +158,12 @@ def test_a_condition_tells_in_order_and_skips_the_dead(wait_until: Wait) -> None
         process.join()
 
 
+@pytest.mark.parametrize("kind", [Semaphore, Barrier])
+def test_only_what_serialize_gave_can_be_attached_to(kind: Any) -> None:
+    with pytest.raises(ValueError, match=f"of a {kind.__name__.lower()} gave"):
+        kind.attach("nonsense")
+
+
 def _pass(barrier: Barrier, queue: Queue) -> None:
     queue.put(barrier.wait(30))
 
@@ -175,7 +181,7 @@ def test_a_barrier_lets_its_parties_through_together() -> None:
     assert not barrier.broken
     for process in processes:
         process.join()
-    for arguments in ({"parties": "two"}, {"parties": 2, "action": 3}, {"parties": 2, "timeout": -1}):
+    for arguments in ({"parties": "two"}, {"parties": 1}, {"parties": 2, "action": 3}, {"parties": 2, "timeout": -1}):
         with pytest.raises(ValueError):
             Barrier(**arguments)  # type: ignore[arg-type]
 

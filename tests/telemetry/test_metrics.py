@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,27 @@ def test_a_value_is_kept_with_its_time_host_and_process(telemetry: Telemetry, cl
     assert record["dps"] == {str(LONG_AGO): 0.5}
     assert set(record["tags"]) == {"host", "puid", "model"}
     assert client.get_metrics() == {"loss"}
+
+
+@pytest.mark.parametrize("half", [{"tagk": "model"}, {"tagv": "small"}])
+def test_half_a_tag_is_refused(telemetry: Telemetry, half: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="a tag is a name and a value"):
+        telemetry.add_data("loss", 0.5, **half)  # type: ignore[arg-type]
+
+
+def test_settings_come_from_a_mapping_or_a_yaml_file(tmp_path: Path) -> None:
+    file = tmp_path / "telemetry.yaml"
+    file.write_text("collector_rate: 0.01\n")
+    for settings in ({"collector_rate": 0.01}, file, str(file), {"collector_rate": "often"}):
+        with pytest.raises(ValueError, match=r"collector_rate=.*: the shortest is"):
+            Telemetry(telem_cfg=settings)
+    file.write_text("collector_rate: [")
+    with pytest.raises(ValueError, match=r"telemetry\.yaml is no YAML"):
+        Telemetry(telem_cfg=file)
+    with pytest.raises(TypeError, match="settings by name"):
+        Telemetry(telem_cfg=7)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        Telemetry(telem_cfg="absent.yaml")
 
 
 def test_the_last_five_minutes_are_told_unless_others_are_asked_for(

@@ -122,6 +122,8 @@ class Event(handle.Event):
 class Barrier(barrier.Barrier):
     """multiprocessing.Barrier."""
 
+    _fewest = 1
+
     def __init__(
         self,
         parties: int,

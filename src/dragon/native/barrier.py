@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -11,7 +10,7 @@ import msgspec
 
 from dragon.native.condition import Condition
 from dragon.native.lock import Lock
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Words, read_serialized
 from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["Barrier", "BrokenBarrierError"]
@@ -27,6 +26,8 @@ class Barrier(threading.Barrier):
     `m_uid` is as in Lock.
     """
 
+    _fewest = 2  # with less there is nobody to wait for
+
     def __init__(
         self,
         parties: int = 2,
@@ -34,8 +35,8 @@ class Barrier(threading.Barrier):
         timeout: float | None = None,
         m_uid: Any = None,
     ) -> None:
-        if not isinstance(parties, int) or parties < 1:
-            raise ValueError(f"parties must be a positive whole number, not {parties!r}")
+        if not isinstance(parties, int) or parties < self._fewest:
+            raise ValueError(f"parties must be a whole number from {self._fewest} on, not {parties!r}")
         if action is not None and not callable(action):
             raise ValueError(f"action must be callable, not {action!r}")
         if timeout is not None and timeout < 0:
@@ -55,7 +56,8 @@ class Barrier(threading.Barrier):
 
     @property
     def _state(self) -> int:
-        return ctypes.c_int64(self._words[0]).value
+        value = self._words[0]
+        return value - 2**64 if value >= 2**63 else value
 
     @_state.setter
     def _state(self, value: int) -> None:
@@ -76,9 +78,9 @@ class Barrier(threading.Barrier):
 
     @classmethod
     def attach(cls, serialized: str, *, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Self:
-        """The barrier that serialize() named."""
+        """The barrier that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
         kind = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], int]
-        words, condition, lock, parties = msgspec.json.decode(serialized, type=kind)
+        words, condition, lock, parties = read_serialized(serialized, kind, "barrier")
         barrier = cls.__new__(cls)
         shared = Condition._attached(condition, Lock._attached(lock))
         barrier._share((Words._attached(words), shared, parties, action, timeout))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
-from dragon.runtime.handle import Channel
+from dragon.runtime.handle import Channel, read_serialized
 from dragon.runtime.picklers import pickler_of
 from dragon.runtime.placement import place
 from dragon.runtime.remote import node_of
@@ -139,8 +139,8 @@ class Queue(Channel):
 
     @classmethod
     def attach(cls, data: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
-        """The queue that serialize() named. Raises DestroyedError where it is gone."""
-        offset, generation, role, joinable = msgspec.json.decode(data, type=tuple[int, int, int, bool])
+        """The queue that serialize() named. Raises DestroyedError where it is gone, ValueError for other bytes."""
+        offset, generation, role, joinable = read_serialized(data, tuple[int, int, int, bool], "queue")
         kind = _class_for(pickler, cls)
         return kind._attached((offset, generation, role), kind._state_of(joinable, pickler))
 

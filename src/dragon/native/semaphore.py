@@ -7,6 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from dragon.runtime.handle import Semaphore as _Semaphore
+from dragon.runtime.handle import read_serialized
 from dragon.runtime.nodes import node_of_memory
 
 __all__ = ["BoundedSemaphore", "Semaphore"]
@@ -45,8 +46,8 @@ class Semaphore(_Semaphore):
 
     @classmethod
     def attach(cls, serialized: str) -> Self:
-        """The semaphore that serialize() named."""
-        return cls._attached(msgspec.json.decode(serialized, type=tuple[int, int, int]))
+        """The semaphore that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
+        return cls._attached(read_serialized(serialized, tuple[int, int, int], "semaphore"))
 
 
 class BoundedSemaphore(Semaphore):

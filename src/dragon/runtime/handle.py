@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+import msgspec
+
 from dragon import _core
 from dragon.infrastructure.messages import as_name
 from dragon.runtime.run import this_run
 from dragon.runtime.serialization import mention
 
-__all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Words"]
+__all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Words", "read_serialized"]
+
+
+def read_serialized(data: str | bytes, kind: Any, what: str) -> Any:
+    """What serialize() of a `what` wrote, of that kind. Raises ValueError for anything else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ValueError(f"{data!r} is not what serialize() of a {what} gave: {error}") from None
 
 
 class Handle:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import msgspec
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Kind
@@ -23,19 +27,18 @@ class Telemetry:
     The level is that of the run when this object was made, or of DRAGON_TELEMETRY_LEVEL where no run has begun. In a
     message to another process it is made anew there.
 
-    `metrics_url` and `timeout` have no meaning here: there is no service to find or to wait for. Of `telem_cfg`
-    `collector_rate` counts, the seconds between measurements that `start` begins with.
+    `metrics_url` and `timeout` have no meaning here: there is no service to find or to wait for. Of `telem_cfg`, which
+    is a mapping or the path of a YAML file, `collector_rate` counts, the seconds between measurements that `start`
+    begins with. Raises OSError, TypeError or ValueError for settings that cannot be read.
     """
 
     def __init__(
         self,
         metrics_url: str = "http://localhost:4243/api/metrics",
         timeout: float | None = None,
-        telem_cfg: Mapping[str, Any] | None = None,
+        telem_cfg: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        self._period = (telem_cfg or {}).get("collector_rate")
-        if self._period is not None and not self._period >= variables.SHORTEST_PERIOD:
-            raise ValueError(f"collector_rate={self._period}: the shortest is {variables.SHORTEST_PERIOD} s")
+        self._period = _period_in(telem_cfg)
         # Nobody who wants no telemetry is given a run for the question.
         self._level: int = ask("telemetry.level") if in_run() or variables.telemetry_level() else 0
 
@@ -75,6 +78,8 @@ class Telemetry:
         `tags`, or one tag by `tagk` and `tagv`, tell its values from others of that name; host and process are known
         without. Raises ValueError for a name or tag that the runtime has itself, TypeError for what is no number.
         """
+        if (tagk is None) != (tagv is None):
+            raise ValueError(f"metric {ts_metric_name!r}: tagk={tagk!r} and tagv={tagv!r}: a tag is a name and a value")
         told = dict(tags or {}) if tagk is None else {tagk: tagv, **(tags or {})}
         self._add(ts_metric_name, ts_data, Kind.GAUGE, timestamp, telemetry_level, told)
 
@@ -103,6 +108,22 @@ class Telemetry:
             return
         told = {"puid": str(identity().puid), **{str(tag): str(value) for tag, value in tags.items()}}
         ask("telemetry.add", name=name, value=number, kind=kind, time_stamp=when, tags=told)
+
+
+def _period_in(settings: Mapping[str, Any] | str | os.PathLike[str] | None) -> float | None:
+    if isinstance(settings, (str, os.PathLike)):
+        try:
+            settings = msgspec.yaml.decode(Path(settings).read_bytes())
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"telem_cfg: {settings} is no YAML: {error}") from None
+    if not isinstance(settings, Mapping | None):
+        raise TypeError(f"telem_cfg: settings by name, or a YAML file of them, not {settings!r}")
+    period = (settings or {}).get("collector_rate")
+    if period is None:
+        return None
+    if not isinstance(period, int | float) or not period >= variables.SHORTEST_PERIOD:
+        raise ValueError(f"collector_rate={period!r}: the shortest is {variables.SHORTEST_PERIOD} s")
+    return period
 
 
 class Counter:
