@@ -17,7 +17,6 @@ from typing import Any
 
 from dragon.infrastructure.errors import DestroyedError
 from dragon.runtime.handle import Channel, Words
-from dragon.workflows.batch.access import Accesses
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import LOST, NO_WORKER, Crew
 from dragon.workflows.batch.entry import Entry, Need, State
@@ -26,6 +25,7 @@ from dragon.workflows.batch.errors import (
     SubmitAfterCloseError,
 )
 from dragon.workflows.batch.failures import cancellation, given_up, inherited, overdue, unwritten
+from dragon.workflows.batch.order import Accesses
 from dragon.workflows.batch.outcome import Failure, Outcome, Value, received, worded
 from dragon.workflows.batch.places import Places
 from dragon.workflows.batch.promise import Key, Promise
