@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.nodes import node_of_memory
 from dragon.runtime.remote import RemoteWords
 
-__all__ = ["fill", "in_words", "kind_of", "parts_of", "whole", "words_for"]
+__all__ = ["fill", "in_words", "kind_of", "words_for"]
 
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
@@ -47,16 +46,6 @@ def kind_of(obj: Any) -> Any:
     """The ctypes type of such an object."""
     kind = type(obj)
     return kind.__bases__[1] if issubclass(kind, _Mirror) else kind
-
-
-def parts_of(kind: Any) -> tuple[Any, ...]:
-    """Of a type of arrays, which has no name to be found by: the element's type, and the lengths around it."""
-    return (*parts_of(kind._type_), kind._length_) if issubclass(kind, ctypes.Array) else (kind,)
-
-
-def whole(*parts: Any) -> Any:
-    """The type that has these parts."""
-    return functools.reduce(operator.mul, parts)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
+from dragon.runtime.array_types import is_nameless, reduce_type
 
 __all__ = [
     "attachments",
@@ -64,21 +65,8 @@ def _reducers() -> dict[type, Any]:
 
 def _reduce_special(obj: Any) -> Any:
     if isinstance(obj, type):
-        return _reduce_array_type(obj) if _is_array_type(obj) else NotImplemented
+        return reduce_type(obj) if is_nameless(obj) else NotImplemented
     return _reduce_tensor(obj) if type(obj).__module__ == "torch" and hasattr(obj, "is_shared") else NotImplemented
-
-
-def _is_array_type(obj: Any) -> bool:
-    """Whether it is a type such as `ctypes.c_int * 3`, which no name leads to."""
-    if type(obj).__name__ != "PyCArrayType":
-        return False
-    return getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
-
-
-def _reduce_array_type(kind: Any) -> Any:
-    from dragon.runtime.ctypes_memory import parts_of, whole  # ctypes is there already
-
-    return whole, parts_of(kind)
 
 
 class _Pickler(pickle.Pickler):
@@ -89,7 +77,7 @@ class _Pickler(pickle.Pickler):
         return _reducers()
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not _is_array_type(obj)):
+        if isinstance(obj, types.FunctionType) or (isinstance(obj, type) and not is_nameless(obj)):
             # Pickle would find these by name here, and the reader would not find them there.
             if obj.__module__ in _MAIN and not _is_found_there(obj):
                 raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")

@@ -1,0 +1,36 @@
+"""Types of ctypes arrays, such as `ctypes.c_int * 3`: no name leads to one, so it is sent as what it is made of.
+
+Without importing ctypes, which few programs need.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from typing import Any
+
+__all__ = ["is_nameless", "reduce_type"]
+
+
+def is_nameless(obj: Any) -> bool:
+    """Whether it is such a type, and not one that a module has under its name."""
+    return _is_array(obj) and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is not obj
+
+
+def reduce_type(kind: Any) -> Any:
+    """What __reduce__() would give for it."""
+    return _whole, _parts_of(kind)
+
+
+def _is_array(kind: Any) -> bool:
+    return type(kind).__name__ == "PyCArrayType"
+
+
+def _parts_of(kind: Any) -> tuple[Any, ...]:
+    """The element's type, and the lengths around it."""
+    return (*_parts_of(kind._type_), kind._length_) if _is_array(kind) else (kind,)
+
+
+def _whole(*parts: Any) -> Any:
+    return functools.reduce(operator.mul, parts)
