@@ -64,7 +64,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     if _HONOURS_ATEXIT:
         atexit._clear()  # what importing the main program registered is for the main process
         atexit.register(mp_util._exit_function)  # type: ignore[attr-defined]
-    if sys.stdin is sys.__stdin__:
+    if sys.stdin is sys.__stdin__ and sys.stdin is not None and not sys.stdin.closed:
         mp_util._close_stdin = _nothing  # type: ignore[attr-defined]
     code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
     if _HONOURS_ATEXIT:

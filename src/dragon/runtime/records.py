@@ -196,7 +196,7 @@ def encode_value(value: Any) -> Record:
         return Record(b"\3" + pickle.dumps(value, 5), [])
     elif kind.__name__ == "ndarray" and kind.__module__ == "numpy" and _is_plain_array(value):
         shape = struct.pack(f"<{value.ndim}Q", *value.shape)
-        return Record(bytes([_ARRAY, ord(value.dtype.char)]) + shape, [value.reshape(-1).view("u1")])
+        return Record(bytes([_ARRAY, ord(value.dtype.char)]) + shape, [memoryview(value.reshape(-1).view("u1"))])
     return _encode_object_value(value)
 
 
