@@ -275,7 +275,9 @@ Offset Arena::allocate(size_t size) {
             block = region_start(c) + index * class_size(c);
             slot(me).owned.fetch_add(1);
             meta(block).owner = me;
-            meta(block).set(meta(block).generation(), Kind::Data);
+            // Every run counts from a number of its own, so that handles of other runs are not taken for its
+            // own.
+            meta(block).set(static_cast<uint32_t>(h.id), Kind::Data);
             s.carved.store(index + 1);
         }
     } catch (...) {
