@@ -334,9 +334,10 @@ void Arena::disown(Offset block) {
 
 uint64_t Arena::trim() {
     uint64_t freed = 0;
-    for (size_t c = class_of_size(kMiB); c < kClasses; ++c) {
+    for (size_t c = 0; c < kClasses; ++c) {
         ClassState& s = header().classes[c];
-        if (!s.free || !s.lock.try_lock(self())) continue;
+        bool whole_pages = class_size(c) % kPage == 0;  // smaller ones share them with what is in use
+        if (!whole_pages || !s.free || !s.lock.try_lock(self())) continue;
         while (s.free && give_pages_back(s.free, class_size(c))) freed += class_size(c);
         s.lock.unlock();
     }
