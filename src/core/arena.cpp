@@ -275,7 +275,9 @@ Offset Arena::allocate(size_t size) {
             block = region_start(c) + index * class_size(c);
             slot(me).owned.fetch_add(1);
             meta(block).owner = me;
-            meta(block).set(meta(block).generation(), Kind::Data);
+            // Every run counts from a number of its own, so that handles of other runs are not taken for its
+            // own.
+            meta(block).set(static_cast<uint32_t>(h.id), Kind::Data);
             s.carved.store(index + 1);
         }
     } catch (...) {
@@ -332,9 +334,10 @@ void Arena::disown(Offset block) {
 
 uint64_t Arena::trim() {
     uint64_t freed = 0;
-    for (size_t c = class_of_size(kMiB); c < kClasses; ++c) {
+    for (size_t c = 0; c < kClasses; ++c) {
         ClassState& s = header().classes[c];
-        if (!s.free || !s.lock.try_lock(self())) continue;
+        bool whole_pages = class_size(c) % kPage == 0;  // smaller ones share them with what is in use
+        if (!whole_pages || !s.free || !s.lock.try_lock(self())) continue;
         while (s.free && give_pages_back(s.free, class_size(c))) freed += class_size(c);
         s.lock.unlock();
     }

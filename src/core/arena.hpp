@@ -300,7 +300,7 @@ class Arena {
 
     uint64_t next_number();  // 0, 1, 2 … over all processes of the arena
     Usage usage() const;
-    uint64_t trim();  // gives the pages of free large blocks back
+    uint64_t trim();  // gives the pages of free blocks of whole pages back
 
     static size_t class_of_size(size_t size);
     static size_t class_size(size_t c);

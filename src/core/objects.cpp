@@ -98,7 +98,8 @@ void Arena::attach(Handle handle, Kind kind, Role role) {
     auto check = [&] {
         if (!exists(handle) || meta(handle.offset).kind() != kind)
             throw ObjectDestroyed(
-                "the object is gone: nobody was attached to it any more, or it was destroyed");
+                "the object is gone: nobody was attached to it any more, it was destroyed, or it is of "
+                "another run");
     };
     check();
     Attachments::Key key{handle.offset, handle.generation, role, kAttached};
@@ -137,7 +138,9 @@ void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
 void Arena::guest_attach(OwnerId guest, Handle handle, Role role) {
     Change change(*this);
     if (!exists(handle))
-        throw ObjectDestroyed("the object is gone: nobody was attached to it any more, or it was destroyed");
+        throw ObjectDestroyed(
+            "the object is gone: nobody was attached to it any more, it was destroyed, or it is of another "
+            "run");
     Entry* entry = entry_for(guest);
     Object& o = *at<Object>(handle.offset);
     change.begin(handle.offset, entry);

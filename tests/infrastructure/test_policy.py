@@ -48,6 +48,13 @@ def test_an_affinity_is_a_list_of_numbers(value: object) -> None:
         Policy(cpu_affinity=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("field", ["placement", "distribution", "wait_mode"])
+@pytest.mark.parametrize("value", ["HOST_NAME", "BLOCK", 99, None])
+def test_a_choice_is_one_of_those_that_there_are(field: str, value: object) -> None:
+    with pytest.raises(PolicyError, match=rf"{field} must be one of Policy\."):
+        Policy(**{field: value})  # type: ignore[arg-type]
+
+
 def test_a_host_name_is_needed_where_it_is_asked_for() -> None:
     with pytest.raises(PolicyError, match="host_name"):
         Policy(placement=Policy.Placement.HOST_NAME)

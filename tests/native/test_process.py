@@ -249,6 +249,8 @@ def test_popen() -> None:
     assert process.returncode == 4
     with pytest.raises(NotSupportedError, match=r"stdout\.recv"):
         process.communicate()
+    with pytest.raises(TypeError, match="args must be"):
+        Popen("-c", executable="/bin/sh")  # type: ignore[arg-type]
 
 
 def test_multi_join() -> None:
@@ -316,7 +318,11 @@ def test_a_template_starts_any_number_of_processes() -> None:
         ({"target": "echo", "args": "one"}, TypeError, "args must be"),
         ({"target": print, "args": 0}, TypeError, "args must be"),
         ({"target": print, "args": {"a": 1}}, TypeError, "args must be"),
+        ({"target": "echo", "args": ["cut\0off"]}, ValueError, "NUL"),
         ({"target": "true", "env": {"A": 1}}, TypeError, "'A'"),
+        ({"target": "true", "env": ["A=1"]}, TypeError, "env must map"),
+        ({"target": "true", "env": {"A=B": "1"}}, ValueError, "'A=B'"),
+        ({"target": "true", "env": {"A": "cut\0off"}}, ValueError, "'A'"),
         ({"target": "true", "stdout": ""}, ValueError, "non-empty"),
         ({"target": "true", "stdout": -2}, ValueError, "stdout"),
         ({"target": "true", "policy": "here"}, TypeError, "here"),

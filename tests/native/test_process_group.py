@@ -17,6 +17,7 @@ from conftest import Site
 from dragon.globalservices.process import query
 from dragon.infrastructure.connection import Connection
 from dragon.native import process_group as pg
+from dragon.native.event import Event
 from dragon.native.process import MSG_DEVNULL, MSG_PIPE, Process, ProcessTemplate
 from dragon.native.process_group import DragonUserCodeError, ProcessGroup
 from dragon.native.queue import Queue
@@ -129,6 +130,17 @@ def test_members_are_restarted_until_that_is_stopped(wait_until: Wait) -> None:
     members.close()
 
 
+def test_a_group_that_was_stopped_restarts_its_members_when_it_is_started_again() -> None:
+    queue = Queue()
+    members = group((1, ProcessTemplate(put, (queue, 1))), restart=True)
+    members.stop()
+    while not queue.empty():
+        queue.get()
+    members.start()
+    assert [queue.get(timeout=30) for _ in range(3)] == [1, 1, 1]
+    members.close()
+
+
 def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
     members = group((2, ProcessTemplate(sleep)), restart=True)
     from dragon.globalservices import process
@@ -212,6 +224,33 @@ def test_other_processes_may_use_a_group() -> None:
 def _kill_group(members: ProcessGroup, queue: Queue) -> None:
     queue.put(members.puids)
     members.kill()
+
+
+def test_who_was_sent_a_group_before_its_start_follows_it_too() -> None:
+    queue, started = Queue(), Event()
+    members = ProcessGroup()
+    members.add_process(1, ProcessTemplate(sleep))
+    members.add_process(1, ProcessTemplate(fail, (3, "")))
+    members.init()
+    with pytest.raises(pg.DragonProcessGroupSignalError, match="not started"):
+        members.kill()
+    follower = Process(_follow, (members, started, queue))
+    follower.start()
+    members.start()
+    started.set()
+    assert len(queue.get(timeout=30)) == 2
+    assert "exit codes: [3]" in queue.get(timeout=30)
+    assert follower.join() == 0
+    members.close()
+
+
+def _follow(members: ProcessGroup, started: Event, queue: Queue) -> None:
+    started.wait()
+    queue.put(members.puids)
+    try:
+        members.join()
+    except DragonUserCodeError as error:
+        queue.put(str(error))
 
 
 def test_members_run_where_their_policy_says(tmp_path: Path) -> None:

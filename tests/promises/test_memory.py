@@ -39,6 +39,28 @@ def test_a_full_arena_is_a_memory_error_that_says_how_much_there_is(site: Site) 
     assert last == "still in use"
 
 
+@pytest.mark.parametrize("size", [4000, 60_000, 500_000])
+def test_memory_that_was_full_of_objects_of_one_size_is_there_for_others(site: Site, size: int) -> None:
+    program = """
+        import sys
+        import dragon.native as native
+
+        queue, size = native.Queue(0), int(sys.argv[1])
+        try:
+            while True:
+                queue.put(bytes(size))
+        except MemoryError:
+            while not queue.empty():
+                queue.get()
+        queue.put(bytes(2_000_000))
+        process = native.Process("true")
+        process.start()
+        print(len(queue.get()), process.join())
+    """
+    done = site.python(program, str(size), env={"DRAGON_ARENA_SIZE": "64M"})
+    assert done.stdout == "2000000 0\n", done.stderr
+
+
 def test_one_object_larger_than_the_arena_is_refused(site: Site) -> None:
     done = site.python(
         """

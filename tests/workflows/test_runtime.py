@@ -148,3 +148,23 @@ def test_a_name_that_a_killed_program_left_is_not_found_and_given_again(tmp_path
     with pytest.raises(RuntimeError, match="no run on localhost is published as shop"):
         runtime.lookup("localhost", "shop", publish_dir=tmp_path)
     assert runtime.publish("shop", tmp_path).read_text() == runtime.lookup("localhost", "shop", publish_dir=tmp_path)
+
+
+def test_a_descriptor_of_another_run_names_nothing_here(site: Site) -> None:
+    making = "from dragon.native import Queue; queue = Queue(); print(queue.serialize().decode(), flush=True); input()"
+    other = site.start(sys.executable, "-c", making, stdin=-1)
+    assert other.stdout is not None
+    program = """
+        import sys
+        from dragon.native import Queue
+
+        own = Queue()
+        try:
+            Queue.attach(sys.argv[1])
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    asked = site.python(program, other.stdout.readline().strip())
+    assert asked.stdout.startswith("DestroyedError the object is gone"), asked
+    assert "of another run" in asked.stdout
+    other.communicate("end\n", timeout=60)

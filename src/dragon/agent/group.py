@@ -67,6 +67,7 @@ class Group:
         self.culprit: Member | None = None  # whose failure that is
         self.failed_after_another = False  # which followed from another one's, of which nothing is known yet
         self.failed_codes: list[int] = []
+        self.started = False
         self.ending = False
         self.aborter: Member | None = None  # the rank that had an MPI job end
         self.timers: list[asyncio.TimerHandle] = []

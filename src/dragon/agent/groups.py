@@ -118,7 +118,7 @@ class Groups:
         if group.live:
             raise RuntimeError("the group is running already")
         group.ended, group.failure, group.failed_codes, group.culprit = [], "", [], None
-        group.ending, group.aborter = False, None
+        group.started, group.ending, group.aborter = True, False, None
         group.by_puid = {}
         group.live = len(group.members)
         for member in group.members:
@@ -178,6 +178,8 @@ class Groups:
     def signal(self, number: int, which: int) -> None:
         """Send a signal to every live member."""
         group = self._group(number)
+        if not group.started:
+            raise RuntimeError("the group was not started")
         if which in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             group.ending = True
         self._signal_all(group, which)
@@ -193,7 +195,6 @@ class Groups:
         """Interrupt, then terminate, then kill, with `patience` seconds between the steps."""
         group = self._group(number)
         group.ending = True
-        group.restart = False
         self._escalate(group, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], patience)
 
     def _escalate(self, group: Group, steps: list[Signals], patience: float) -> None:
@@ -380,5 +381,4 @@ class Groups:
         if live:
             log.warning("%s reached its walltime of %s s; its %d processes are ended", group.name, group.walltime, live)
             group.ending = True
-            group.restart = False
             self._signal_all(group, signal.SIGKILL)

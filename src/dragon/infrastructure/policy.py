@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
@@ -21,6 +21,7 @@ class PolicyError(DragonError, ValueError):
 
 
 _context = threading.local()
+_Choice = TypeVar("_Choice", bound=enum.IntEnum)
 
 
 @dataclass
@@ -29,7 +30,8 @@ class Policy:
 
     A `host_name` or `host_id` without a placement is one for that host. `cpu_affinity` and `gpu_affinity` are lists of
     device numbers of the node, a tile of a GPU being a fraction (0.1: the second tile of the first); what the node
-    lacks is left out, with a warning. Raises PolicyError where an affinity is no list of numbers.
+    lacks is left out, with a warning. Raises PolicyError where an affinity is no list of numbers, or a placement,
+    distribution or wait mode none of those that there are.
     """
 
     class Placement(enum.IntEnum):
@@ -70,6 +72,9 @@ class Policy:
             value = getattr(self, name)
             if not isinstance(value, list) or not all(isinstance(v, (int, float)) for v in value):
                 raise PolicyError(f"{name} must be a list of device numbers, not {value!r}")
+        self.placement = _one_of(Policy.Placement, "placement", self.placement)
+        self.distribution = _one_of(Policy.Distribution, "distribution", self.distribution)
+        self.wait_mode = _one_of(Policy.WaitMode, "wait_mode", self.wait_mode)
         if self.placement == Policy.Placement.HOST_NAME and not self.host_name:
             raise PolicyError("placement HOST_NAME needs a host_name")
         if self.placement == Policy.Placement.DEFAULT and self.host_name:
@@ -125,18 +130,19 @@ class Policy:
     @classmethod
     def from_sdict(cls, sdict: dict[str, Any]) -> Policy:
         """The policy that get_sdict() described."""
-        values = dict(sdict)
-        for name, kind in (
-            ("placement", cls.Placement),
-            ("distribution", cls.Distribution),
-            ("wait_mode", cls.WaitMode),
-        ):
-            values[name] = kind(values[name])
-        return cls(**values)
+        return cls(**sdict)
 
     def to_text(self) -> str:
         """The policy as one line, which a process inherits from the block that it was started in."""
         return json.dumps(self.get_sdict())
+
+
+def _one_of(kind: type[_Choice], name: str, value: Any) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(f"Policy.{kind.__name__}.{choice.name}" for choice in kind)
+        raise PolicyError(f"{name} must be one of {choices}, not {value!r}") from None
 
 
 @functools.lru_cache(maxsize=1)

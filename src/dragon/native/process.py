@@ -13,7 +13,7 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.native.template import ProcessTemplate
+from dragon.native.template import ProcessTemplate, checked_arguments
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
 from dragon.runtime.connection import Connection, connect_pipes, own_end
@@ -266,7 +266,7 @@ class Popen:
         for name, value in (("preexec_fn", preexec_fn), ("group", group), ("user", user)):
             if value is not None:
                 raise NotSupportedError(f"Popen({name}=…) is not offered; start a script that does it")
-        args = list(args)
+        args = list(checked_arguments(args))
         if shell:
             executable, args = "/bin/sh", ["-c", " ".join(args) if executable is None else executable, *args]
         elif executable is None:

@@ -146,16 +146,15 @@ class ProcessGroup:
         self._number: int | None = None
         self._words: Words | None = None
         self._closed = False
-        self._started = False
         self._just_started: list[int] = []
 
     def __getstate__(self) -> Any:
         if self._number is None:
             raise ValueError("a process group can be sent to other processes only after init()")
-        return self._settings, self._number, self._words, self._started
+        return self._settings, self._number, self._words
 
     def __setstate__(self, state: Any) -> None:
-        self._settings, self._number, self._words, self._started = state
+        self._settings, self._number, self._words = state
         self._policy, self._templates, self._kept = None, [], []
         self._closed = False
         self._just_started = []
@@ -252,7 +251,6 @@ class ProcessGroup:
     def start(self) -> None:
         """Start all members. Raises DragonProcessGroupError while they run already."""
         self._just_started = [puid for puid in self._ask("start", DragonProcessGroupStartError) if puid]
-        self._started = True
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for all members. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if one failed."""
@@ -274,7 +272,7 @@ class ProcessGroup:
         return True
 
     def _raise_failure(self) -> None:
-        if self._settings["ignore_error_on_exit"] or not self._started:
+        if self._settings["ignore_error_on_exit"]:
             return
         status = self._status()
         if status["failed_codes"]:
@@ -286,8 +284,6 @@ class ProcessGroup:
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
         """Send a signal to every live member."""
-        if not self._started:
-            raise DragonProcessGroupSignalError("the group was not started")
         self._ask("signal", DragonProcessGroupSignalError, which=int(sig))
 
     def terminate(self, hide_stderr: bool = False) -> None:
@@ -301,7 +297,7 @@ class ProcessGroup:
     def stop(self, patience: float = 5.0) -> None:
         """Interrupt, then terminate, then kill the members, with `patience` seconds between, and wait for their end."""
         self._just_started = []
-        if self._started:
+        if self._number is not None:
             self._ask("stop", DragonProcessGroupSignalError, patience=patience)
             self._wait(3 * patience + 5)
 
@@ -315,7 +311,7 @@ class ProcessGroup:
             self._closed = True
             return
         try:
-            if self._started and self._words is not None and self._words[_LIVES]:
+            if self._words is not None and self._words[_LIVES]:
                 self.stop(patience)
             ask("groups.close", number=self._number)
         except (LookupError, _core.DestroyedError):
@@ -329,7 +325,7 @@ class ProcessGroup:
     def puids(self) -> list[int]:
         """The ids of the members that live, in order of their ranks; when first asked for after start(), of all."""
         just_started, self._just_started = self._just_started, []
-        if just_started or not self._started:
+        if just_started or self._number is None:
             return just_started
         return list(self._status()["live"])
 

@@ -18,7 +18,7 @@ from dragon.runtime.run import this_run
 from dragon.runtime.spawning import environment_changes, new_request, prepare_call
 from dragon.runtime.streams import StreamArgument, checked_stream, output_of
 
-__all__ = ["ProcessTemplate"]
+__all__ = ["ProcessTemplate", "checked_arguments"]
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -59,7 +59,7 @@ class ProcessTemplate:
             raise TypeError(f"target must be callable or the name of an executable, not {target!r}")
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
-        self.args = _checked_arguments(args)
+        self.args = checked_arguments(args)
         self.kwargs = dict(kwargs or {})
         self.cwd = os.path.abspath(os.fspath(cwd))
         if not os.path.isdir(self.cwd):
@@ -77,6 +77,9 @@ class ProcessTemplate:
             self.target = placement.search_executable(str(target), self.cwd)
             if not os.access(self.target, os.X_OK) and not self.target.endswith(".py"):
                 raise PermissionError(13, "this file may not be executed (chmod +x)", self.target)
+            for argument in self._command()[1]:
+                if "\0" in argument:
+                    raise ValueError(f"an argument of an executable cannot hold a NUL: {argument!r}")
 
     @property
     def argdata(self) -> bytes | None:
@@ -148,7 +151,8 @@ class ProcessTemplate:
         return [output_of(getattr(self, name)) for name in STREAMS]
 
 
-def _checked_arguments(args: Any) -> tuple[Any, ...]:
+def checked_arguments(args: Any) -> tuple[Any, ...]:
+    """The arguments of a process as they were given. Raises TypeError for a text and for a single one."""
     if args is None:
         return ()
     if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
@@ -156,8 +160,12 @@ def _checked_arguments(args: Any) -> tuple[Any, ...]:
     return tuple(args)
 
 
-def _checked_environment(env: dict[str, str] | None) -> dict[str, str]:
+def _checked_environment(env: Any) -> dict[str, str]:
+    if not isinstance(env, Mapping | None):
+        raise TypeError(f"env must map the names of variables to their values, not {env!r}")
     for key, value in (env or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"the environment must map strings to strings; {key!r} is set to {value!r}")
+        if not key or "=" in key or "\0" in key + value:
+            raise ValueError(f"no environment can have the variable {key!r} set to {value!r}")
     return dict(env or {})
