@@ -174,9 +174,7 @@ NB_MODULE(_core, m) {
     m.def("arena_id", [] { return arena().id(); });
     m.def("usage", &usage,
           "Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks.");
-    m.def(
-        "trim", [] { return arena().trim(); },
-        "Give the pages of free large blocks back; returns the bytes.");
+    m.def("trim", [] { return arena().trim(); }, "Give the pages of free blocks back; returns the bytes.");
     m.def(
         "set_node", [](uint32_t index) { node_index = index; }, "The index of the node this process is on.");
     m.def("agent_bell", &open_agent_bell,

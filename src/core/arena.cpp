@@ -175,7 +175,7 @@ void Arena::commit(ClassState& s, Offset start, uint64_t length) {
     };
     s.reserved.fetch_add(length);
     if (committed() > h.limit) {
-        trim();
+        trim(std::max(committed() - h.limit, kEnough));
         uint64_t total = committed();
         if (total > h.limit) fail("the run's limit leaves", h.limit - std::min(h.limit, total - length));
     }
@@ -332,13 +332,13 @@ void Arena::disown(Offset block) {
     slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
 }
 
-uint64_t Arena::trim() {
+uint64_t Arena::trim(uint64_t enough) {
     uint64_t freed = 0;
-    for (size_t c = 0; c < kClasses; ++c) {
+    for (size_t c = kClasses; c-- > 0;) {  // the largest first: that takes the fewest calls
         ClassState& s = header().classes[c];
         bool whole_pages = class_size(c) % kPage == 0;  // smaller ones share them with what is in use
         if (!whole_pages || !s.free || !s.lock.try_lock(self())) continue;
-        while (s.free && give_pages_back(s.free, class_size(c))) freed += class_size(c);
+        while (freed < enough && s.free && give_pages_back(s.free, class_size(c))) freed += class_size(c);
         s.lock.unlock();
     }
     return freed;

@@ -300,7 +300,8 @@ class Arena {
 
     uint64_t next_number();  // 0, 1, 2 … over all processes of the arena
     Usage usage() const;
-    uint64_t trim();  // gives the pages of free blocks of whole pages back
+    // Gives the pages of free blocks of whole pages back, until that is enough; returns the bytes.
+    uint64_t trim(uint64_t enough = UINT64_MAX);
 
     static size_t class_of_size(size_t size);
     static size_t class_size(size_t c);

@@ -14,6 +14,7 @@ inline constexpr uint64_t kMagic = 0x33616e65'72616764;
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class that keep their pages
+inline constexpr uint64_t kEnough = 64 * kMiB;     // what is taken back at once where the limit is reached
 inline constexpr int kSlotBits = 13;
 inline constexpr uint32_t kGenerationMask = (1u << (31 - kSlotBits)) - 1;
 inline constexpr Offset kMetaStart = 2 * kMiB;

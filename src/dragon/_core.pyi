@@ -255,7 +255,7 @@ def usage() -> _Usage:
     """Bytes: the limit, reserved in the kernel, in blocks in use; and the number of those blocks."""
 
 def trim() -> int:
-    """Give the pages of free large blocks back; returns the bytes."""
+    """Give the pages of free blocks back; returns the bytes."""
 
 def set_node(index: int, /) -> None:
     """The index of the node this process is on."""
