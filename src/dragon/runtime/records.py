@@ -209,7 +209,7 @@ def _is_plain_array(value: Any) -> bool:
 
 def _encode_object_value(value: Any) -> Record:
     buffers: list[memoryview] = []
-    data = dumps(value, lambda buffer: buffers.append(buffer.raw()))
+    data = dumps(value, lambda buffer: buffers.append(buffer.raw()), lasting=True)
     if not buffers:
         return Record(b"\3" + data, [])
     # Small buffers follow the head, large ones are blobs; a size of 2**63 and more says so.
