@@ -582,6 +582,16 @@ def test_batches(ddict: DDict) -> None:
     ddict.end_batch_put()
 
 
+def test_a_value_in_a_batch_stays_as_it_was_when_it_was_put(ddict: DDict) -> None:
+    array = np.zeros(10_000)
+    ddict.start_batch_put()
+    for number in range(5):
+        array[:] = number
+        ddict[number] = array
+    ddict.end_batch_put()
+    assert [ddict[number].max() for number in range(5)] == [0, 1, 2, 3, 4]
+
+
 def test_a_broadcast_is_on_every_manager_and_counts_once(ddict: DDict) -> None:
     ddict.bput("everywhere", [1])
     ddict["a"] = 1

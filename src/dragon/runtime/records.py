@@ -63,6 +63,10 @@ class Record(NamedTuple):
         """How many entries of a shard that is."""
         return 1 + len(self.blobs)
 
+    def copied(self) -> Record:
+        """The same with blobs of its own."""
+        return self._replace(blobs=[bytes(memoryview(blob)) for blob in self.blobs])
+
 
 # ---- keys
 
