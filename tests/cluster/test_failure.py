@@ -242,6 +242,70 @@ def test_members_of_a_lost_node_are_started_again_on_another_one(site: Site) -> 
     assert process.returncode == 0, err
 
 
+@pytest.mark.parametrize("pool", ["dragon.native.pool.Pool(2)", "multiprocessing.get_context('dragon').Pool(2)"])
+def test_a_pool_goes_on_without_a_lost_node(site: Site, pool: str) -> None:
+    process, pids = start(
+        site,
+        f"""
+    import multiprocessing
+    import dragon.native.pool
+
+    if __name__ == "__main__":
+        queue = Queue()
+        pool = {pool}
+        results = [pool.apply_async(work, (queue,)) for _ in range(2)]
+        reported = dict(queue.get() for _ in results)
+        print(json.dumps(reported), flush=True)
+        while not any(result.ready() for result in results):
+            time.sleep(0.01)
+        lost = next(result for result in results if result.ready())
+        try:
+            lost.get()
+        except Exception as error:
+            print(type(error).__name__)
+        os.kill(reported[0]["worker"], signal.SIGKILL)
+        print(pool.map(abs, range(-3, 0)))
+        pool.close()
+        pool.join()
+    """,
+    )
+    os.kill(pids["1"]["agent"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert out == "WorkerLostError\n[3, 2, 1]\n", out + err
+    assert "Traceback" not in err
+    assert process.returncode == 0
+
+
+def test_a_process_of_a_lost_node_has_ended_as_if_killed(site: Site) -> None:
+    process, pids = start(
+        site,
+        """
+    import multiprocessing
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method("dragon")
+        queue = Queue()
+        processes = [multiprocessing.Process(target=work, args=(queue,)) for _ in range(2)]
+        for each in processes:
+            each.start()
+        print(json.dumps(dict(queue.get() for _ in processes)), flush=True)
+        while len(multiprocessing.active_children()) == 2:
+            time.sleep(0.01)
+        gone = next(each for each in processes if not each.is_alive())
+        gone.kill()
+        print(gone.exitcode, gone.join())
+        another = multiprocessing.Process(target=print, args=("another",))
+        another.start()
+        another.join()
+        multiprocessing.active_children()[0].kill()
+    """,
+    )
+    os.kill(pids["1"]["agent"], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert out == "-9 None\nanother\n", out + err
+    assert process.returncode == 0, err
+
+
 def test_a_resilient_program_is_started_again_on_the_nodes_that_are_left(site: Site) -> None:
     process, pids = start(
         site,

@@ -36,3 +36,34 @@ def test_large_values_of_a_dictionary_go_over_plain_tcp(site: Site) -> None:
 
 def test_every_object_may_be_on_another_node(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))
+
+
+def test_what_has_no_descriptor_on_another_node_says_so(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        site.write("""
+    import multiprocessing
+    from multiprocessing.connection import wait
+    import dragon
+
+    def look(reader, results):
+        try:
+            wait([reader], timeout=30)
+        except NotImplementedError as error:
+            results.put(str(error))
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method("dragon")
+        results = multiprocessing.Queue()
+        for _ in range(2):
+            reader, writer = multiprocessing.Pipe(duplex=False)
+            writer.send("to be seen at once on this node")
+            process = multiprocessing.Process(target=look, args=(reader, results))
+            process.start()
+            process.join()
+        print(results.get(timeout=30))
+    """),
+    )
+    assert "use poll(timeout)" in done.stdout, done.stdout + done.stderr
+    assert "nanobind" not in done.stderr

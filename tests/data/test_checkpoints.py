@@ -53,6 +53,15 @@ def test_a_key_that_was_not_written_again_is_carried_on(make: Make) -> None:
     assert ddict.checkpoint_id == ddict.current_checkpoint_id == 5
 
 
+def test_a_checkpoint_has_a_whole_number(make: Make) -> None:
+    ddict = make(working_set_size=3)
+    ddict.checkpoint_id = np.int64(2)  # type: ignore[assignment]  # or whatever else is one
+    ddict.update({number: number for number in range(10)})
+    assert ddict[3] == 3
+    with pytest.raises(TypeError, match="integer"):
+        ddict.checkpoint_id = 1.5  # type: ignore[assignment]
+
+
 def test_a_deleted_key_is_gone_from_that_checkpoint_on(make: Make) -> None:
     ddict = make(working_set_size=3)
     ddict["key"] = 1

@@ -210,6 +210,40 @@ def test_tensors(ddict: DDict) -> None:
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
+def put_a_model(ddict: DDict) -> None:
+    import torch
+
+    model = torch.nn.Linear(200, 200)
+    torch.nn.init.constant_(model.weight, 2)
+    ddict["model"] = model.share_memory()
+
+
+def test_a_model_outlives_the_process_that_put_it(ddict: DDict) -> None:
+    pytest.importorskip("torch")
+    process = Process(put_a_model, (ddict,))
+    process.start()
+    process.join()
+    for _ in range(2):
+        assert ddict["model"].weight.sum() == 2 * 200 * 200
+
+
+@pytest.mark.parametrize("kind", ["parameter", "shared", "sparse", "conjugated"])
+def test_tensors_of_every_kind_are_read_again_and_again(ddict: DDict, kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(200, 200)
+    tensor = {
+        "parameter": torch.nn.Parameter(ones),
+        "shared": ones.clone().share_memory_(),
+        "sparse": torch.eye(200).to_sparse(),
+        "conjugated": (ones * 1j).conj(),
+    }[kind]
+    ddict["key"] = tensor
+    for _ in range(2):
+        found = ddict["key"]
+        assert type(found) is type(tensor)
+        assert torch.equal(found.to_dense(), tensor.to_dense())
+
+
 def test_many_small_values_go_together_into_a_small_dictionary(make: Callable[..., DDict]) -> None:
     ddict = make(1, System().nnodes * 3 * 2**20)
     ddict.update({number: number for number in range(10_000)})
@@ -546,6 +580,16 @@ def test_batches(ddict: DDict) -> None:
         with pytest.raises(DDictError):
             forbidden()
     ddict.end_batch_put()
+
+
+def test_a_value_in_a_batch_stays_as_it_was_when_it_was_put(ddict: DDict) -> None:
+    array = np.zeros(10_000)
+    ddict.start_batch_put()
+    for number in range(5):
+        array[:] = number
+        ddict[number] = array
+    ddict.end_batch_put()
+    assert [ddict[number].max() for number in range(5)] == [0, 1, 2, 3, 4]
 
 
 def test_a_broadcast_is_on_every_manager_and_counts_once(ddict: DDict) -> None:

@@ -40,6 +40,13 @@ class Failing(Noisy):
         return super().__getitem__(index)
 
 
+class RunningDry(Noisy):
+    """One sample is looked for where there is none."""
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        return super().__getitem__(next(iter([] if index == 7 else [index])))
+
+
 class Deadly(Noisy):
     """One sample ends the process that reads it."""
 

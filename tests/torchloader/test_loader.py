@@ -25,6 +25,7 @@ from loader_datasets import (
     HoldingUnrebuildable,
     Niceness,
     Noisy,
+    RunningDry,
     SlowToOpen,
     Unreadable,
     UnreadableInTwoArguments,
@@ -356,6 +357,16 @@ def test_what_the_dataset_raises_comes_in_its_place(workers: int) -> None:
         assert indices_of(batches) == [[8, 9, 10, 11], [12, 13, 14, 15], [16, 17, 18, 19]]
     if workers:
         assert "in __getitem__" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_raises_stop_iteration_does_not_end_the_epoch(workers: int) -> None:
+    with loader_of(RunningDry(12), num_workers=workers) as loader:
+        batches = iter(loader)
+        assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
+        with pytest.raises(RuntimeError, match="the dataset raised StopIteration"):
+            next(batches)
+        assert indices_of(batches) == [[8, 9, 10, 11]]
 
 
 def the_error_at_the_second_batch(dataset: Any) -> RuntimeError:

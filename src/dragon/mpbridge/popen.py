@@ -8,6 +8,7 @@ from multiprocessing import resource_tracker, util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
@@ -80,17 +81,24 @@ class Popen:
             set_spawning_popen(None)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """The exit code if it has ended."""
-        return self.wait(0)
+        """The exit code if it has ended, as if by SIGKILL where its node is lost."""
+        try:
+            return self.wait(0)
+        except NodeLostError:
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """The exit code; None after `timeout` seconds."""
+        """The exit code; None after `timeout` seconds. Raises NodeLostError, once, where its node is lost."""
         if self.returncode is None:
-            self.returncode = self._started.wait(timeout)
+            try:
+                self.returncode = self._started.wait(timeout)
+            except NodeLostError:
+                self.returncode = -signal.SIGKILL
+                raise
         return self.returncode
 
     def _send_signal(self, number: int) -> None:
-        if self.returncode is None:
+        if self.poll() is None:
             self._started.signal(number)
 
     def terminate(self) -> None:

@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.native.outcomes import failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.tracing import note_task
@@ -81,13 +81,18 @@ class NativeWorker:
         return self._process.returncode
 
     def is_alive(self) -> bool:
-        return self._process.is_alive
+        try:
+            return self._process.is_alive
+        except NodeLostError:
+            return False
 
     def terminate(self) -> None:
-        self._process.terminate()
+        with suppress(NodeLostError):
+            self._process.terminate()
 
     def kill(self) -> None:
-        self._process.kill()
+        with suppress(NodeLostError):
+            self._process.kill()
 
     def join(self, timeout: float | None = None) -> int | None:
         return self._process.join(timeout)
@@ -235,19 +240,17 @@ class Workers:
 
     def _ended(self, index: int) -> None:
         process = self.processes[index]
-        process.join()
+        how = _wait_for(process)
         ticket = self._doing[index]
         if ticket == FINISHED or self._terminated:
             return  # whoever terminated it says so of its task
         self._doing[index] = 0
         self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
         if self._stillborn == _MOST_STILLBORN:
-            how = _how(process.exitcode or 0)
             self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
         elif ticket == _END:
             pass_on_end(self._tasks)  # it may have died before it could
         elif ticket not in (0, _STARTING):
-            how = _how(process.exitcode or 0)
             self._lost(ticket, WorkerLostError(f"the worker (pid {process.pid}) died in this task, {how}"))
         self.replace(index)
 
@@ -284,7 +287,7 @@ class Workers:
                 process.terminate()
         deadline = time.monotonic() + patience
         for process in self.processes:
-            process.join(max(0.0, deadline - time.monotonic()))
+            _wait_for(process, max(0.0, deadline - time.monotonic()))
         self._kill_all()
         if threading.current_thread() is not self._thread:
             # It looks at the processes, and the run may be over soon.
@@ -298,6 +301,15 @@ class Workers:
     def join(self, timeout: float | None = None) -> bool:
         """Wait for all workers to end."""
         return self.ended.wait(timeout)
+
+
+def _wait_for(process: WorkerProcess, timeout: float | None = None) -> str:
+    """How it ended, if it has."""
+    try:
+        process.join(timeout)
+    except NodeLostError as error:
+        return f"as {error}"
+    return _how(process.exitcode or 0)
 
 
 def _how(code: int) -> str:

@@ -63,6 +63,10 @@ class Record(NamedTuple):
         """How many entries of a shard that is."""
         return 1 + len(self.blobs)
 
+    def copied(self) -> Record:
+        """The same with blobs of its own."""
+        return self._replace(blobs=[bytes(memoryview(blob)) for blob in self.blobs])
+
 
 # ---- keys
 
@@ -209,7 +213,7 @@ def _is_plain_array(value: Any) -> bool:
 
 def _encode_object_value(value: Any) -> Record:
     buffers: list[memoryview] = []
-    data = dumps(value, lambda buffer: buffers.append(buffer.raw()))
+    data = dumps(value, lambda buffer: buffers.append(buffer.raw()), lasting=True)
     if not buffers:
         return Record(b"\3" + data, [])
     # Small buffers follow the head, large ones are blobs; a size of 2**63 and more says so.

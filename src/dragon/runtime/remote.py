@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from dragon import _core
+from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.handle import Channel, Handle
@@ -234,6 +235,12 @@ class RemoteChannel(_Remote):
 
     def _wait_readable(self, timeout: float | None) -> bool:
         return self._checked_wait("_wait_readable", timeout=timeout)
+
+    def _fileno(self) -> int:
+        raise NotSupportedError(
+            "there is no descriptor of what is on another node, so connection.wait() and select() cannot wait for it: "
+            "use poll(timeout), or make the pipe or queue on the node of its reader"
+        )
 
     def _join(self, timeout: float | None) -> bool:
         return self._checked_wait("_join", timeout=timeout)

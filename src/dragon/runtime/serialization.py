@@ -63,14 +63,16 @@ def _reducers() -> dict[type, Any]:
     return _table[1]
 
 
-def _reduce_special(obj: Any) -> Any:
+def _reduce_special(obj: Any, lasting: bool) -> Any:
     if isinstance(obj, type):
         return reduce_type(obj) if is_nameless(obj) else NotImplemented
-    return _reduce_tensor(obj) if type(obj).__module__ == "torch" and hasattr(obj, "is_shared") else NotImplemented
+    return _reduce_of_torch(obj, lasting) if hasattr(type(obj), "is_shared") else NotImplemented
 
 
 class _Pickler(pickle.Pickler):
     """By reference: quick, and the same classes on both sides."""
+
+    lasting = False
 
     @property
     def dispatch_table(self) -> Mapping[type, Any]:  # type: ignore[override]
@@ -82,11 +84,15 @@ class _Pickler(pickle.Pickler):
             if obj.__module__ in _MAIN and not _is_found_there(obj):
                 raise pickle.PicklingError(f"{obj!r} cannot be imported by other processes")
             return NotImplemented
-        return _reduce_special(obj)
+        return _reduce_special(obj, self.lasting)
+
+
+class _LastingPickler(_Pickler):
+    lasting = True
 
 
 @functools.cache
-def _value_pickler() -> Callable[..., Any]:
+def _value_pickler(lasting: bool) -> Callable[..., Any]:
     """By value where other processes could not import the thing. Made when it is needed: cloudpickle takes a while."""
     import cloudpickle  # type: ignore[import-untyped]
 
@@ -100,7 +106,7 @@ def _value_pickler() -> Callable[..., Any]:
                 return type, (_core.Channel,)
             if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and _is_found_there(obj):
                 return NotImplemented
-            special = _reduce_special(obj)
+            special = _reduce_special(obj, lasting)
             return super().reducer_override(obj) if special is NotImplemented else special
 
     return ValuePickler
@@ -111,13 +117,16 @@ _FOLDER: str | None = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]  # i
 _CORE_METACLASS = type(_core.Channel)
 
 
-def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """The object as bytes; large buffers go to `buffers` if that is given. Raises what the object's pickling raises."""
+def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None, *, lasting: bool = False) -> bytes:
+    """The object as bytes; large buffers go to `buffers` if that is given. Raises what the object's pickling raises.
+
+    `lasting` bytes are read by anybody, at any time: tensors of shared memory or a GPU are copied too.
+    """
     try:
-        return _dump(_Pickler, obj, buffers)
+        return _dump(_LastingPickler if lasting else _Pickler, obj, buffers)
     except (pickle.PicklingError, AttributeError, TypeError) as by_reference:
         try:
-            return _dump(_value_pickler(), obj, buffers)
+            return _dump(_value_pickler(lasting), obj, buffers)
         except Exception as by_value:
             raise by_value from by_reference
 
@@ -309,20 +318,33 @@ def dumps_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     return dumps((target, args, kwargs))
 
 
-# Tensors: one copy into the message, none out of it. Those in shared memory stay shared, as torch itself does it.
+# Tensors: one copy into the message, none out of it. Those in shared memory, and of GPUs, are shared as torch itself
+# does it, by what one process can fetch once; but not in what lasts.
+
+
+def _reduce_of_torch(obj: Any, lasting: bool) -> Any:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(obj, (torch.Tensor, torch.TypedStorage)):
+        return NotImplemented
+    memory, has_storage = obj, True
+    if isinstance(obj, torch.TypedStorage):
+        memory = obj._untyped_storage  # asked itself it warns
+    elif obj.requires_grad and not obj.is_leaf:
+        return NotImplemented  # torch says why it does not send it
+    else:
+        has_storage = obj.layout == torch.strided
+    if has_storage and not lasting and (memory.device.type != "cpu" or memory.is_shared()):
+        return NotImplemented
+    if type(obj) is torch.Tensor and has_storage and obj.device.type == "cpu" and not obj.is_quantized:
+        return _reduce_tensor(obj)
+    return obj.__reduce_ex__(5)  # torch's own, of plain tensors and storages
 
 
 def _reduce_tensor(tensor: Any) -> Any:
     import torch
 
-    if type(tensor) is not torch.Tensor or tensor.is_shared() or tensor.device.type != "cpu":  # type: ignore[no-untyped-call]
-        return NotImplemented
-    if tensor.layout != torch.strided or tensor.is_quantized or (tensor.requires_grad and not tensor.is_leaf):
-        return NotImplemented
-    if tensor.is_conj() or tensor.is_neg():
-        return NotImplemented
-    whole = tensor.detach().contiguous()
-    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""  # type: ignore[arg-type]
+    whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    data = pickle.PickleBuffer(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
     return _rebuild_tensor, (data, str(whole.dtype), tuple(whole.shape), tensor.requires_grad)
 
 

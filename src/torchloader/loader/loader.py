@@ -252,6 +252,8 @@ class _Iteration:
         indices, position = self._ahead.pop(self._given)
         self._given += 1
         self._ask()
+        if isinstance(made.error, StopIteration):  # which would end the epoch here, without a word
+            raise RuntimeError("the dataset raised StopIteration") from made.error
         if made.error is not None:
             raise made.error
         batch = _pinned(made.batch) if loader.pin_memory else made.batch

@@ -42,6 +42,10 @@ def main() -> None:
         with torch.no_grad():
             received.fill_(1)
     assert torch.equal(tensors[0], torch.arange(10))
+    model = torch.nn.Linear(3, 3)
+    queue.put(model)
+    assert torch.equal(queue.get().weight, model.weight)
+    assert not model.weight.is_shared()  # it was copied, as tensors are
     process = multiprocessing.Process(target=double, args=(queue, results))
     process.start()
     for tensor in tensors[:3]:

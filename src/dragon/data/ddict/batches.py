@@ -127,11 +127,14 @@ class Batches(Checkpoints):
 
     def _add_to_batch(self, encoded: bytes, record: Record) -> None:
         assert self._batch is not None
-        self._batch[self._place(encoded)].append((encoded, record))
+        mine = self._batch[self._place(encoded)]
         self._batch_size += record.size
-        if self._batch_size > _AT_ONCE:
-            batch, self._batch, self._batch_size = self._batch, self._empty_batches(), 0
-            self._send(batch, self._batch_flags)
+        if self._batch_size <= _AT_ONCE:
+            mine.append((encoded, record.copied()))  # the caller may change the value from now on
+            return
+        mine.append((encoded, record))
+        batch, self._batch, self._batch_size = self._batch, self._empty_batches(), 0
+        self._send(batch, self._batch_flags)
 
     def bput(self, key: Any, value: Any) -> None:
         """Put a value into every manager, so that bget() finds it on the reader's own node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class Checkpoints(Client):
 
     @checkpoint_id.setter
     def checkpoint_id(self, value: int) -> None:
+        value = operator.index(value)
         if value < 0:
             raise ValueError("checkpoint_id cannot be negative")
         self._go_to(value)
@@ -156,6 +158,7 @@ class Checkpoints(Client):
         """
         if self._batch is not None:
             raise DDictError("restore() within a batch of puts: end_batch_put() first", "INVALID_OPERATION")
+        chkpt = operator.index(chkpt)
         available = self._persisted()
         if chkpt not in available:
             raise DDictPersistCheckpointError(
