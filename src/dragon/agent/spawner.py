@@ -12,14 +12,13 @@ from typing import Any
 
 import msgspec
 
-from dragon.infrastructure.messages import Spawn, encode
+from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, encode
 from dragon.runtime.log import runtime_log
 
-__all__ = ["SYNCHRONISE", "Copies", "Spawner"]
+__all__ = ["Copies", "Spawner"]
 
 log = runtime_log("agent")
 
-SYNCHRONISE = b"?"
 _LARGEST_EVENT = 64 * 1024
 
 
@@ -113,6 +112,10 @@ class Spawner:
         self._loop.remove_reader(self._events)
         self._loop.remove_writer(self._requests)
         self._waiting.clear()
+        try:
+            self._events.send(FAREWELL)
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError):
+            log.debug("the zygote (or what is left of it) was not told of the end")
         self._events.close()
 
     def _send_waiting(self) -> None:

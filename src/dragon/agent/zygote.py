@@ -20,7 +20,7 @@ from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
-from dragon.infrastructure.messages import Name, Output, Spawn, decode_spawn, encode
+from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Name, Output, Spawn, decode_spawn, encode
 from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
@@ -57,6 +57,8 @@ class Zygote:
         self.records: dict[int, tuple[Spawn, Words]] = {}
         self.labelled: set[int] = set()  # pipes whose lines get labels
         self.forwards = False  # whether output goes to the front end of a run of several nodes
+        self.taken_leave = False  # the agent ends in order
+        self.abandoned = False  # it is gone, though the system may still show it
         self.since = time.time()
 
     def serve_for_ever(self) -> NoReturn:
@@ -103,14 +105,17 @@ class Zygote:
         try:
             data = self.agent.recv(_LARGEST_REQUEST)
         except ConnectionResetError:  # it ended before it read all that was reported
-            return False
-        if data == b"?":
+            data = b""
+        if data == FAREWELL:
+            self.taken_leave = True
+        elif data == SYNCHRONISE:
             self.reap()
             self.tell("synchronised")
             self._tell_all()
         elif data:
             belong(self.run_info, **msgspec.msgpack.decode(data))
             self.forwards = True
+        self.abandoned = not data and not self.taken_leave
         return bool(data)
 
     @staticmethod
@@ -304,7 +309,7 @@ class Zygote:
             except ChildProcessError:
                 break
             self.reap()
-        if not self.run_info.is_alive():
+        if self.abandoned or not self.run_info.is_alive():
             # The agent did not come to it.
             remove_folder(self.run_info.folder)
             remove_segments(self.since)

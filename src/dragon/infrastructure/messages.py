@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 __all__ = [
+    "FAREWELL",
+    "SYNCHRONISE",
     "Instance",
     "Name",
     "Output",
@@ -21,6 +23,10 @@ __all__ = [
     "encode",
     "joined",
 ]
+
+# What an agent says to its zygote, besides the settings of its run.
+SYNCHRONISE = b"?"  # tell what you have done so far
+FAREWELL = b"."  # the end in order: the agent sees to the folder itself
 
 # How a shared object is named: offset, generation, role. See dragon._core.
 Name = tuple[int, int, int]

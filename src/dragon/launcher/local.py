@@ -43,8 +43,9 @@ def run(command: list[str], label: str) -> int:
         request.streams = [Output(), Output(), Output()]
         request.executable, request.arguments = command[0], command[1:]
         request.environment = environment_changes(this)
+        # From now on they are the head process's, also those that come while it starts.
+        signals = _core.signal_descriptor([*numbers, *heeded(NOTICES)], [])
         head = start(request)
-        signals = _core.signal_descriptor([*numbers, *heeded(NOTICES)], [])  # from now on they are the head process's
         plan.note_head(command, request.puid)
         return _wait(head, signals, this.agent)
     finally:
