@@ -174,9 +174,9 @@ void Arena::commit(ClassState& s, Offset start, uint64_t length) {
                           std::to_string(h.limit) + "); DRAGON_ARENA_SIZE sets the limit");
     };
     s.reserved.fetch_add(length);
-    if (committed() > h.limit) {
-        trim(std::max(committed() - h.limit, kEnough));
-        uint64_t total = committed();
+    if (uint64_t total = committed(); total > h.limit) {
+        trim(std::max(total - h.limit, kEnough));
+        total = committed();
         if (total > h.limit) fail("the run's limit leaves", h.limit - std::min(h.limit, total - length));
     }
     if (length >= kMiB) {

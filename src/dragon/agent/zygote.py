@@ -104,8 +104,8 @@ class Zygote:
         """Do what the agent says; False if it is gone."""
         try:
             data = self.agent.recv(_LARGEST_REQUEST)
-        except ConnectionResetError:  # it ended before it read all that was reported
-            data = b""
+        except ConnectionResetError:  # it ended before it read all that was reported; what it said itself follows
+            data = self.agent.recv(_LARGEST_REQUEST)
         if data == FAREWELL:
             self.taken_leave = True
         elif data == SYNCHRONISE:
