@@ -4,8 +4,8 @@ A key's entry is named by the key itself, or by its digest where that is longer 
 set of several checkpoints the name is the digest and the checkpoint, counted backwards, so that the first entry from a
 checkpoint's name on is the newest that it shows.
 
-Blobs are entries of their own. Beside each there is one that says where in the environment's file it lies, where it
-stays until it is deleted: LMDB's module touches every page of what it is asked for, and this way it is not asked.
+Blobs are entries of their own. The record says where in the environment's file each lies, where it stays until it is
+deleted: LMDB's module touches every page of what it is asked for, and this way it is not asked.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ __all__ = [
     "Entries",
     "Settings",
     "Stored",
-    "is_blob",
-    "is_place",
+    "is_record",
     "places_of",
 ]
 
@@ -39,18 +38,17 @@ _LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
 
 _LONGEST_KEY = 480
 _VERSIONED, _BLOB = b"\xfe", b"\xff"
-WRITER, _PLACE = b"\0w", b"\0p"
-_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, their places, this one, copies of broadcasts
+_FIRST = b"\1"  # before it come entries of the shard's own
+WRITER = b"\0w"
+_HIDDEN = b"\0hidden"  # how many entries are not to be counted: blobs, this one, copies of broadcasts
 _LAST = 2**64 - 1
 _PIECE = 2**31  # bytes of the largest entry of LMDB that is made
 
 _LENGTH = struct.Struct("<I")
-_BLOBS = struct.Struct("<QH")
-_SIZE = struct.Struct("<Q")
-_BLOB_NAME = struct.Struct(">cQHH")
-_EXTENT = struct.Struct("<QQ")
+_BLOBS = struct.Struct("<QI")  # the number in the names of their pieces, and how many pieces
+_LIES = struct.Struct("<HQQ")  # of each piece: of which blob, where in the file, and bytes
+_BLOB_NAME = struct.Struct(">cQI")
 NUMBER = struct.Struct(">Q")
-_NO_NAMES: list[bytes] = []
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -111,7 +109,7 @@ class Entries:
         if self._versioned:
             return self._visible(txn, key, checkpoint)
         data = txn.get(self._plain(key))
-        return None if data is None else self._stored(txn, key, 0, data)
+        return None if data is None else self._stored(key, 0, data)
 
     def _plain(self, key: bytes) -> bytes:
         return key if len(key) <= _LONGEST_KEY else _VERSIONED + digest(key)
@@ -128,7 +126,7 @@ class Entries:
         found = bytes(cursor.key())
         if found[:17] != first[:17]:
             return None
-        stored = self._stored(txn, key, _LAST - NUMBER.unpack(found[17:])[0], cursor.value())
+        stored = self._stored(key, _LAST - NUMBER.unpack(found[17:])[0], cursor.value())
         return stored if self._is_seen(stored) else None
 
     def _is_seen(self, stored: Stored) -> bool:
@@ -136,94 +134,106 @@ class Entries:
             return False
         return not self.settings.wait_for_keys or bool(stored.flags & PERSISTENT) or stored.checkpoint >= self.oldest
 
-    def _stored(self, txn: Any, key: bytes, checkpoint: int, data: Any) -> Stored:
+    def _stored(self, key: bytes, checkpoint: int, data: Any) -> Stored:
         flags = data[0]
         if flags == 0:
             return Stored(0, checkpoint, key, bytes(data[1:]), [])
-        start = 1
+        start = _after_key(data)
         if flags & _LONG_KEY:
-            (length,) = _LENGTH.unpack_from(data, 1)
-            key, start = bytes(data[5 : 5 + length]), 5 + length
+            key = bytes(data[5:start])
         blobs: list[list[Any]] = []
         if flags & _HAS_BLOBS:
-            number, count = _BLOBS.unpack_from(data, start)
-            start += _BLOBS.size
-            for i in range(count):
-                (size,) = _SIZE.unpack_from(data, start)
-                start += _SIZE.size
-                blobs.append([self._piece(txn, name, data) for name in _pieces(number, i, size)])
+            file = self._file(data)
+            _, start, end = _blobs_at(data, start)
+            for blob, first, length in _LIES.iter_unpack(data[start:end]):
+                if blob == len(blobs):
+                    blobs.append([])
+                blobs[blob].append(file[first : first + length])
+            start = end
         return Stored(flags, checkpoint, key, bytes(data[start:]), blobs)
-
-    def _piece(self, txn: Any, name: bytes, inside: Any) -> memoryview:
-        start, size = _EXTENT.unpack(txn.get(_PLACE + name))
-        return self._file(inside)[start : start + size]
-
-    def _put_piece(self, txn: Any, name: bytes, piece: Any) -> None:
-        txn.put(name, piece)
-        stored = txn.get(name)
-        start = _core.address_of(stored) - self._start_of_file(stored)
-        txn.put(_PLACE + name, _EXTENT.pack(start, len(stored)))
 
     def _scan(self, txn: Any, checkpoint: int) -> Iterator[Stored]:
         cursor = txn.cursor()
-        more = cursor.set_range(b"\1")
+        more = cursor.set_range(_FIRST)
         last = b""
         while more:
             name = bytes(cursor.key())
-            if is_blob(name):
+            if not is_record(name):
                 return
             if not self._versioned:
-                yield self._stored(txn, name, 0, cursor.value())
+                yield self._stored(name, 0, cursor.value())
             elif name[:17] != last and (version := _LAST - NUMBER.unpack(name[17:])[0]) <= checkpoint:
                 last = name[:17]
-                stored = self._stored(txn, b"", version, cursor.value())
+                stored = self._stored(b"", version, cursor.value())
                 if self._is_seen(stored):
                     yield stored
             more = cursor.next()
 
+    @staticmethod
+    def _blobs_first(txn: Any) -> Iterator[tuple[bytes, Any]]:
+        """Everything, the pieces of blobs first."""
+        cursor = txn.cursor()
+        if cursor.set_range(_BLOB):
+            yield from ((bytes(name), data) for name, data in cursor)
+        for name, data in txn.cursor():
+            if bytes(name) >= _BLOB:
+                return
+            yield bytes(name), data
+
     def _put(self, txn: Any, key: bytes, record: Record, checkpoint: int, flags: int) -> None:
         name = self._at(key, checkpoint) if self._versioned else self._plain(key)
         old = txn.get(name)
-        hidden, number, unused = 0, 0, _NO_NAMES
+        hidden, number, unused, made = 0, 0, 0, 0
         if old is not None and old[0]:
             hidden -= bool(old[0] & BROADCAST)
             number, unused = _blobs_in(old)
         if flags == 0 and not record.blobs and name is key:
-            data, made = b"\0" + record.head, _NO_NAMES
+            data = b"\0" + record.head
         else:
-            data, made = self._entry(txn, key, name, record, flags, number)
+            whole = said = b""
+            if name is not key:
+                flags |= _LONG_KEY
+                whole = _LENGTH.pack(len(key)) + key
+            if record.blobs:
+                flags |= _HAS_BLOBS
+                number = number or int.from_bytes(os.urandom(8), "big")
+                made, said = self._put_blobs(txn, number, record.blobs)
+            data = b"%c%b%b%b" % (flags, whole, said, record.head)
             hidden += bool(flags & BROADCAST)
         if made != unused:
-            hidden += 2 * (len(made) - len(unused))
-            self._drop(txn, [name for name in unused if name not in made])
+            hidden += made - unused
+            self._drop(txn, _names(number, made, unused))
         txn.put(name, data)
         if hidden:
             self._hide(txn, hidden)
         if self._versioned:
             self._drop_older(txn, name)
 
-    def _entry(
-        self, txn: Any, key: bytes, name: bytes, record: Record, flags: int, number: int
-    ) -> tuple[bytes, list[bytes]]:
-        """A record's entry, and the names of its blobs, which are written: over those of that number unless it is 0."""
-        parts, made = [], []
-        if name is not key:
-            flags |= _LONG_KEY
-            parts.append(_LENGTH.pack(len(key)) + key)
-        if record.blobs:
-            flags |= _HAS_BLOBS
-            number = number or int.from_bytes(os.urandom(8), "big")
-            parts.append(_BLOBS.pack(number, len(record.blobs)))
-            for i, blob in enumerate(record.blobs):
-                memory = memoryview(blob).cast("B")
-                size = memory.nbytes
-                parts.append(_SIZE.pack(size))
-                names = _pieces(number, i, size)
-                made += names
-                length = -(-size // len(names))
-                for piece, entry in enumerate(names):
-                    self._put_piece(txn, entry, memory[piece * length : (piece + 1) * length])
-        return b"".join([bytes([flags]), *parts, record.head]), made
+    def _put_blobs(self, txn: Any, number: int, blobs: list[Any]) -> tuple[int, bytes]:
+        """Write blobs, over those of that number; how many pieces they are, and what the record says of them."""
+        table: list[bytes] = []
+        for blob, memory in enumerate(blobs):
+            for piece in _pieces(memory):
+                name = _BLOB_NAME.pack(_BLOB, number, len(table))
+                txn.put(name, piece)
+                table.append(self._lies(txn, name, blob))
+        return len(table), _BLOBS.pack(number, len(table)) + b"".join(table)
+
+    def _lies(self, txn: Any, name: bytes, blob: int) -> bytes:
+        stored = txn.get(name)
+        return _LIES.pack(blob, _core.address_of(stored) - self._start_of_file(stored), len(stored))
+
+    def _relocated(self, txn: Any, data: Any) -> bytes:
+        """A record's entry of another environment, whose blobs have been written, as it is here."""
+        whole = bytearray(data)
+        if whole[0] & _HAS_BLOBS:
+            number, start, end = _blobs_at(whole, _after_key(whole))
+            lies = list(_LIES.iter_unpack(whole[start:end]))
+            names = _names(number, 0, len(lies))
+            whole[start:end] = b"".join(
+                self._lies(txn, name, blob) for name, (blob, _, _) in zip(names, lies, strict=True)
+            )
+        return bytes(whole)
 
     def _delete(self, txn: Any, key: bytes, checkpoint: int) -> None:
         name = self._at(key, checkpoint) if self._versioned else self._plain(key)
@@ -241,15 +251,14 @@ class Entries:
 
     def _drop_blobs(self, txn: Any, data: Any) -> int:
         """Delete the blobs of an entry; how many entries that were."""
-        names = _blobs_in(data)[1]
-        self._drop(txn, names)
-        return 2 * len(names)
+        number, count = _blobs_in(data)
+        self._drop(txn, _names(number, 0, count))
+        return count
 
     @staticmethod
     def _drop(txn: Any, names: list[bytes]) -> None:
         for name in names:
             txn.delete(name)
-            txn.delete(_PLACE + name)
 
     def _hidden(self, txn: Any) -> int:
         data = txn.get(_HIDDEN)
@@ -324,29 +333,40 @@ def places_of(key: bytes, flags: int, manager: int, before: int, now: int) -> li
     return [manager if chosen and manager < now else place]
 
 
-def is_place(name: bytes) -> bool:
-    """Whether an entry of that name says where a piece of a blob lies."""
-    return name.startswith(_PLACE)
+def is_record(name: bytes) -> bool:
+    """Whether an entry of that name is a record: no piece of a blob, and nothing of the shard's own."""
+    return _FIRST <= name < _BLOB
 
 
-def is_blob(name: bytes) -> bool:
-    """Whether an entry of that name is a piece of a blob."""
-    return name[:1] == _BLOB
+def _after_key(data: Any) -> int:
+    return 5 + int(_LENGTH.unpack_from(data, 1)[0]) if data[0] & _LONG_KEY else 1
 
 
-def _blobs_in(data: Any) -> tuple[int, list[bytes]]:
-    """The number in the names of an entry's blobs, 0 where there are none, and those names."""
-    flags = data[0]
-    if not flags & _HAS_BLOBS:
-        return 0, _NO_NAMES
-    start = 1 + (4 + _LENGTH.unpack_from(data, 1)[0] if flags & _LONG_KEY else 0)
+def _blobs_at(data: Any, start: int) -> tuple[int, int, int]:
+    """The number in the names of an entry's blobs, and from where to where it says of each piece how it lies."""
     number, count = _BLOBS.unpack_from(data, start)
-    sizes = struct.unpack_from(f"<{count}Q", data, start + _BLOBS.size)
-    return number, [name for i, size in enumerate(sizes) for name in _pieces(number, i, size)]
+    start += _BLOBS.size
+    return number, start, start + count * _LIES.size
 
 
-def _pieces(number: int, blob: int, size: int) -> list[bytes]:
-    """The names of a blob's entries."""
+def _blobs_in(data: Any) -> tuple[int, int]:
+    """The number in the names of an entry's blobs and how many pieces they are; 0 and 0 where there are none."""
+    if not data[0] & _HAS_BLOBS:
+        return 0, 0
+    number, count = _BLOBS.unpack_from(data, _after_key(data))
+    return number, count
+
+
+def _names(number: int, first: int, last: int) -> list[bytes]:
+    """The names of the pieces first to last - 1."""
+    return [_BLOB_NAME.pack(_BLOB, number, piece) for piece in range(first, last)]
+
+
+def _pieces(blob: Any) -> list[Any]:
+    """A blob in pieces of about one size that LMDB takes."""
+    size = memoryview(blob).nbytes
     if size <= _PIECE:
-        return [_BLOB_NAME.pack(_BLOB, number, blob, 0)]
-    return [_BLOB_NAME.pack(_BLOB, number, blob, piece) for piece in range(-(-size // _PIECE))]
+        return [blob]
+    memory, count = memoryview(blob).cast("B"), -(-size // _PIECE)
+    length = -(-size // count)
+    return [memory[i * length : (i + 1) * length] for i in range(count)]

@@ -199,8 +199,8 @@ def encode_value(value: Any) -> Record:
     elif kind in _SIMPLE:
         return Record(b"\3" + pickle.dumps(value, 5), [])
     elif kind.__name__ == "ndarray" and kind.__module__ == "numpy" and _is_plain_array(value):
-        shape = struct.pack(f"<{value.ndim}Q", *value.shape)
-        return Record(bytes([_ARRAY, ord(value.dtype.char)]) + shape, [memoryview(value.reshape(-1).view("u1"))])
+        head = struct.pack(f"<2B{value.ndim}Q", _ARRAY, ord(value.dtype.char), *value.shape)
+        return Record(head, [memoryview((value if value.ndim == 1 else value.reshape(-1)).view("u1"))])
     return _encode_object_value(value)
 
 

@@ -19,7 +19,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictKeyError,
 )
-from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_blob, is_place
+from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_record
 from dragon.runtime.handle import Words
 from dragon.runtime.records import Record, bytes_in, int_of, of_int
 from dragon.runtime.transactions import CHANGES, NEWEST, Transactions
@@ -228,13 +228,12 @@ class Shard(Transactions):
         self.words.add(CHANGES, 1)
 
     def export(self, most: int) -> Iterator[tuple[list[bytes], list[Any]]]:
-        """All entries as they are, about `most` bytes at a time; each is valid until the next is asked for."""
+        """All entries as they are, blobs before the records that have them, about `most` bytes at a time; each is valid
+        until the next is asked for."""
         with self._env.begin(buffers=True) as txn:
             names, data, size = [], [], 0
-            for name, entry in txn.cursor():
-                if is_place(bytes(name)):
-                    continue
-                names.append(bytes(name))
+            for name, entry in self._blobs_first(txn):
+                names.append(name)
                 data.append(entry)
                 size += len(entry)
                 if size >= most:
@@ -243,11 +242,11 @@ class Shard(Transactions):
             yield names, data
 
     def load(self, names: list[bytes], data: list[Any]) -> None:
-        """Take over entries of export()."""
+        """Take over entries of export(), in its order."""
 
         def put_all(txn: Any) -> None:
             for name, entry in zip(names, data, strict=True):
-                self._put_piece(txn, name, entry) if is_blob(name) else txn.put(name, entry)
+                txn.put(name, self._relocated(txn, entry) if is_record(name) else entry)
 
         self._write(sum(len(memoryview(entry)) for entry in data), self.words[NEWEST], put_all, len(names))
 
