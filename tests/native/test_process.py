@@ -196,6 +196,24 @@ def test_a_process_is_found_by_name_and_puid_even_after_its_end() -> None:
     assert (known.node, known.h_uid) == (process.node, process.h_uid)
 
 
+def test_a_process_is_found_with_the_processes_that_it_started_and_that_live() -> None:
+    lives, has_ended = started(sleep), started(exit_with, (0,))
+    has_ended.join()
+    children = process_service.query(current().puid).live_children
+    assert lives.puid in children
+    assert has_ended.puid not in children
+    lives.kill()
+    lives.join()
+    assert lives.puid not in process_service.query(current().puid).live_children
+
+
+def test_who_creates_a_process_has_the_policy_that_it_gave() -> None:
+    policy = Policy(placement=Policy.Placement.LOCAL)
+    made = process_service.create("true", ".", [], None, policy=policy)
+    assert made.policy is policy
+    assert process_service.join(made.p_uid) == 0
+
+
 def end(process: Process, queue: Queue) -> None:
     alive = process.is_alive
     process.kill()

@@ -74,6 +74,25 @@ def test_full_and_empty_and_their_time_outs() -> None:
             call()
 
 
+def test_threads_wait_for_several_queues_together() -> None:
+    queues, one_is_ready, ready = [Queue(), Queue()], threading.Event(), list[Queue]()
+    threads = [threading.Thread(target=queue.thread_wait, args=(None, one_is_ready, ready)) for queue in queues]
+    for thread in threads:
+        thread.start()
+    queues[1].put("something")
+    for thread in threads:
+        thread.join(30)
+    assert ready == [queues[1]]
+    assert one_is_ready.is_set()
+
+
+def test_a_thread_that_waits_for_a_queue_in_vain_returns() -> None:
+    one_is_ready, ready = threading.Event(), list[Queue]()
+    Queue().thread_wait(0.01, one_is_ready, ready)
+    assert not ready
+    assert not one_is_ready.is_set()
+
+
 def test_what_programs_say_of_streams_is_taken_and_changes_nothing() -> None:
     for host in System().nodes:
         queue = Queue(2, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host), buffered=False, num_streams=3)

@@ -118,7 +118,7 @@ def _described(found: dict[str, Any], policy: Policy | None = None) -> GroupDesc
 
 
 def _member(puid: int) -> GroupMember:
-    known = process.query(puid)
+    known = process.look_up(puid)
     return GroupMember(known.state, puid, known.node, known, known.ecode)
 
 
@@ -183,6 +183,6 @@ def _members_of(found: dict[str, Any], items: Sequence[int | str]) -> list[int]:
 
 def _uids(items: Sequence[int | str]) -> list[int]:
     try:
-        return [process.query(item).p_uid for item in items]
+        return [process.look_up(item).p_uid for item in items]
     except process.ProcessError as error:
         raise GroupError(str(error)) from None

@@ -39,6 +39,7 @@ __all__ = [
     "get_multi_join_success_puids",
     "join",
     "kill",
+    "look_up",
     "multi_join",
     "query",
     "runtime_reboot",
@@ -185,7 +186,9 @@ def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
     except (AttributeError, OSError, PolicyError) as error:
         raise ProcessError(f"process create failed: {error}") from error
     stdin, stdout, stderr = (connections.get(number) for number in range(3))
-    return msgspec.structs.replace(query(puid), stdin_conn=stdin, stdout_conn=stdout, stderr_conn=stderr)
+    return msgspec.structs.replace(
+        look_up(puid), policy=message.policy, stdin_conn=stdin, stdout_conn=stdout, stderr_conn=stderr
+    )
 
 
 def _living() -> list[dict[str, Any]]:
@@ -199,6 +202,14 @@ def get_list() -> list[int]:
 
 def query(identifier: int | str) -> ProcessDescriptor:
     """The process of that puid or name; ended ones too. Raises ProcessError where there is none."""
+    found = look_up(identifier)
+    return msgspec.structs.replace(
+        found, live_children={process["puid"] for process in _living() if process["parent"] == found.p_uid}
+    )
+
+
+def look_up(identifier: int | str) -> ProcessDescriptor:
+    """The same without its children, for which every node is asked."""
     try:
         known = ask("registry.query", identifier=identifier)
     except LookupError as error:
@@ -243,7 +254,7 @@ def join(identifier: int | str, timeout: float | None = None) -> int | None:
 
     Raises ProcessError for the caller itself, and where there is no such process.
     """
-    known = query(identifier)
+    known = look_up(identifier)
     if known.p_uid == identity().puid:
         raise ProcessError("a process cannot wait for its own end")
     if known.ecode is not None:
@@ -273,7 +284,7 @@ def multi_join(
 
     Raises ProcessError for an empty list. With `return_on_bad_exit` the first exit code other than 0 ends the wait.
     """
-    waiting = [query(i).p_uid for i in identifiers]
+    waiting = [look_up(i).p_uid for i in identifiers]
     if not waiting:
         raise ProcessError("there is no process to wait for")
     end = None if timeout is None else time.monotonic() + timeout

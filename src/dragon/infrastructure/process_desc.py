@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.policy import Policy
+
 __all__ = ["ProcessDescriptor", "ProcessOptions"]
 
 
@@ -20,9 +22,9 @@ class ProcessOptions(msgspec.Struct):
 
 class ProcessDescriptor(msgspec.Struct):
     """A process: its id in the run, its id on its node, its name, its creator, the index and the host id (0 where it is
-    lost) of its node, its exit code once it has ended.
+    lost) of its node, its exit code once it has ended, and the ids of the processes that it started and that live.
 
-    Whoever created it has the connections of its standard streams that are a PIPE.
+    Whoever created it has the policy that it gave, and the connections of standard streams that are a PIPE.
     """
 
     class State(enum.IntEnum):
@@ -41,6 +43,8 @@ class ProcessDescriptor(msgspec.Struct):
     h_uid: int = 0
     record: tuple[int, int, int] | None = None
     ecode: int | None = None
+    live_children: set[int] = set()
+    policy: Policy | None = None
     stdin_conn: Any = None
     stdout_conn: Any = None
     stderr_conn: Any = None

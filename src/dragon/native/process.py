@@ -65,7 +65,7 @@ class Process(ProcessTemplate):
         if target is None:
             if ident is None:
                 raise TypeError("Process() needs a target, or the ident of an existing process")
-            self._found = process_service.query(ident)
+            self._found = process_service.look_up(ident)
             return
         if self._name and _exists(self._name):
             warnings.warn(
@@ -73,7 +73,7 @@ class Process(ProcessTemplate):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._found = process_service.query(self._name)
+            self._found = process_service.look_up(self._name)
             return
         super().__init__(target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options)
 
@@ -153,7 +153,7 @@ class Process(ProcessTemplate):
         if self._started is not None:
             return self._started.wait(0)
         if self._found is not None:
-            return process_service.query(self.puid).ecode
+            return process_service.look_up(self.puid).ecode
         return None
 
     @property
@@ -228,7 +228,7 @@ class _MemberInput(Connection):
 
 def _exists(name: str) -> bool:
     try:
-        return process_service.query(name).ecode is None
+        return process_service.look_up(name).ecode is None
     except ProcessError:
         return False
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
@@ -23,6 +25,7 @@ __all__ = ["Empty", "Full", "Queue", "QueueError"]
 Empty, Full = queue.Empty, queue.Full
 
 _DEFAULT_SIZE = 100
+_LOOK = 0.05  # seconds between looks at what another thread may have set
 
 
 _Q = TypeVar("_Q", bound="Queue")
@@ -106,6 +109,19 @@ class Queue(Channel):
     def poll(self, timeout: float | None = 0) -> bool:
         """Whether there is an object, waiting `timeout` seconds for one (None: for ever)."""
         return self._wait_readable(timeout)
+
+    def thread_wait(self, timeout: float | None, done_ev: threading.Event, ready: list[Any]) -> None:
+        """In a thread of its own for each of several things that are waited for together: wait for an object, for
+        `timeout` seconds at most or until another thread sets `done_ev`. Who finds an object sets that and adds the
+        queue to `ready`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not done_ev.is_set():
+            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
+            if self.poll(max(left, 0.0)):
+                ready.append(self)
+                done_ev.set()
+            elif left <= 0:
+                return
 
     def task_done(self, timeout: float | None = None) -> None:
         """Say that an object that was taken is dealt with. Raises ValueError when called too often."""

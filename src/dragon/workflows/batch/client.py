@@ -169,7 +169,7 @@ class OwnClient:
         self._puids[client] = puid
         if len(self._puids) > self._most_puids:
             # Those that were killed have not let go of their tasks.
-            ended = [one for one, puid in self._puids.items() if process_service.query(puid).ecode is not None]
+            ended = [one for one, puid in self._puids.items() if process_service.look_up(puid).ecode is not None]
             for one in ended:
                 del self._puids[one]
                 self._others.pop(one, None)
