@@ -337,6 +337,7 @@ def test_a_template_starts_any_number_of_processes() -> None:
         ({"target": print, "args": 0}, TypeError, "args must be"),
         ({"target": print, "args": {"a": 1}}, TypeError, "args must be"),
         ({"target": "echo", "args": ["cut\0off"]}, ValueError, "NUL"),
+        ({"target": "echo", "kwargs": {"n": True}}, ValueError, "keyword"),
         ({"target": "true", "env": {"A": 1}}, TypeError, "'A'"),
         ({"target": "true", "env": ["A=1"]}, TypeError, "env must map"),
         ({"target": "true", "env": {"A=B": "1"}}, ValueError, "'A=B'"),
@@ -349,6 +350,16 @@ def test_a_template_starts_any_number_of_processes() -> None:
 def test_bad_input_is_refused_at_the_call(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Process(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "text"), [(["cut\0off"], None, "NUL"), ([], {"A=B": "1"}, "'A=B'"), ([], {"A": "cut\0off"}, "'A'")]
+)
+def test_what_no_system_passes_on_is_refused_before_a_process_is_created(
+    args: list[str], env: dict[str, str] | None, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        process_service.create("echo", ".", args, env)
 
 
 def test_a_file_that_may_not_be_executed_is_refused_at_the_call(tmp_path: Path) -> None:

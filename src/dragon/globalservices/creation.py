@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import msgspec
 
@@ -25,8 +24,8 @@ class ProcessCreate(msgspec.Struct, frozen=True):
 
     exe: str
     run_dir: str
-    args: Sequence[str]
-    env: dict[str, str] | None
+    args: list[str]
+    env: dict[str, str]
     user_name: str
     streams: tuple[StreamArgument, StreamArgument, StreamArgument]
     policy: Policy | None
@@ -45,13 +44,13 @@ def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int
         message.user_name,
         message.umask,
         executable=executable,
-        arguments=list(message.args),
+        arguments=message.args,
         folder=folder,
         cpus=placed.mask,
         node=placed.node.index,
         streams=[output_of(stream) for stream in message.streams],
     )
-    environment = {**placed.environment, **(message.env or {})}
+    environment = {**placed.environment, **message.env}
     if message.argdata is not None:
         # The process is attached to the queue before it runs, so this end of it may go.
         queue = Queue()

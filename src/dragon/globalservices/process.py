@@ -18,6 +18,7 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
+from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.run import identity, this_run
@@ -154,7 +155,8 @@ def get_create_message_with_argdata(
     if argdata is not None and not isinstance(argdata, bytes):
         raise TypeError(f"argdata must be bytes, not {type(argdata).__name__}")
     streams = checked_stream("stdin", stdin), checked_stream("stdout", stdout), checked_stream("stderr", stderr)
-    return ProcessCreate(exe, run_dir, args, env, user_name, streams, policy, argdata, umask)
+    words, variables = words_of(checked_arguments(args)), checked_environment(env)
+    return ProcessCreate(exe, run_dir, words, variables, user_name, streams, policy, argdata, umask)
 
 
 def runtime_reboot(

@@ -13,9 +13,10 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
-from dragon.native.template import ProcessTemplate, checked_arguments
+from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
+from dragon.runtime.arguments import checked_arguments
 from dragon.runtime.connection import Connection, connect_pipes, own_end
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at

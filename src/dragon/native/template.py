@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from dragon.infrastructure.errors import NotSupportedError
@@ -12,13 +12,14 @@ from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.native.bootstrap import write_call
 from dragon.runtime import placement
+from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import environment_changes, new_request, prepare_call
 from dragon.runtime.streams import StreamArgument, checked_stream, output_of
 
-__all__ = ["ProcessTemplate", "checked_arguments"]
+__all__ = ["ProcessTemplate"]
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -64,7 +65,7 @@ class ProcessTemplate:
         self.cwd = os.path.abspath(os.fspath(cwd))
         if not os.path.isdir(self.cwd):
             raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
-        self.env = _checked_environment(env)
+        self.env = checked_environment(env)
         self.stdin = checked_stream("stdin", stdin)
         self.stdout = checked_stream("stdout", stdout)
         self.stderr = checked_stream("stderr", stderr)
@@ -77,9 +78,9 @@ class ProcessTemplate:
             self.target = placement.search_executable(str(target), self.cwd)
             if not os.access(self.target, os.X_OK) and not self.target.endswith(".py"):
                 raise PermissionError(13, "this file may not be executed (chmod +x)", self.target)
-            for argument in self._command()[1]:
-                if "\0" in argument:
-                    raise ValueError(f"an argument of an executable cannot hold a NUL: {argument!r}")
+            if self.kwargs:
+                raise ValueError(f"an executable takes no keyword arguments, and {target} was given {self.kwargs}")
+            words_of(self.args)
 
     @property
     def argdata(self) -> bytes | None:
@@ -142,30 +143,10 @@ class ProcessTemplate:
 
     def _command(self) -> tuple[str, list[str]]:
         target = str(self.target)
-        arguments = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in self.args]
+        arguments = words_of(self.args)
         if os.access(target, os.X_OK):
             return target, arguments
         return sys.executable, [target, *arguments]
 
     def _outputs(self) -> list[Output]:
         return [output_of(getattr(self, name)) for name in STREAMS]
-
-
-def checked_arguments(args: Any) -> tuple[Any, ...]:
-    """The arguments of a process as they were given. Raises TypeError for a text and for a single one."""
-    if args is None:
-        return ()
-    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
-        raise TypeError(f"args must be a tuple or a list, of one argument too (args=[x]), not {args!r}")
-    return tuple(args)
-
-
-def _checked_environment(env: Any) -> dict[str, str]:
-    if not isinstance(env, Mapping | None):
-        raise TypeError(f"env must map the names of variables to their values, not {env!r}")
-    for key, value in (env or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"the environment must map strings to strings; {key!r} is set to {value!r}")
-        if not key or "=" in key or "\0" in key + value:
-            raise ValueError(f"no environment can have the variable {key!r} set to {value!r}")
-    return dict(env or {})

@@ -1,0 +1,39 @@
+"""What a process may be given: checked where it is asked for, since a system tells later, and less."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["checked_arguments", "checked_environment", "words_of"]
+
+
+def checked_arguments(args: Any) -> tuple[Any, ...]:
+    """The arguments of a process as they were given. Raises TypeError for a text and for a single one."""
+    if args is None:
+        return ()
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes, Mapping)):
+        raise TypeError(f"args must be a tuple or a list, of one argument too (args=[x]), not {args!r}")
+    return tuple(args)
+
+
+def checked_environment(env: Any) -> dict[str, str]:
+    """The variables of a process as they were given. Raises TypeError, ValueError for one that no system takes."""
+    if not isinstance(env, Mapping | None):
+        raise TypeError(f"env must map the names of variables to their values, not {env!r}")
+    for key, value in (env or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"the environment must map strings to strings; {key!r} is set to {value!r}")
+        if not key or "=" in key or "\0" in key + value:
+            raise ValueError(f"no environment can have the variable {key!r} set to {value!r}")
+    return dict(env or {})
+
+
+def words_of(args: Iterable[Any]) -> list[str]:
+    """The arguments of an executable as it gets them. Raises ValueError for one that no system passes on."""
+    words = [os.fspath(argument) if isinstance(argument, os.PathLike) else str(argument) for argument in args]
+    for word in words:
+        if "\0" in word:
+            raise ValueError(f"an argument of an executable cannot hold a NUL: {word!r}")
+    return words
