@@ -92,10 +92,10 @@ class Policy:
     @classmethod
     def merge(cls, low_policy: Policy | None, high_policy: Policy | None) -> Policy:
         """One policy in which every field that `high_policy` sets wins over `low_policy`'s."""
-        low, high = low_policy or cls(), high_policy or cls()
-        default = cls()
+        nothing = _nothing()
+        low, high = low_policy or cls(), high_policy or nothing
         chosen = {
-            f.name: getattr(high, f.name) for f in fields(cls) if getattr(high, f.name) != getattr(default, f.name)
+            f.name: getattr(high, f.name) for f in fields(cls) if getattr(high, f.name) != getattr(nothing, f.name)
         }
         return replace(low, **chosen)
 
@@ -143,6 +143,12 @@ def _one_of(kind: type[_Choice], name: str, value: Any) -> _Choice:
     except ValueError:
         choices = ", ".join(f"Policy.{kind.__name__}.{choice.name}" for choice in kind)
         raise PolicyError(f"{name} must be one of {choices}, not {value!r}") from None
+
+
+@functools.cache
+def _nothing() -> Policy:
+    """To compare with; nobody gets it."""
+    return Policy()
 
 
 @functools.lru_cache(maxsize=1)

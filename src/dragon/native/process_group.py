@@ -216,7 +216,8 @@ class ProcessGroup:
     def _placed(self) -> list[tuple[int, placement.Placed]]:
         """The members in the order of their ranks: (number of the template, place)."""
         ranks = [(which, template) for which, (count, template) in enumerate(self._templates) for _ in range(count)]
-        members = placement.members("", (Policy.merge(self._policy, template.policy) for _, template in ranks))
+        merged = [Policy.merge(self._policy, template.policy) for _, template in self._templates]
+        members = placement.members("", (merged[which] for which, _ in ranks))
         with one_warning():
             return [
                 (which, placement.place(template.policy, self._policy, member=member))

@@ -85,7 +85,8 @@ def members(group: str, policies: Iterable[Policy | None]) -> list[Member]:
     result, position = [], 0
     for rank, policy in enumerate(policies):
         result.append(Member(group, rank, position, thread_policy))
-        position += not _names_a_node(Policy.merge(thread_policy, policy))
+        decides = policy if policy is not None and policy.placement != Policy.Placement.DEFAULT else thread_policy
+        position += not _names_a_node(decides)
     return result
 
 
