@@ -14,7 +14,9 @@ import zlib
 from collections.abc import Callable
 from hashlib import blake2b
 from numbers import Number, Rational
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from dragon.runtime.serialization import dumps
 
@@ -44,7 +46,7 @@ _SIZE = struct.Struct("<Q")
 _SIMPLE = frozenset({float, bool, type(None)})
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True):
     """A value as it is stored. `blobs` are bytes-like, in the order in which the head refers to them."""
 
     head: bytes
@@ -65,7 +67,7 @@ class Record(NamedTuple):
 
     def copied(self) -> Record:
         """The same with blobs of its own."""
-        return self._replace(blobs=[bytes(memoryview(blob)) for blob in self.blobs])
+        return Record(self.head, [bytes(memoryview(blob)) for blob in self.blobs])
 
 
 # ---- keys
@@ -199,8 +201,8 @@ def encode_value(value: Any) -> Record:
     elif kind in _SIMPLE:
         return Record(b"\3" + pickle.dumps(value, 5), [])
     elif kind.__name__ == "ndarray" and kind.__module__ == "numpy" and _is_plain_array(value):
-        head = struct.pack(f"<2B{value.ndim}Q", _ARRAY, ord(value.dtype.char), *value.shape)
-        return Record(head, [memoryview((value if value.ndim == 1 else value.reshape(-1)).view("u1"))])
+        kind, flat = value.dtype.char.encode(), value if value.ndim == 1 else value.reshape(-1)
+        return Record(b"%c%b%b" % (_ARRAY, kind, b"".join(map(_SIZE.pack, value.shape))), [memoryview(flat.view("u1"))])
     return _encode_object_value(value)
 
 
