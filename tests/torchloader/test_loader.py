@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import signal
@@ -508,6 +509,15 @@ def test_an_iterable_dataset_of_pytorch_is_refused_whatever_else_it_has() -> Non
 def test_an_iterable_dataset_is_refused() -> None:
     with pytest.raises(TypeError, match="is no map-style dataset"):
         ElasticDataLoader(iter([1, 2]))
+
+
+def test_who_is_given_a_loader_finds_what_pytorch_s_tells_of_itself() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    asked = {"num_workers": 0, "timeout": 9, "worker_init_fn": print, "drop_last": True, "persistent_workers": False}
+    options = inspect.signature(data.DataLoader).parameters.keys() - {"shuffle"}
+    told = ElasticDataLoader(range(8), 4, **asked)
+    assert {name for name in options if not hasattr(told, name)} == set()
+    assert {name: getattr(told, name) for name in asked} == asked
 
 
 def test_a_closed_loader_says_so() -> None:

@@ -112,6 +112,8 @@ class ElasticDataLoader:
         self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
         self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
         self.prefetch_factor = _PREFETCH if prefetch_factor is None else prefetch_factor
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self.persistent_workers, self.pin_memory_device, self.in_order = persistent_workers, pin_memory_device, in_order
         self.seed = _seed(generator) if seed is None else int(seed)
         self.rank, self.world_size = rank, world_size
         self._order: Order
