@@ -49,7 +49,7 @@ def test_a_module_after_options_with_values(site: Site) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "told"),
     [
-        (["--hostfile", "nowhere"], 2, "No such file or directory: 'nowhere'"),
+        (["--hostfile", "nowhere"], 2, "nowhere: No such file or directory"),
         (["--hostlist", "a[1"], 2, "brackets that do not match"),
         (["--hostlist", "a", "--hostfile", "b"], 2, "not allowed with"),
         (["-s", "--multi-node-override"], 2, "not allowed with"),

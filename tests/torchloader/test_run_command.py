@@ -92,4 +92,4 @@ def test_a_prior_that_cannot_be_read_is_told_although_no_job_needs_it(
     workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", workload, "--folder", str(tmp_path / "run"), "--prior", str(tmp_path / "nobody")]) == 2
-    assert capsys.readouterr().err == f"torchloader: [Errno 2] No such file or directory: '{tmp_path}/nobody'\n"
+    assert capsys.readouterr().err == f"torchloader: {tmp_path}/nobody: No such file or directory\n"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragon.cli import dictionaries, runs
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
+from dragon.cli.ending import worded
 from dragon.data import arrow, plain_files
 from dragon.data.progress import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
@@ -46,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return command(arguments)
     except (DragonError, OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"dragon ddict: {error}", file=sys.stderr)
+        print(f"dragon ddict: {worded(error)}", file=sys.stderr)
         return 1
 
 

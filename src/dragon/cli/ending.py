@@ -8,7 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["end_with"]
+__all__ = ["end_with", "worded"]
+
+
+def worded(error: Exception) -> str:
+    """What an error says. Those of the system are told by the file and what is wrong with it, without their number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def _of_stdout(error: OSError) -> str:

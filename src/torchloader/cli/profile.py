@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
@@ -74,7 +75,7 @@ def main(words: Sequence[str]) -> int:
         try:
             points = _sweep(arguments, Path(scratch))
         except (SweepError, NoMasterError, DragonError) as error:
-            print(f"torchloader: {error}", file=sys.stderr)
+            print(f"torchloader: {worded(error)}", file=sys.stderr)
             return 1
     curve = _fit(points)
     print(_table(points, curve))
@@ -83,7 +84,7 @@ def main(words: Sequence[str]) -> int:
         try:
             arguments.out.write_text(json.dumps(found, indent=2))
         except OSError as error:
-            print(f"torchloader: {error}", file=sys.stderr)
+            print(f"torchloader: {worded(error)}", file=sys.stderr)
             return 1
     return 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.cli.ending import worded
 from dragon.cli.main import main as dragon
 from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, positive
@@ -93,7 +94,7 @@ def main(words: Sequence[str]) -> int:
         workload = read(arguments.workload)
         cluster = read_cluster(arguments.cluster) if arguments.cluster else Cluster()
     except (InputError, OSError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 2
     jobs = [job for job in workload.jobs if arguments.only is None or job.name in arguments.only]
     for mistake in workload.errors:
@@ -121,7 +122,7 @@ def main(words: Sequence[str]) -> int:
     try:
         _prepare(folder, jobs, arguments, options)
     except (OSError, ValueError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 2
     if any(job.arch for job in jobs):
         os.environ[PRELOAD] = "1"
