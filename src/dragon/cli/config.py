@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "test":
             _tell("test", "the tests of MPI take the one in PATH")
         return _show(arguments, configuration.read(file))
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError) as error:
         print(f"dragon-config: {worded(error)}", file=sys.stderr)
         return 1

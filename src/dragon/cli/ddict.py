@@ -46,6 +46,8 @@ def main(words: Sequence[str]) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
+    except BrokenPipeError:
+        raise
     except (DragonError, OSError, ValueError, ModuleNotFoundError) as error:
         print(f"dragon ddict: {worded(error)}", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import NoReturn
 
 __all__ = ["end_with", "worded"]
@@ -30,6 +31,8 @@ def end_with(name: str, command: Callable[[], int], tell: Callable[[OSError], st
     `tell` words an error of the system, or raises it: by default one that is not of stdout.
     """
     code: int | str | None
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show is told, as on stderr
     try:
         code = _all_printed(command)
     except BrokenPipeError:
