@@ -103,13 +103,17 @@ def _file(text: str) -> Path:
 
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     try:
-        jobs = read(arguments.jobs).jobs
+        workload = read(arguments.jobs)
     except (InputError, OSError) as error:
-        raise SweepError(str(error)) from None
-    job = next((each for each in jobs if arguments.name in (None, each.name)), None)
+        raise SweepError(worded(error)) from None
+    for mistake in workload.errors:
+        print(f"torchloader: {mistake.told}", file=sys.stderr)
+    if not workload.jobs:
+        raise SweepError(f"{arguments.jobs} has no job that can be run")
+    job = next((each for each in workload.jobs if arguments.name in (None, each.name)), None)
     if job is None:
-        there = ", ".join(each.name for each in jobs) or "none that can be run"
-        raise SweepError(f"{arguments.jobs} has no job {arguments.name or ''}; there are: {there}")
+        there = ", ".join(each.name for each in workload.jobs)
+        raise SweepError(f"{arguments.jobs} has no job {arguments.name}; there are: {there}")
     cores = max(arguments.workers) * max(map(len, job.devices.by_node), default=job.devices.count)
     options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
     command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
