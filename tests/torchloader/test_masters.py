@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
-from clusters import Cluster
+from clusters import TORCHLOADER, Cluster
 
 from conftest import Site
 
@@ -68,6 +69,21 @@ def test_a_master_that_is_killed_takes_no_end_with_it(
         assert "RuntimeError: the gradient is not a number" in cluster.reason("job")
     else:
         assert cluster.events()[-1]["details"]["progress"] == (10 if state == "finished" else 6)
+
+
+def test_who_watches_hears_the_end_of_the_run_also_while_the_master_is_silent(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 1000, 0.001, 0.01), options=ALONE)
+    cluster.until_state("job", "running")
+    assert cluster.process is not None
+    watch = cluster.site.start(*TORCHLOADER, "status", "--watch", "--json", "--run", str(cluster.process.pid))
+    assert watch.stdout is not None
+    watch.stdout.readline()
+    os.kill(cluster.processes()["master"], signal.SIGSTOP)
+    time.sleep(1.5)  # it is asked again after a second
+    cluster.process.terminate()
+    cluster.end()
+    assert watch.communicate(timeout=30)[1] == ""
+    assert watch.returncode == 0
 
 
 def test_a_job_that_paused_while_its_master_was_killed_is_paused(cluster: Cluster) -> None:
