@@ -17,15 +17,15 @@ import base64, os, sys
 from dragon.cli.runs import choose, find
 from dragon.native.queue import Queue
 from torchloader.service import contact
-from torchloader.service.messages import Ended
+from torchloader.service import messages
 
 ((run, found),) = contact.contacts(node.folder for node in choose(sys.argv[1], find()).nodes).items()
 """
-# Takes what is in the inbox of a master that is stopped, up to the end of a job.
+# Takes what is in the inbox of a master that is stopped, up to a message of a kind.
 TAKE = f"""{_BEGIN}
 os.environ["DRAGON_RUN"] = str(run)
 inbox = Queue.attach(base64.b64decode(found.inbox))
-while not isinstance(inbox.get(timeout=30), Ended):
+while not isinstance(inbox.get(timeout=30), getattr(messages, sys.argv[2])):
     pass
 """
 # Asks the master, and does not wait for long.
@@ -71,6 +71,18 @@ def test_a_master_that_is_killed_takes_no_end_with_it(
         assert cluster.events()[-1]["details"]["progress"] == (10 if state == "finished" else 6)
 
 
+def test_a_job_that_a_killed_master_had_taken_and_not_noted_is_run(cluster: Cluster) -> None:
+    early, late = cluster.job("early", 10, 0.001, 0.01, "wait"), cluster.job("late", 10, 0.001, 0.01, arrival=8)
+    cluster.start(early, late, options=ALONE)
+    cluster.until_state("early", "running")
+    cluster.signal("master", signal.SIGSTOP)
+    _do(cluster, TAKE, "Submitted")
+    cluster.kill("master")
+    cluster.go()
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("late")[-1:] == ["finished"]
+
+
 def test_who_watches_hears_the_end_of_the_run_also_while_the_master_is_silent(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 1000, 0.001, 0.01), options=ALONE)
     cluster.until_state("job", "running")
@@ -103,13 +115,13 @@ def _end_unheard(cluster: Cluster) -> None:
     """Its rank goes on to its end; the master takes the message that tells so, and is killed with it."""
     cluster.signal("master", signal.SIGSTOP)
     cluster.go()
-    _do(cluster, TAKE)
+    _do(cluster, TAKE, "Ended")
     cluster.kill("master")
 
 
-def _do(cluster: Cluster, program: str) -> None:
+def _do(cluster: Cluster, program: str, *words: str) -> None:
     assert cluster.process is not None
-    done = cluster.site.python(program, str(cluster.process.pid))
+    done = cluster.site.python(program, str(cluster.process.pid), *words)
     assert done.returncode == 0, done.stderr
 
 
