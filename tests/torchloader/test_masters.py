@@ -83,6 +83,19 @@ def test_a_job_that_a_killed_master_had_taken_and_not_noted_is_run(cluster: Clus
     assert cluster.states("late")[-1:] == ["finished"]
 
 
+def test_a_folder_is_one_runs_from_its_first_moment(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01), options=ALONE)
+    assert cluster.process is not None
+    assert cluster.process.stdout is not None
+    cluster.process.stdout.readline()  # that tells the folder; there is no master yet
+    other = cluster.site.write(cluster.job("other", 10, 0.001, 0.01), "other.toml")
+    done = cluster.site.run(*TORCHLOADER, "run", str(other), "--folder", str(cluster.folder), *ALONE)
+    assert done.returncode == 2
+    assert done.stderr == f"torchloader: {cluster.folder}: another run has this folder; give each its own\n"
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[-1:] == ["finished"]
+
+
 def test_who_watches_hears_the_end_of_the_run_also_while_the_master_is_silent(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 1000, 0.001, 0.01), options=ALONE)
     cluster.until_state("job", "running")

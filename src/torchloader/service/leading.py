@@ -26,6 +26,9 @@ def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> Non
     except LogError as error:
         print(f"torchloader: {error}", file=sys.stderr, flush=True)
         sys.exit(DAMAGED)
+    except BlockingIOError as error:
+        print(f"torchloader: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        sys.exit(1)
     try:
         well = master.run()
     except FullError as error:
