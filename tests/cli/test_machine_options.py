@@ -21,6 +21,7 @@ PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
         (["-a"], "--attachable: no file is written"),
         (["--passphrase", "x"], "--passphrase: it is visible to everybody"),
         (["-w", "local", "--hostlist", "a,b"], "--hostlist: hosts are for ssh; with --wlm local the nodes are others"),
+        (["-s", "--hostlist", "a", "--network-config", "x"], "--network-config: the hosts are those of --hostlist"),
         (["-e"], "--exhaust-resources: without --resilient"),
     ],
 )
