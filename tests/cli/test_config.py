@@ -117,7 +117,7 @@ def test_a_network_configuration_that_cannot_be_written(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "simulated.yaml").mkdir()
     assert network_config.main(["--nodes", "2", "--output-to-yaml"]) == 1
-    assert capsys.readouterr().err == "dragon-network-config: [Errno 21] Is a directory: 'simulated.yaml'\n"
+    assert capsys.readouterr().err == "dragon-network-config: simulated.yaml: Is a directory\n"
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "soon"])

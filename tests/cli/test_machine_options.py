@@ -21,6 +21,7 @@ PROGRAM = "import os, sys; print('ran', sys.argv[1:])"
         (["-a"], "--attachable: no file is written"),
         (["--passphrase", "x"], "--passphrase: it is visible to everybody"),
         (["-w", "local", "--hostlist", "a,b"], "--hostlist: hosts are for ssh; with --wlm local the nodes are others"),
+        (["-s", "--hostlist", "a", "--network-config", "x"], "--network-config: the hosts are those of --hostlist"),
         (["-e"], "--exhaust-resources: without --resilient"),
     ],
 )
@@ -49,7 +50,7 @@ def test_a_module_after_options_with_values(site: Site) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "told"),
     [
-        (["--hostfile", "nowhere"], 2, "No such file or directory: 'nowhere'"),
+        (["--hostfile", "nowhere"], 2, "nowhere: No such file or directory"),
         (["--hostlist", "a[1"], 2, "brackets that do not match"),
         (["--hostlist", "a", "--hostfile", "b"], 2, "not allowed with"),
         (["-s", "--multi-node-override"], 2, "not allowed with"),

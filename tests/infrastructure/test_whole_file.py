@@ -24,6 +24,12 @@ def test_nothing_is_there_where_writing_fails(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised, whole_file(tmp_path / "nowhere" / "file"):
+        pass
+    assert raised.value.filename == str(tmp_path / "nowhere")
+
+
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     with whole_file(tmp_path / "link") as written:

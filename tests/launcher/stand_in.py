@@ -21,6 +21,7 @@ class StandIn:
         self.process: asyncio.subprocess.Process | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.over = asyncio.Event()
+        self.told = asyncio.Event()  # that the head process has ended
         control.on_message = self.on_message
         control.on_lost = lambda reason: self.over.set()
 
@@ -48,6 +49,7 @@ class StandIn:
         self.control.send("read")
         await asyncio.gather(self.forward(1, self.process.stdout), self.forward(2, self.process.stderr))
         self.control.send("head_exited", code=await self.process.wait())
+        self.told.set()
 
     async def forward(self, number: int, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None
@@ -74,7 +76,8 @@ class StandIn:
     async def on_clear(self) -> None:
         await self.on_signal(signal.SIGKILL)
         if self.process is not None:
-            await self.process.wait()
+            await self.told.wait()
+            self.told.clear()
         self.control.send("cleared")
 
     async def on_end(self) -> None:

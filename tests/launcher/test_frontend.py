@@ -199,6 +199,19 @@ def test_a_resilient_run_starts_again_on_what_is_left(site: Site, options: str, 
             os.kill(other, signal.SIGKILL)
 
 
+def test_a_resilient_run_ends_when_more_nodes_are_lost_than_were_spare(site: Site) -> None:
+    process = start(site, "sh", "-c", "echo $PPID; exec sleep 2", options='{"resilient": true, "idle": 1}')
+    assert process.stdout is not None
+    of_the_program = int(process.stdout.readline())
+    others = [pid for pid in agents(site) if pid != of_the_program]
+    os.kill(others[0], signal.SIGKILL)
+    assert int(process.stdout.readline()) == of_the_program
+    os.kill(others[1], signal.SIGKILL)
+    out, err = process.communicate(timeout=30)
+    assert out == "code 1\n", err
+    assert "the run ends: too few nodes are left" in err
+
+
 def test_killing_the_front_end_ends_the_agents(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
     process = start(site, "sh", "-c", "echo ready; exec sleep 2")
     assert process.stdout is not None

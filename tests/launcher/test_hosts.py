@@ -58,6 +58,15 @@ def test_a_host_file_without_hosts(tmp_path: Path) -> None:
         read_host_file(str(file))
 
 
+def test_a_host_file_written_on_windows(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
+    assert read_host_file(str(file)) == ["first", "second"]
+    file.write_text("first\n", "utf-16")
+    with pytest.raises(ValueError, match="hosts is no text in UTF-8"):
+        read_host_file(str(file))
+
+
 NODES = {
     "0": {"state": 4, "h_uid": 7, "name": "b", "host_name": "b", "is_primary": False, "ip_addrs": ["10.0.0.2:6565"]},
     "1": {"state": 4, "h_uid": 3, "name": "a", "host_name": "a", "is_primary": True, "ip_addrs": ["10.0.0.1:6565"]},

@@ -69,3 +69,13 @@ def test_plain_pbs_leaves_no_token_behind(site: Site, job: dict[str, str]) -> No
     assert done.stdout == "4\ncode 0\n", done.stderr
     assert sorted((site.folder / "slots").read_text().split()) == ["0", "2", "4"]
     assert list((site.folder / "home").iterdir()) == []
+
+
+def test_nor_does_a_front_end_that_is_killed(site: Site, job: dict[str, str]) -> None:
+    path = command_in(site, "pbsdsh", "bin", PBSDSH)
+    process = site.start(*over("sh", "-c", "echo ready; exec sleep 1"), env={**job, "PATH": path})
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.communicate(timeout=30)
+    assert list((site.folder / "home").iterdir()) == []

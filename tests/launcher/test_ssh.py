@@ -92,6 +92,13 @@ def test_a_host_that_does_not_exist_is_named_with_what_ssh_says(site: Site, ssh_
     assert "host.invalid: " in done.stderr
 
 
+def test_all_hosts_that_do_not_exist_are_named(site: Site, ssh_config: Path) -> None:
+    done = site.run(*over(site, ssh_config, "host.invalid,first,other.invalid", "true"))
+    assert done.returncode == 1
+    assert "ssh to host.invalid ended with code 255" in done.stderr
+    assert "ssh to other.invalid ended with code 255" in done.stderr
+
+
 def test_a_host_that_wants_a_password_is_refused_and_not_waited_for(site: Site, ssh_config: Path) -> None:
     text = ssh_config.read_text().replace("user_key", "nothing")
     ssh_config.write_text(text)

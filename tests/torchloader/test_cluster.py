@@ -325,6 +325,18 @@ def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluste
     assert "workers are enough" in done.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_profile_that_is_ended_leaves_nothing_that_runs(cluster: Cluster, number: int) -> None:
+    path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
+    told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
+    profile = cluster.site.start(*TORCHLOADER, "profile", str(path), *told, env={"TMPDIR": str(cluster.site.folder)})
+    assert profile.stderr is not None
+    assert profile.stderr.readline().startswith("1 workers: ")
+    profile.send_signal(number)
+    profile.communicate(timeout=30)
+    cluster.site.assert_nothing_left(within=30)
+
+
 def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:
     path = cluster.site.write(cluster.job("job", 50, 0.001, 0.01, "crash"), "jobs.toml")
     done = cluster.site.run(*TORCHLOADER, "profile", str(path), "--device", "cpu", "--workers", "1")

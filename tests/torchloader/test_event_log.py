@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import tempfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.application import Spec
-from torchloader.scheduling.log import EventLog, LogError, encoded, read, replay
+from torchloader.scheduling.log import EventLog, FullError, LogError, encoded, read, replay
 from torchloader.scheduling.records import Records
 from torchloader.scheduling.states import TRANSITIONS, State
 
@@ -133,6 +134,20 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path) -> None:
 def test_two_masters_cannot_write_the_same_log(tmp_path: Path) -> None:
     with EventLog(tmp_path / "events"), pytest.raises(BlockingIOError, match="another master"):
         EventLog(tmp_path / "events")
+
+
+def test_a_log_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    with EventLog(path) as log:
+        log.records.submit(SPEC, now=0)
+        before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
+        try:
+            with pytest.raises(FullError, match="events cannot be written: only 10 of"):
+                log.records.change(SPEC.name, State.STARTING, 1, "")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
 
 
 def test_what_cannot_be_written_does_not_happen() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
-from clusters import Cluster
+from clusters import TORCHLOADER, Cluster
 
 from conftest import Site
 
@@ -16,15 +17,15 @@ import base64, os, sys
 from dragon.cli.runs import choose, find
 from dragon.native.queue import Queue
 from torchloader.service import contact
-from torchloader.service.messages import Ended
+from torchloader.service import messages
 
 ((run, found),) = contact.contacts(node.folder for node in choose(sys.argv[1], find()).nodes).items()
 """
-# Takes what is in the inbox of a master that is stopped, up to the end of a job.
+# Takes what is in the inbox of a master that is stopped, up to a message of a kind.
 TAKE = f"""{_BEGIN}
 os.environ["DRAGON_RUN"] = str(run)
 inbox = Queue.attach(base64.b64decode(found.inbox))
-while not isinstance(inbox.get(timeout=30), Ended):
+while not isinstance(inbox.get(timeout=30), getattr(messages, sys.argv[2])):
     pass
 """
 # Asks the master, and does not wait for long.
@@ -70,6 +71,46 @@ def test_a_master_that_is_killed_takes_no_end_with_it(
         assert cluster.events()[-1]["details"]["progress"] == (10 if state == "finished" else 6)
 
 
+def test_a_job_that_a_killed_master_had_taken_and_not_noted_is_run(cluster: Cluster) -> None:
+    early, late = cluster.job("early", 10, 0.001, 0.01, "wait"), cluster.job("late", 10, 0.001, 0.01, arrival=8)
+    cluster.start(early, late, options=ALONE)
+    cluster.until_state("early", "running")
+    cluster.signal("master", signal.SIGSTOP)
+    _do(cluster, TAKE, "Submitted")
+    cluster.kill("master")
+    cluster.go()
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("late")[-1:] == ["finished"]
+
+
+def test_a_folder_is_one_runs_from_its_first_moment(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 10, 0.001, 0.01), options=ALONE)
+    assert cluster.process is not None
+    assert cluster.process.stdout is not None
+    cluster.process.stdout.readline()  # that tells the folder; there is no master yet
+    other = cluster.site.write(cluster.job("other", 10, 0.001, 0.01), "other.toml")
+    done = cluster.site.run(*TORCHLOADER, "run", str(other), "--folder", str(cluster.folder), *ALONE)
+    assert done.returncode == 2
+    assert done.stderr == f"torchloader: {cluster.folder}: another run has this folder; give each its own\n"
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("job")[-1:] == ["finished"]
+
+
+def test_who_watches_hears_the_end_of_the_run_also_while_the_master_is_silent(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 1000, 0.001, 0.01), options=ALONE)
+    cluster.until_state("job", "running")
+    assert cluster.process is not None
+    watch = cluster.site.start(*TORCHLOADER, "status", "--watch", "--json", "--run", str(cluster.process.pid))
+    assert watch.stdout is not None
+    watch.stdout.readline()
+    os.kill(cluster.processes()["master"], signal.SIGSTOP)
+    time.sleep(1.5)  # it is asked again after a second
+    cluster.process.terminate()
+    cluster.end()
+    assert watch.communicate(timeout=30)[1] == ""
+    assert watch.returncode == 0
+
+
 def test_a_job_that_paused_while_its_master_was_killed_is_paused(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 10, 0.001, 0.01, "wait"), options=ALONE)
     cluster.until_state("job", "running")
@@ -87,13 +128,13 @@ def _end_unheard(cluster: Cluster) -> None:
     """Its rank goes on to its end; the master takes the message that tells so, and is killed with it."""
     cluster.signal("master", signal.SIGSTOP)
     cluster.go()
-    _do(cluster, TAKE)
+    _do(cluster, TAKE, "Ended")
     cluster.kill("master")
 
 
-def _do(cluster: Cluster, program: str) -> None:
+def _do(cluster: Cluster, program: str, *words: str) -> None:
     assert cluster.process is not None
-    done = cluster.site.python(program, str(cluster.process.pid))
+    done = cluster.site.python(program, str(cluster.process.pid), *words)
     assert done.returncode == 0, done.stderr
 
 

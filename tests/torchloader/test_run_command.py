@@ -64,6 +64,7 @@ def test_damaged_settings_are_told_by_their_file(
     assert line.startswith(f"torchloader: {folder / 'settings.json'}: JSON is malformed")
 
 
+@pytest.mark.parametrize("command", ["run", "profile"])
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -73,10 +74,10 @@ def test_damaged_settings_are_told_by_their_file(
     ],
 )
 def test_a_mistake_of_a_whole_file_is_not_told_as_one_of_a_job(
-    tmp_path: Path, name: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: str, name: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_text(text)
-    assert main(["run", str(tmp_path / name)]) == 2
+    assert main([command, str(tmp_path / name)]) != 0
     mistake, last = capsys.readouterr().err.splitlines()
     assert mistake.startswith(f"torchloader: {tmp_path}/{told}")
     assert "left out" not in mistake
@@ -92,4 +93,4 @@ def test_a_prior_that_cannot_be_read_is_told_although_no_job_needs_it(
     workload: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", workload, "--folder", str(tmp_path / "run"), "--prior", str(tmp_path / "nobody")]) == 2
-    assert capsys.readouterr().err == f"torchloader: [Errno 2] No such file or directory: '{tmp_path}/nobody'\n"
+    assert capsys.readouterr().err == f"torchloader: {tmp_path}/nobody: No such file or directory\n"

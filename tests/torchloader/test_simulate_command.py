@@ -88,6 +88,7 @@ def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: 
     ("words", "says"),
     [
         (["no-such-file.csv"], "no such file"),
+        (["--trace", "no-such-file", "--format", "helios"], "simulate: no-such-file: No such file or directory"),
         (["--trace", "x"], "--trace FILE and --format together"),
         (["--policy", "jct", "--against", "even"], "not among the policies"),
         (["--policy", "fare"], "invalid choice: 'fare'"),

@@ -91,6 +91,13 @@ def test_an_error_tells_the_row_and_the_column(tmp_path: Path, form: str, conten
         read_trace(tmp_path / "trace", form)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfej", b"job_id," + b"x" * 200_000])
+def test_what_is_no_csv_is_told_by_its_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "trace").write_bytes(content)
+    with pytest.raises(TraceError, match=r"/trace: .*; is this the right format\?"):
+        read_trace(tmp_path / "trace", "helios")
+
+
 def test_arrivals_can_be_stretched_to_a_load(tmp_path: Path) -> None:
     (tmp_path / "workload.csv").write_text(POLLUX)
     jobs = stretched(read_trace(tmp_path / "workload.csv", "pollux"), devices=10, load=0.5)

@@ -187,6 +187,7 @@ class Cluster:
                 for known in living:
                     registry.kill(known.puid)
             await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(0)  # the end of the head process is told first
         self._control.send("cleared")
 
     def _soon(self, work: Any) -> None:

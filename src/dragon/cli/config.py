@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dragon
-from dragon.cli.ending import end_with
+from dragon.cli.ending import end_with, worded
 from dragon.infrastructure import configuration
 
 __all__ = ["main"]
@@ -71,8 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "test":
             _tell("test", "the tests of MPI take the one in PATH")
         return _show(arguments, configuration.read(file))
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError) as error:
-        print(f"dragon-config: {error}", file=sys.stderr)
+        print(f"dragon-config: {worded(error)}", file=sys.stderr)
         return 1
 
 

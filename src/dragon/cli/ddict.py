@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragon.cli import dictionaries, runs
 from dragon.cli.dictionaries import Live, NoSuchDictionaryError, Persisted
+from dragon.cli.ending import worded
 from dragon.data import arrow, plain_files
 from dragon.data.progress import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
@@ -45,8 +46,10 @@ def main(words: Sequence[str]) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
+    except BrokenPipeError:
+        raise
     except (DragonError, OSError, ValueError, ModuleNotFoundError) as error:
-        print(f"dragon ddict: {error}", file=sys.stderr)
+        print(f"dragon ddict: {worded(error)}", file=sys.stderr)
         return 1
 
 

@@ -6,9 +6,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import NoReturn
 
-__all__ = ["end_with"]
+__all__ = ["end_with", "worded"]
+
+
+def worded(error: Exception) -> str:
+    """What an error says. Those of the system are told by the file and what is wrong with it, without their number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def _of_stdout(error: OSError) -> str:
@@ -23,6 +31,8 @@ def end_with(name: str, command: Callable[[], int], tell: Callable[[OSError], st
     `tell` words an error of the system, or raises it: by default one that is not of stdout.
     """
     code: int | str | None
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show is told, as on stderr
     try:
         code = _all_printed(command)
     except BrokenPipeError:

@@ -197,6 +197,8 @@ def answers(arguments: argparse.Namespace) -> Iterator[str]:
         yield "--address: it is that of a Ray cluster, and without --wlm ray none is used"
     if arguments.wlm not in ("", *_BY_SSH) and (given := _host_option(arguments)):
         yield f"{given}: hosts are for ssh; with --wlm {arguments.wlm} the nodes are others"
+    if arguments.network_config and (other := _host_option(arguments)) != "--network-config":
+        yield f"--network-config: the hosts are those of {other}"
     if arguments.exhaust_resources and not arguments.resilient:
         yield "--exhaust-resources: without --resilient nothing is started again"
 

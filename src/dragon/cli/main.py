@@ -13,7 +13,7 @@ from typing import Any
 
 import dragon
 from dragon.cli import machine, telemetry
-from dragon.cli.ending import end_with
+from dragon.cli.ending import end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher import local
@@ -158,7 +158,7 @@ def _explain(name: str, command: Callable[[], int]) -> int:
     except BrokenPipeError:
         raise
     except (DragonError, OSError) as error:
-        print(f"dragon {name}: {error}", file=sys.stderr)
+        print(f"dragon {name}: {worded(error)}", file=sys.stderr)
         return 1
 
 
@@ -180,10 +180,10 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
 
             return several.run(launcher, command, arguments)
     except DragonError as error:
-        print(f"dragon: {error}", file=sys.stderr)
+        print(f"dragon: {worded(error)}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
-        parser().error(str(error))
+        parser().error(worded(error))
     try:
         return local.run(command, arguments.label)
     except OSError as error:
@@ -204,8 +204,8 @@ def _cannot_be_handed_on(command: list[str]) -> str:
 
 def _explained(error: OSError) -> str:
     if error.errno == errno.EMFILE:
-        return f"{error}: raise the limit of open files (ulimit -n)"
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return f"{worded(error)}: raise the limit of open files (ulimit -n)"
+    return worded(error)
 
 
 def _split_module(words: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon.cli import machine
-from dragon.cli.ending import end_with
+from dragon.cli.ending import end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import Wanted, choose
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name, nodes = _nodes(arguments)
         _write(arguments, name, nodes)
     except (DragonError, OSError, ValueError) as error:
-        print(f"dragon-network-config: {error}", file=sys.stderr)
+        print(f"dragon-network-config: {worded(error)}", file=sys.stderr)
         return 1
     if not arguments.no_stdout:
         print(json.dumps(nodes, indent=2))

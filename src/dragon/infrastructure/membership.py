@@ -17,6 +17,7 @@ class Token(msgspec.Struct, kw_only=True):
 
     `addresses` are "host:port" of the front end, `fingerprint` the SHA-256 of its certificate (hexadecimal), `secret`
     the run's. `index` is the node's place if the launcher knows it; `claims` are what a rehearsed node is to look like.
+    `listening` is whether the front end listened when the token was made: where nobody does any more, it has ended.
     """
 
     addresses: list[str]
@@ -24,6 +25,7 @@ class Token(msgspec.Struct, kw_only=True):
     secret: bytes
     index: int | None = None
     claims: dict[str, Any] = {}
+    listening: bool = False
 
     def encode(self) -> str:
         """One line of text."""

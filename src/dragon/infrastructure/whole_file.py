@@ -20,6 +20,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield path
         return
     target = path.resolve()
+    target.parent.stat()  # where there is no such folder, the error names it
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         yield temporary

@@ -26,6 +26,8 @@ __all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
 _KEPT_LINES = 20
 _TERMINATE_TIMEOUT = 5.0
+_TOGETHER = 0.5  # seconds for which others may fail after the first
+_MOST_FAILURES = 8  # that are told in full
 
 
 class LaunchError(DragonError):
@@ -60,13 +62,16 @@ class Launcher(ABC):
         """Start one agent per node. Raises LaunchError where that is impossible; returns before they have joined."""
 
     async def failed(self) -> str:
-        """Waits until a command that starts agents has failed, and says so, with what it wrote."""
+        """Waits until a command that starts agents has failed, and says so of it and others, with what they wrote."""
         if not self.starters:
             await asyncio.Event().wait()
         waiting = [asyncio.ensure_future(starter.failed()) for starter in self.starters]
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=_TOGETHER)
+            told = [task.result() for task in waiting if task.done()]
+            more = len(told) - _MOST_FAILURES
+            return "\n".join(told[:_MOST_FAILURES] + ([f"and {more} more did not start"] if more > 0 else []))
         finally:
             for task in waiting:
                 task.cancel()

@@ -277,7 +277,7 @@ class FrontEnd:
             return
         if self._can_restart():
             self._restart_head()
-        elif self.head_node in (index, None):
+        elif self.head_node in (index, None) or (self.options.resilient and not self._interrupted):
             why = "the head process was there" if index == self.head_node else "too few nodes are left"
             log.error("the run ends: %s", why)
             self.code.set_result(1)

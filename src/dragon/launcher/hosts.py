@@ -67,7 +67,11 @@ def read_host_file(path: str) -> list[str]:
 
     Raises OSError for a file that cannot be read, ValueError for one without hosts.
     """
-    lines = (line.partition("#")[0].split() for line in Path(path).read_text().splitlines())
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from error
+    lines = (line.partition("#")[0].split() for line in text.splitlines())
     hosts = unique(host for words in lines if words for host in expand(words[0]))
     if not hosts:
         raise ValueError(f"{path} names no hosts")

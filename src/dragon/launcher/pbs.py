@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +69,7 @@ class Pals(_Job):
 class Pbs(_Job):
     """The first `count` nodes of the job, or all: one `pbsdsh` for each.
 
-    It hands on neither standard input nor environment, so the token waits in a file of the home folder that only this
+    It hands on neither standard input nor environment, so each token waits in a file of the home folder that only this
     user can read, until the agent has read and removed it.
     """
 
@@ -79,18 +78,18 @@ class Pbs(_Job):
     def __init__(self, count: int = 0, environment: Mapping[str, str] = os.environ) -> None:
         super().__init__(count, environment)
         self.command = agent_command(join="")  # a file of each agent's own
-        self._folder: Path | None = None
+        self._tokens: list[Path] = []
 
     async def start(self, token: Token) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix=".dragon-join-", dir=Path.home()))  # 0700
-        await asyncio.gather(*(self._start(index, token, self._folder) for index in range(len(self.nodes))))
+        await asyncio.gather(*(self._start(index, token) for index in range(len(self.nodes))))
 
-    async def _start(self, index: int, token: Token, folder: Path) -> None:
+    async def _start(self, index: int, token: Token) -> None:
         own = msgspec.structs.replace(token, index=index)
-        file = folder / str(index)
-        file.touch(mode=0o600)
-        file.write_text(own.encode())
-        command = [*self.pbsdsh(index), *self.command[:-1], str(file)]
+        descriptor, file = tempfile.mkstemp(prefix=".dragon-join-", dir=Path.home())  # 0600
+        self._tokens.append(Path(file))
+        with open(descriptor, "w") as opened:
+            opened.write(own.encode())
+        command = [*self.pbsdsh(index), *self.command[:-1], file]
         self.starters.append(await Starter.run(f"pbsdsh on {self.nodes[index]}", command, ""))
 
     def pbsdsh(self, index: int) -> list[str]:
@@ -100,6 +99,6 @@ class Pbs(_Job):
         return ["pbsdsh", "-n", str(self.slots[index]), "--", "/usr/bin/env", *variables]
 
     async def stop(self, patience: float) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)  # the agents have removed what was in it
+        for file in self._tokens:
+            file.unlink(missing_ok=True)  # that of an agent which has not started
         await super().stop(patience)

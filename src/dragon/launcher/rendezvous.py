@@ -77,7 +77,9 @@ class Rendezvous:
         self._open = True
         self._accept_more()
         addresses = [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
-        return self._identity.token(addresses)
+        token = self._identity.token(addresses)
+        token.listening = True
+        return token
 
     async def gather(self, timeout: float) -> None:
         """Wait until all nodes are there. Raises LaunchError that names those that are missing."""

@@ -23,7 +23,7 @@ class Simulated(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
-        shared = {**token.claims, **self.shape, "simulated": True, "host_names": self.nodes}
+        shared = {**token.claims, **self.shape, "host_names": self.nodes}
         for index, name in enumerate(self.nodes):
             own = msgspec.structs.replace(token, index=index, claims={**shared, "host_name": name})
             self.starters.append(await Starter.run(f"the agent of {name}", self.command, own.encode()))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.cli.ending import worded
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 
@@ -35,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         prior = fitted(logs)
         prior.save(arguments.out)
     except (ModuleNotFoundError, ValueError, LogError, OSError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 1
     print(
         f"{arguments.out}: fitted to {prior.rows} measurements; on networks left out of the fit it is off by "

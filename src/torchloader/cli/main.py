@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import dragon
-from dragon.cli.ending import end_with
+from dragon.cli.ending import end_with, worded
 
 __all__ = ["main"]
 
@@ -84,4 +84,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_and_exit() -> None:
     """The entry point of the command."""
-    end_with("torchloader", main, tell=str)
+    end_with("torchloader", main, tell=worded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -13,8 +14,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
+from dragon import _core
+from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
@@ -33,6 +37,7 @@ examples:
   torchloader profile job.toml --device cpu --workers 1 2 4 8
   torchloader profile jobs.csv --name resnet-10-1 --seconds 30 --out resnet.json
 """
+_PR_SET_PDEATHSIG = 1
 _PATIENCE = 120.0  # seconds for a job to train, and for workers to be there
 
 
@@ -74,7 +79,7 @@ def main(words: Sequence[str]) -> int:
         try:
             points = _sweep(arguments, Path(scratch))
         except (SweepError, NoMasterError, DragonError) as error:
-            print(f"torchloader: {error}", file=sys.stderr)
+            print(f"torchloader: {worded(error)}", file=sys.stderr)
             return 1
     curve = _fit(points)
     print(_table(points, curve))
@@ -83,7 +88,7 @@ def main(words: Sequence[str]) -> int:
         try:
             arguments.out.write_text(json.dumps(found, indent=2))
         except OSError as error:
-            print(f"torchloader: {error}", file=sys.stderr)
+            print(f"torchloader: {worded(error)}", file=sys.stderr)
             return 1
     return 0
 
@@ -102,28 +107,44 @@ def _file(text: str) -> Path:
 
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     try:
-        jobs = read(arguments.jobs).jobs
+        workload = read(arguments.jobs)
     except (InputError, OSError) as error:
-        raise SweepError(str(error)) from None
-    job = next((each for each in jobs if arguments.name in (None, each.name)), None)
+        raise SweepError(worded(error)) from None
+    for mistake in workload.errors:
+        print(f"torchloader: {mistake.told}", file=sys.stderr)
+    if not workload.jobs:
+        raise SweepError(f"{arguments.jobs} has no job that can be run")
+    job = next((each for each in workload.jobs if arguments.name in (None, each.name)), None)
     if job is None:
-        there = ", ".join(each.name for each in jobs) or "none that can be run"
-        raise SweepError(f"{arguments.jobs} has no job {arguments.name or ''}; there are: {there}")
+        there = ", ".join(each.name for each in workload.jobs)
+        raise SweepError(f"{arguments.jobs} has no job {arguments.name}; there are: {there}")
     cores = max(arguments.workers) * max(map(len, job.devices.by_node), default=job.devices.count)
     options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
     command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     with (scratch / "output").open("w") as output:
         run = subprocess.Popen(
             [*command, *options, *(["--rehearse"] if arguments.rehearse else [])],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - nothing that it calls takes a lock
         )
     try:
         return _measured(job.name, arguments, run, scratch)
     finally:
         run.terminate()
         run.wait()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _end_with_parent() -> None:
+    """Have the run end in order also where this process is killed: nobody else would stop it."""
+    _core.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[bytes], scratch: Path) -> list[Point]:

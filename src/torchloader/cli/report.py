@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.cli.ending import worded
 from torchloader.report.figures import MissingError, comparison, overview
 from torchloader.report.history import history
 from torchloader.report.page import page
@@ -42,7 +43,7 @@ def main(words: Sequence[str]) -> int:
         for name, figure in pictures:
             figure.savefig(out / name, dpi=150)
     except (OSError, LogError, SettingsError, MissingError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 1
     print("\n".join(str(out / name) for name in ["report.html", *(name for name, _ in pictures)]))
     return 0

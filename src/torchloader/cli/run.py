@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib.util
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
+from dragon.cli.ending import worded
 from dragon.cli.main import main as dragon
 from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, positive
@@ -93,7 +96,7 @@ def main(words: Sequence[str]) -> int:
         workload = read(arguments.workload)
         cluster = read_cluster(arguments.cluster) if arguments.cluster else Cluster()
     except (InputError, OSError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 2
     jobs = [job for job in workload.jobs if arguments.only is None or job.name in arguments.only]
     for mistake in workload.errors:
@@ -118,15 +121,17 @@ def main(words: Sequence[str]) -> int:
         print("torchloader: the jobs train networks of PyTorch: pip install 'dragon-runtime[torch]'", file=sys.stderr)
         return 2
     folder = Path(arguments.folder or time.strftime("torchloader-%Y%m%d-%H%M%S")).absolute()
-    try:
-        _prepare(folder, jobs, arguments, options)
-    except (OSError, ValueError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
-        return 2
-    if any(job.arch for job in jobs):
-        os.environ[PRELOAD] = "1"
-    print(f"the event log and what is measured are in {folder}", flush=True)
-    code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.begin", str(folder)])
+    with ExitStack() as held:
+        try:
+            held.enter_context(_alone_in(folder))
+            _prepare(folder, jobs, arguments, options)
+        except (OSError, ValueError) as error:
+            print(f"torchloader: {worded(error)}", file=sys.stderr)
+            return 2
+        if any(job.arch for job in jobs):
+            os.environ[PRELOAD] = "1"
+        print(f"the event log and what is measured are in {folder}", flush=True)
+        code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.begin", str(folder)])
     if code - 128 in set(signal.Signals):
         there = [] if arguments.folder else ["--folder", str(folder)]
         again = shlex.join(["torchloader", "run", *mine, *there, *(["--", *options] if options else [])])
@@ -141,8 +146,19 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return words[:at], tuple(words[at + 1 :])
 
 
-def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, options: tuple[str, ...]) -> None:
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Have the folder for this run alone, for the time of the block. Raises OSError where that cannot be."""
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / JOBS).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "another run has this folder; give each its own", str(folder)) from None
+        yield
+
+
+def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, options: tuple[str, ...]) -> None:
     if (folder / LOG).exists():
         # A log that no master could go on from is told here, once, and a run that has it open is left alone.
         EventLog(folder / LOG).close()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.cli.ending import worded
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.cli.numbers import at_least, not_negative, positive
 from torchloader.inputs.mistakes import InputError
@@ -155,7 +156,7 @@ def main(words: Sequence[str]) -> int:
         if arguments.out:
             _write(arguments.out, results, arguments.seed)
     except (InputError, ValueError, OSError) as error:
-        print(f"torchloader simulate: {error}", file=sys.stderr)
+        print(f"torchloader simulate: {worded(error)}", file=sys.stderr)
         return 2
     if arguments.json:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, asked, tell
 from torchloader.inputs.mistakes import InputError
@@ -31,7 +32,7 @@ def main(words: Sequence[str]) -> int:
     try:
         workload = read(arguments.jobs)
     except (InputError, OSError) as error:
-        print(f"torchloader: {error}", file=sys.stderr)
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 2
     for mistake in workload.errors:
         print(f"torchloader: {mistake.told}", file=sys.stderr)

@@ -9,6 +9,7 @@ then, and is dropped.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -21,13 +22,17 @@ import msgspec
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.states import State
 
-__all__ = ["EventLog", "LogError", "encoded", "read", "replay", "write"]
+__all__ = ["EventLog", "FullError", "LogError", "encoded", "read", "replay", "write"]
 
 _log = logging.getLogger("torchloader")
 
 
 class LogError(ValueError):
     """A line of an event log is not what it must be; says which and why."""
+
+
+class FullError(OSError):
+    """An event could not be written, so what it tells did not happen."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -138,12 +143,12 @@ class EventLog:
         try:
             written = os.write(self._file, line)
             if written < len(line):
-                raise OSError(f"{self._path}: only {written} of {len(line)} bytes of an event could be written")
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of an event could be written")
             os.fsync(self._file)
-        except OSError:
+        except OSError as error:
             # What did not happen must not be read as if it had, nor stand before what happens next.
             os.ftruncate(self._file, self._size)
-            raise
+            raise FullError(f"{self._path} cannot be written: {error.strerror}") from error
         self._size += len(line)
 
     def close(self) -> None:

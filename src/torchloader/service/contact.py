@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.errors import DestroyedError, RunEndedError
 from dragon.native.queue import Queue
 from torchloader.service.messages import Asked
 
@@ -45,10 +46,12 @@ def contacts(runs: Iterable[Path]) -> dict[Path, Contact]:
 def ask(run: Path, contact: Contact, question: str, application: str = "", value: Any = None) -> dict[str, Any]:
     """What the master answers. This process becomes a member of the run. Raises NoMasterError."""
     os.environ["DRAGON_RUN"] = str(run)
-    answer = Queue(1)
-    Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer.serialize()))
     try:
+        answer = Queue(1)
+        Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer.serialize()))
         decoded: dict[str, Any] = msgspec.json.decode(answer.get(timeout=_PATIENCE))
+    except (DestroyedError, RunEndedError) as error:
+        raise NoMasterError(f"the workload of {contact.folder} has ended meanwhile: {error}") from None
     except Empty:
         raise NoMasterError(f"the master did not answer in {_PATIENCE:.0f} s; its log is in {contact.folder}") from None
     return decoded

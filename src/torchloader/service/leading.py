@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from dragon.native.queue import Queue
-from torchloader.scheduling.log import LogError
+from torchloader.scheduling.log import FullError, LogError
 from torchloader.service.answers import reply
 from torchloader.service.master import Master
 from torchloader.service.settings import Settings
@@ -26,4 +26,12 @@ def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> Non
     except LogError as error:
         print(f"torchloader: {error}", file=sys.stderr, flush=True)
         sys.exit(DAMAGED)
-    sys.exit(0 if master.run() else FAILED)
+    except BlockingIOError as error:
+        print(f"torchloader: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    try:
+        well = master.run()
+    except FullError as error:
+        print(f"torchloader: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    sys.exit(0 if well else FAILED)

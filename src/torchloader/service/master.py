@@ -121,7 +121,7 @@ class Master:
             case Said() | Ended():
                 self._heed(message)
             case AllSubmitted():
-                self.all_submitted = True
+                self.all_submitted = self.all_submitted or message.names <= self.records.keys()
             case Asked():
                 self._reply(self, message)
 

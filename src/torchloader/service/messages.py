@@ -156,7 +156,12 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class AllSubmitted:
-    """The workload has no more jobs: when all applications have ended, so does the master."""
+    """The workload has these jobs and no more: when all applications have ended, so does the master.
+
+    One that does not know them all waits for the next submitter: the master before it took jobs and did not note them.
+    """
+
+    names: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

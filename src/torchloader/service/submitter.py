@@ -21,4 +21,4 @@ def submit(jobs: Sequence[Job], began: float, master: Queue) -> None:
     for job in sorted(jobs, key=lambda each: each.arrival):
         time.sleep(max(0.0, began + job.arrival - time.time()))
         master.put(Submitted(job))
-    master.put(AllSubmitted())
+    master.put(AllSubmitted(frozenset(job.name for job in jobs)))

@@ -58,20 +58,26 @@ def _count(text: str) -> int:
 
 def _rows(path: Path, columns: _Columns) -> Iterator[dict[str, Any]]:
     """The rows of a CSV file, the named columns converted."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [column for column in columns if column not in (reader.fieldnames or ())]
-        if missing:
-            raise TraceError(f"{path}, row 1: there is no column {', '.join(missing)}; is this the right format?")
-        for row in reader:
-            found = {}
-            for column, convert in columns.items():
-                try:
-                    found[column] = convert(row[column])
-                except (ValueError, TypeError):
-                    where = f"{path}, row {reader.line_num}, column {column}"
-                    raise TraceError(f"{where}: {row[column]!r} is not what stands in such a column") from None
-            yield found
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            yield from _converted(path, csv.DictReader(file), columns)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: {error}; is this the right format?") from None
+
+
+def _converted(path: Path, reader: csv.DictReader[str], columns: _Columns) -> Iterator[dict[str, Any]]:
+    missing = [column for column in columns if column not in (reader.fieldnames or ())]
+    if missing:
+        raise TraceError(f"{path}, row 1: there is no column {', '.join(missing)}; is this the right format?")
+    for row in reader:
+        found = {}
+        for column, convert in columns.items():
+            try:
+                found[column] = convert(row[column])
+            except (ValueError, TypeError):
+                where = f"{path}, row {reader.line_num}, column {column}"
+                raise TraceError(f"{where}: {row[column]!r} is not what stands in such a column") from None
+        yield found
 
 
 def helios(path: Path) -> Iterator[_Entry]:
