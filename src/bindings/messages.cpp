@@ -189,8 +189,24 @@ std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
     return {slice(head_start(table->count), table->head_size), buffers};
 }
 
+// The same of a message that lies in its slot, as a small one of another node does: copies, which may be
+// written to.
+std::pair<nb::object, nb::list> copy_buffers(const char* data) {
+    auto* table = reinterpret_cast<const BufferTable*>(data);
+    auto piece = [&](size_t start, size_t size) {
+        nb::object copied =
+            nb::steal(PyByteArray_FromStringAndSize(data + start, static_cast<Py_ssize_t>(size)));
+        if (!copied.is_valid()) throw nb::python_error();
+        return copied;
+    };
+    nb::list buffers;
+    for (size_t i = 0; i < table->count; ++i)
+        buffers.append(piece(table->buffers[i].start, table->buffers[i].size));
+    return {piece(head_start(table->count), table->head_size), buffers};
+}
+
 PyObject* load_with_buffers(Arena& a, Message& message) {
-    auto [pickle, buffers] = borrow_buffers(a, message);
+    auto [pickle, buffers] = message.block ? borrow_buffers(a, message) : copy_buffers(message.data);
     nb::object result = nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers);
     return result.release().ptr();
 }
@@ -281,11 +297,8 @@ nb::tuple to_frames(Arena& a, Message& message) {
     OwnBlock block(a, message.block);
     const char* data = message.block ? block.data() : message.data;
     if (message.label.kind != kFrames) return nb::make_tuple(nb::bytes(data, message.label.size), nb::list());
-    auto* table = reinterpret_cast<const BufferTable*>(data);
-    nb::list buffers;
-    for (size_t i = 0; i < table->count; ++i)
-        buffers.append(nb::bytes(data + table->buffers[i].start, table->buffers[i].size));
-    return nb::make_tuple(nb::bytes(data + head_start(table->count), table->head_size), buffers);
+    auto [head, buffers] = copy_buffers(data);
+    return nb::make_tuple(nb::bytes(head), buffers);
 }
 
 nb::tuple before_frame(nb::bytes head, size_t size) {

@@ -38,6 +38,30 @@ def test_every_object_may_be_on_another_node(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))
 
 
+def test_small_arrays_and_buffers_of_another_node_arrive_and_can_be_written_to(site: Site) -> None:
+    program = site.write("""
+        import pickle
+        import numpy
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def send(queue, size):
+            queue.put((numpy.empty(0), pickle.PickleBuffer(bytearray(size))))
+
+        if __name__ == "__main__":
+            policy = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            for size in (0, 1, 100):
+                queue = Queue()
+                Process(send, (queue, size), policy=policy).start()
+                array, data = queue.get(timeout=30)
+                assert array.shape == (0,) and data == bytes(size)
+                data[:] = bytes(size)
+    """)
+    done = site.dragon("--nodes", "2", program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_has_no_descriptor_on_another_node_says_so(site: Site) -> None:
     done = site.dragon(
         "--nodes",

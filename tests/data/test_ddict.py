@@ -913,6 +913,8 @@ def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exce
         ({"persist_path": 5}, TypeError, "persist_path must be a string, not 5"),
         ({"restore_from": "0", "name": "x"}, TypeError, "restore_from must be a whole number, not '0'"),
         ({"wait_for_keys": 1, "working_set_size": 2}, TypeError, "wait_for_keys must be True or False, not 1"),
+        ({"policy": "node-1"}, TypeError, "policy must be a Policy or a list of policies, not 'node-1'"),
+        ({"policy": ["a"]}, TypeError, r"policy must be a Policy or a list of policies, not \['a'\]"),
         ({"policy": [Policy()], "managers_per_policy": 0}, ValueError, "managers_per_policy must be at least 1, not 0"),
     ],
 )

@@ -105,6 +105,11 @@ def test_the_exit_code_is_that_of_sys_exit(code: int) -> None:
     assert started(exit_with, (code,)).join() == code
 
 
+@pytest.mark.parametrize("number", [1 << 70, -(1 << 70)])
+def test_a_number_that_is_too_large_for_an_exit_code_is_255_as_in_any_python_program(number: int) -> None:
+    assert started(exit_with, (number,)).join() == 255
+
+
 def test_an_exception_ends_with_1_and_one_traceback() -> None:
     process = started(raise_error, stderr=MSG_PIPE)
     assert process.stderr_conn is not None

@@ -259,6 +259,12 @@ def test_results_of_tasks_stand_for_them_among_arguments_also_in_lists_and_dicts
     assert batch.function(lambda numbers, more: sum(numbers) + more["b"], [one, two], more={"b": two}).get() == 5
 
 
+def test_a_task_of_another_batch_is_no_argument(batch: Batch, alone: Batch) -> None:
+    with pytest.raises(BatchError, match=r"of another batch: give its result, task\.get\(\)"):
+        alone.function(add, 1, batch.function(add, 2))
+    assert alone.function(add, 1, batch.function(add, 2).get()).get() == 3
+
+
 def test_the_failure_of_a_task_is_that_of_those_that_need_its_result(batch: Batch) -> None:
     first = batch.function(fail, "the cause")
     last = batch.function(add, batch.function(add, first, 1), 1)

@@ -31,23 +31,37 @@ _HONOURS_ATEXIT = sys.version_info >= (3, 13)  # as multiprocessing does from th
 
 _inherited: list[int] = []
 
-# Before the process object: its parent (0: on another node), and whether the first descriptor leads to the parent's
-# resource tracker, which must be known before objects are made that it tracks.
-HEADER = struct.Struct("<i?")
+# Before the process object: its parent, whether that is on the same node, and the parent's descriptor of its resource
+# tracker with the inode of that pipe. The tracker must be known before objects are made that it tracks.
+HEADER = struct.Struct("<i?iQ")
 
 
 def _nothing() -> None:
     """In place of closing stdin and opening /dev/null instead: it is that already, and fifty pages stay unwritten."""
 
 
+def _tracker_of(process: int, descriptor: int, inode: int) -> int | None:
+    """A descriptor of another node's tracker, where the two nodes are simulated on one machine and share its memory."""
+    path = f"/proc/{process}/fd/{descriptor}"
+    try:
+        if os.stat(path).st_ino != inode:
+            return None
+        tracker = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None  # another machine, or it has ended
+    os.set_blocking(tracker, True)
+    return tracker
+
+
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Run the process object that Popen wrote; returns its exit code."""
     _inherited[:] = descriptors
-    parent, tracked = HEADER.unpack_from(payload)
-    if tracked:
+    parent, local, tracker, inode = HEADER.unpack_from(payload)
+    shared = os.dup(descriptors[0]) if local else _tracker_of(parent, tracker, inode)
+    if shared is not None:
         # Importing the main program may have started one in the zygote.
         resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
-        resource_tracker._resource_tracker._fd = os.dup(descriptors[0])  # type: ignore[attr-defined]
+        resource_tracker._resource_tracker._fd = shared  # type: ignore[attr-defined]
     current = mp_process.current_process()
     current._inheriting = True  # type: ignore[attr-defined]
     try:
@@ -56,7 +70,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         del current._inheriting  # type: ignore[attr-defined]
     try:
         # The end of a parent elsewhere cannot be seen through a descriptor: that one never becomes readable.
-        parent_sentinel = _core.open_process(parent) if parent else os.eventfd(0)
+        parent_sentinel = _core.open_process(parent) if local else os.eventfd(0)
     except ProcessLookupError:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
     for fd in descriptors:

@@ -71,12 +71,13 @@ class Popen:
         return request, record
 
     def _payload(self, process_obj: Any, local: bool) -> bytes:
-        tracker = getattr(resource_tracker._resource_tracker, "_fd", None) if local else None
-        if tracker is not None:
+        tracker = _tracker()
+        if local:
             self.duplicate_for_child(tracker)
+        header = HEADER.pack(os.getpid(), local, tracker, os.fstat(tracker).st_ino)
         set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            return HEADER.pack(os.getpid() if local else 0, tracker is not None) + serialization.dumps(process_obj)
+            return header + serialization.dumps(process_obj)
         finally:
             set_spawning_popen(None)
 
@@ -115,3 +116,12 @@ class Popen:
 
     def close(self) -> None:
         """Give the process up; multiprocessing calls this once it has ended."""
+
+
+def _tracker() -> int:
+    """What leads to the tracker of shared memory, which all processes of a node must share from their start on: the
+    own one of a process that only attached would remove the memory at that process's end."""
+    tracker: Any = resource_tracker._resource_tracker
+    if tracker._fd is None:
+        tracker.ensure_running()
+    return int(tracker._fd)

@@ -19,6 +19,7 @@ from dragon.runtime.run import identity
 __all__ = ["run", "write_call"]
 
 _INTERRUPTED = -signal.SIGINT
+_MOST = 1 << 63  # what a number is below that C's long can hold
 
 
 def write_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -72,6 +73,6 @@ def _exit_code(code: Any) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code & 0xFF
+        return code & 0xFF if -_MOST <= code < _MOST else 0xFF  # as a Python program does
     print(code, file=sys.stderr)
     return 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dragon.infrastructure.policy import Policy
+
 __all__ = ["check_kinds", "check_numbers", "check_placement", "check_restoring", "check_timeout"]
 
 _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
@@ -41,7 +43,10 @@ def check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_fr
 
 
 def check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
-    """Raises AttributeError where two parameters say where the managers go, or none."""
+    """Raises TypeError for what is no policy, AttributeError where two parameters or none say where managers go."""
+    for one in policy if isinstance(policy, (list, tuple)) else [policy]:
+        if one is not None and not isinstance(one, Policy):
+            raise TypeError(f"policy must be a Policy or a list of policies, not {policy!r}")
     if isinstance(policy, (list, tuple)):
         if managers_per_node is not None or n_nodes is not None:
             raise AttributeError("with a list of policies managers_per_node and n_nodes must be None")

@@ -184,7 +184,7 @@ class Batch:
         timeout: float,
         streams: tuple[int | str | None, int | str | None],
     ) -> Task:
-        data, buffers, inputs = describe(kind, work, Task, lambda task: task._promise)
+        data, buffers, inputs = describe(kind, work, Task, self._promise_of)
         stdout, stderr = (mine if mine is not None else all_ for mine, all_ in zip(streams, self._streams, strict=True))
         key = self._client.next_key()
         if self._logs is not None:
@@ -200,6 +200,11 @@ class Batch:
         if self._logs is not None:
             self._logs.note(task.uid, name, kind.name.lower(), output)
         return task
+
+    def _promise_of(self, task: Task) -> Promise:
+        if task._batch is not self:
+            raise BatchError(f"{task!r} is a task of another batch: give its result, task.get(), as the argument")
+        return task._promise
 
     def read(self, obj: Any, *channels: Any) -> Access:
         """For `reads`: a folder and files in it, one file, a DDict and keys of it, or any object and parts of it.
