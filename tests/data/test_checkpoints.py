@@ -232,6 +232,17 @@ def test_checkpoints_are_written_as_they_retire(persistent: Callable[..., DDict]
     assert all(path.name.endswith("_4.ddict") for path in tmp_path.iterdir())
 
 
+def test_checkpoints_retire_also_where_a_manager_got_nothing(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(persist_freq=2, working_set_size=2)
+    for number in range(9):
+        ddict["the only key"] = number
+        ddict.checkpoint()
+    assert len(ddict.manager_nodes) > 1
+    assert ddict.persisted_ids() == [0, 2, 4, 6]
+    ddict.restore(4)
+    assert dict(ddict) == {"the only key": 4}
+
+
 def put_in_three_checkpoints(ddict: DDict) -> None:
     for _ in range(3):
         for number in range(len(ddict.manager_nodes)):

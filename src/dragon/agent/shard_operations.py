@@ -160,6 +160,7 @@ OPERATIONS: dict[str, Operation] = {
             "count",
             "add",
             "clear",
+            "advance",
             "freeze",
             "usage",
             "note_writer",
@@ -168,4 +169,4 @@ OPERATIONS: dict[str, Operation] = {
     },
 }
 
-WRITES = frozenset({"put", "put_many", "put_new", "pop", "add", "clear", "freeze", "note_writer"})
+WRITES = frozenset({"put", "put_many", "put_new", "pop", "add", "clear", "advance", "freeze", "note_writer"})

@@ -79,12 +79,27 @@ class Checkpoints(Client):
 
     def _may_write(self, shard: AnyShard) -> None:
         self._refuse_if_read_only()
-        if not self._options.wait_for_writers:
-            return
-        manager = shard.settings.manager
-        if manager not in self._noted:
-            self._noted.add(manager)
-            shard.begin("note_writer", _me(), self._checkpoint).result(self._timeout)
+        if self._options.wait_for_writers:
+            manager = shard.settings.manager
+            if manager not in self._noted:
+                self._noted.add(manager)
+                shard.begin("note_writer", _me(), self._checkpoint).result(self._timeout)
+            self._await_writers(shard)
+        if self._persists and self._begun != self._checkpoint:
+            self._begin_everywhere()
+
+    def _begin_everywhere(self) -> None:
+        """Have all managers go on to this checkpoint, those too in which nothing is written: what leaves the working
+        set can be restored only if all of them have written it to disk."""
+        shards = self._open_shards()
+        if self._options.wait_for_writers:
+            for shard in shards:
+                self._await_writers(shard)
+        for pending in [shard.begin("advance", self._checkpoint) for shard in shards]:
+            pending.result(self._timeout)
+        self._begun = self._checkpoint
+
+    def _await_writers(self, shard: AnyShard) -> None:
         first = self._checkpoint - self._options.working_set_size + 1
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:

@@ -84,7 +84,9 @@ class Client:
         self._batch_flags = 0
         self._picklers: tuple[Any, Any] = (None, None)
         self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
-        self._guarded = self._options.read_only or self._options.wait_for_writers
+        self._persists = bool(self._options.persist_freq and self._options.persist_count)
+        self._begun = 0  # the checkpoint to which this handle has had all managers go on
+        self._guarded = self._options.read_only or self._options.wait_for_writers or self._persists
         self._observer: Observer | None = None
 
     # ---- handles
