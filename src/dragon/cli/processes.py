@@ -69,6 +69,18 @@ def below(owner: Owner) -> list[psutil.Process]:
         return []
 
 
+def _started(owner: Owner) -> list[psutil.Process]:
+    """The same without those that multiprocessing starts to keep track of shared memory."""
+    return [process for process in below(owner) if not _is_tracker(process)]
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False  # it has ended, or will not say
+
+
 def users(node: Node) -> list[psutil.Process]:
     """All processes that have the shared memory of a node, the program's own forks among them."""
     try:
@@ -90,7 +102,7 @@ def users(node: Node) -> list[psutil.Process]:
 
 def count(run: Run) -> int:
     """The live processes of a run on this machine, without those that serve it."""
-    started = sum(max(len(below(node.info.agent)) - 1, 0) for node in run.nodes)
+    started = sum(max(len(_started(node.info.agent)) - 1, 0) for node in run.nodes)
     return started + (process_of(run.head) is not None)
 
 
@@ -102,7 +114,7 @@ def rows(run: Run, reports: list[Report | str]) -> list[Row]:
         index, agent = node.info.node, node.info.agent
         result += _row(agent, None, "agent", "agent", index)
         known = {pid: (puid, name) for puid, pid, name, _ in report.processes} if isinstance(report, Report) else {}
-        for process in below(agent):
+        for process in _started(agent):
             if process.pid in known:
                 puid, name = known[process.pid]
                 result += rows_of(process, puid, name, "process", index)
