@@ -21,7 +21,7 @@ from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Name, Output, Spawn, decode_spawn, encode
-from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
+from dragon.infrastructure.signals import PR_SET_PDEATHSIG, PROGRAMS_OWN, set_for_programs
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, Run, belong
@@ -29,7 +29,6 @@ from dragon.runtime.spawning import CODE, ERROR, EXITED, FAILED, PID, RUNNING, S
 
 __all__ = ["Zygote", "children_of"]
 
-_PR_SET_PDEATHSIG = 1
 _GRACE = 3.0
 _LARGEST_REQUEST = 256 * 1024
 _MOST_DESCRIPTORS = 250
@@ -64,7 +63,7 @@ class Zygote:
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
         become_reaper()
-        _core.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         # Blocked, not handled: a child has them back with one call, and no handler of ours.
         signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
         set_for_programs(signal.SIG_DFL)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from signal import Signals
+from types import FrameType
+from typing import NoReturn
 
-__all__ = ["ENDING", "NOTICES", "PASSED_ON", "PROGRAMS_OWN", "heeded", "set_for_programs"]
+__all__ = ["ENDING", "NOTICES", "PASSED_ON", "PROGRAMS_OWN", "PR_SET_PDEATHSIG", "heeded", "leave", "set_for_programs"]
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Those that end an agent."""
@@ -19,6 +21,15 @@ NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 
 PROGRAMS_OWN = (signal.SIGINT, signal.SIGQUIT, *NOTICES)
 """Those that a terminal or Slurm sends to all processes at once, and of which the runtime's own take no notice."""
+
+
+PR_SET_PDEATHSIG = 1
+"""The option of prctl() that has a process get a signal when its parent ends."""
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler that ends this process in order, with the exit code of the signal."""
+    raise SystemExit(128 + number)
 
 
 def set_for_programs(handler: signal.Handlers) -> None:

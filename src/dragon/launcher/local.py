@@ -7,12 +7,10 @@ import select
 import signal
 import struct
 import time
-from types import FrameType
-from typing import NoReturn
 
 from dragon import _core
 from dragon.infrastructure.messages import Output
-from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
+from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded, leave
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive
@@ -35,7 +33,7 @@ def run(command: list[str], label: str) -> int:
     """Run the head process to its end; its exit code, negative for a signal. The whole run ends with it."""
     numbers = heeded(PASSED_ON)
     for number in numbers:
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     this = run_module.start_run(label, " ".join(command))
     run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
     try:
@@ -50,10 +48,6 @@ def run(command: list[str], label: str) -> int:
         return _wait(head, signals, this.agent)
     finally:
         run_module.end()
-
-
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _wait(head: Started, signals: int, agent: Owner) -> int:

@@ -46,7 +46,7 @@ _PIECE = 2**31  # bytes of the largest entry of LMDB that is made
 
 _LENGTH = struct.Struct("<I")
 _BLOBS = struct.Struct("<QI")  # the number in the names of their pieces, and how many pieces
-_LIES = struct.Struct("<HQQ")  # of each piece: of which blob, where in the file, and bytes
+_EXTENT = struct.Struct("<HQQ")  # of each piece: of which blob, where in the file, and bytes
 _BLOB_NAME = struct.Struct(">cQI")
 NUMBER = struct.Struct(">Q")
 
@@ -145,7 +145,7 @@ class Entries:
         if flags & _HAS_BLOBS:
             file = self._file(data)
             _, start, end = _blobs_at(data, start)
-            for blob, first, length in _LIES.iter_unpack(data[start:end]):
+            for blob, first, length in _EXTENT.iter_unpack(data[start:end]):
                 if blob == len(blobs):
                     blobs.append([])
                 blobs[blob].append(file[first : first + length])
@@ -190,15 +190,15 @@ class Entries:
         if flags == 0 and not record.blobs and name is key:
             data = b"\0" + record.head
         else:
-            whole = said = b""
+            whole_key = blobs = b""
             if name is not key:
                 flags |= _LONG_KEY
-                whole = _LENGTH.pack(len(key)) + key
+                whole_key = _LENGTH.pack(len(key)) + key
             if record.blobs:
                 flags |= _HAS_BLOBS
                 number = number or int.from_bytes(os.urandom(8), "big")
-                made, said = self._put_blobs(txn, number, record.blobs)
-            data = b"%c%b%b%b" % (flags, whole, said, record.head)
+                made, blobs = self._put_blobs(txn, number, record.blobs)
+            data = b"%c%b%b%b" % (flags, whole_key, blobs, record.head)
             hidden += bool(flags & BROADCAST)
         if made != unused:
             hidden += made - unused
@@ -210,28 +210,28 @@ class Entries:
             self._drop_older(txn, name)
 
     def _put_blobs(self, txn: Any, number: int, blobs: list[Any]) -> tuple[int, bytes]:
-        """Write blobs, over those of that number; how many pieces they are, and what the record says of them."""
+        """Write blobs, over those of that number; how many pieces they are, and what the record says of where."""
         table: list[bytes] = []
         for blob, memory in enumerate(blobs):
             for piece in _pieces(memory):
                 name = _BLOB_NAME.pack(_BLOB, number, len(table))
                 txn.put(name, piece)
-                table.append(self._lies(txn, name, blob))
+                table.append(self._extent(txn, name, blob))
         return len(table), _BLOBS.pack(number, len(table)) + b"".join(table)
 
-    def _lies(self, txn: Any, name: bytes, blob: int) -> bytes:
+    def _extent(self, txn: Any, name: bytes, blob: int) -> bytes:
         stored = txn.get(name)
-        return _LIES.pack(blob, _core.address_of(stored) - self._start_of_file(stored), len(stored))
+        return _EXTENT.pack(blob, _core.address_of(stored) - self._start_of_file(stored), len(stored))
 
     def _relocated(self, txn: Any, data: Any) -> bytes:
         """A record's entry of another environment, whose blobs have been written, as it is here."""
         whole = bytearray(data)
         if whole[0] & _HAS_BLOBS:
             number, start, end = _blobs_at(whole, _after_key(whole))
-            lies = list(_LIES.iter_unpack(whole[start:end]))
-            names = _names(number, 0, len(lies))
+            extents = list(_EXTENT.iter_unpack(whole[start:end]))
+            names = _names(number, 0, len(extents))
             whole[start:end] = b"".join(
-                self._lies(txn, name, blob) for name, (blob, _, _) in zip(names, lies, strict=True)
+                self._extent(txn, name, blob) for name, (blob, _, _) in zip(names, extents, strict=True)
             )
         return bytes(whole)
 
@@ -343,10 +343,10 @@ def _after_key(data: Any) -> int:
 
 
 def _blobs_at(data: Any, start: int) -> tuple[int, int, int]:
-    """The number in the names of an entry's blobs, and from where to where it says of each piece how it lies."""
+    """The number in the names of an entry's blobs, and from where to where the extents of their pieces are."""
     number, count = _BLOBS.unpack_from(data, start)
     start += _BLOBS.size
-    return number, start, start + count * _LIES.size
+    return number, start, start + count * _EXTENT.size
 
 
 def _blobs_in(data: Any) -> tuple[int, int]:

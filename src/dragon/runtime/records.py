@@ -201,8 +201,9 @@ def encode_value(value: Any) -> Record:
     elif kind in _SIMPLE:
         return Record(b"\3" + pickle.dumps(value, 5), [])
     elif kind.__name__ == "ndarray" and kind.__module__ == "numpy" and _is_plain_array(value):
-        kind, flat = value.dtype.char.encode(), value if value.ndim == 1 else value.reshape(-1)
-        return Record(b"%c%b%b" % (_ARRAY, kind, b"".join(map(_SIZE.pack, value.shape))), [memoryview(flat.view("u1"))])
+        flat = value if value.ndim == 1 else value.reshape(-1)
+        shape = b"".join(map(_SIZE.pack, value.shape))
+        return Record(b"%c%b%b" % (_ARRAY, value.dtype.char.encode(), shape), [memoryview(flat.view("u1"))])
     return _encode_object_value(value)
 
 

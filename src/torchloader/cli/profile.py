@@ -14,12 +14,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from dragon import _core
 from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.signals import PR_SET_PDEATHSIG, leave
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.mistakes import InputError
@@ -37,7 +37,6 @@ examples:
   torchloader profile job.toml --device cpu --workers 1 2 4 8
   torchloader profile jobs.csv --name resnet-10-1 --seconds 30 --out resnet.json
 """
-_PR_SET_PDEATHSIG = 1
 _PATIENCE = 120.0  # seconds for a job to train, and for workers to be there
 
 
@@ -122,7 +121,7 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
     command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     with (scratch / "output").open("w") as output:
         run = subprocess.Popen(
             [*command, *options, *(["--rehearse"] if arguments.rehearse else [])],
@@ -138,13 +137,9 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
         run.wait()
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 def _end_with_parent() -> None:
     """Have the run end in order also where this process is killed: nobody else would stop it."""
-    _core.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[bytes], scratch: Path) -> list[Point]:
