@@ -18,12 +18,8 @@ struct Python {
 };
 extern Python python;
 
-// The index of the node this process is on. A name carries it above the role.
+// The index of the node this process is on.
 extern uint32_t node_index;
-inline constexpr uint32_t kNodeShift = 8;
-inline Role role_of(uint32_t role_and_node) {
-    return static_cast<Role>(role_and_node & ((1u << kNodeShift) - 1));
-}
 
 // A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's
 // end.

@@ -1,7 +1,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -11,6 +10,7 @@
 #include "../core/process_handle.hpp"
 #include "../core/system_calls.hpp"
 #include "file_text.hpp"
+#include "fork_server.hpp"
 #include "large_bytes.hpp"
 #include "messages.hpp"
 
@@ -92,28 +92,6 @@ int signal_descriptor(const std::vector<int>& read, const std::vector<int>& igno
     for (int number : ignored) sigaddset(&set, number);
     sigprocmask(SIG_SETMASK, &set, nullptr);
     return fd;
-}
-
-// What a child does first: one call instead of many, as every Python object touched costs a page fault after
-// a fork.
-void enter_child(int parent, const std::vector<int>& streams, const std::vector<int>& unwanted,
-                 const std::vector<int>& cpus, const Limits& limits, const std::string& folder) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    for (int i = 0; i < static_cast<int>(streams.size()); ++i) dup2(streams[static_cast<size_t>(i)], i);
-    for (int fd : streams)
-        if (fd > 2) close(fd);  // the same one twice does no harm
-    for (int fd : unwanted) close(fd);
-    sigset_t none = signal_set({});
-    sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (!cpus.empty()) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        for (int cpu : cpus) CPU_SET(cpu, &set);
-        if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
-    }
-    take_limits(limits);
-    if (!folder.empty() && chdir(folder.c_str()) != 0) throw SystemFailure(errno, folder);
 }
 
 // fork() without what Python does after it for the sake of other threads and of hooks: the caller has none.
@@ -200,16 +178,9 @@ NB_MODULE(_core, m) {
     m.def("set_bell_folder", [](const std::string& path) { set_bell_folder(path.c_str()); });
     m.def("reserve_slot", [] { return arena().reserve_slot(); }, "A place for a process to be forked.");
     m.def("fill_slot", [](OwnerId owner, int pid) { arena().fill_slot(owner, pid); });
-    m.def("promise_slot", [](OwnerId owner, int pid) { arena().promise_slot(owner, pid); });
     m.def(
         "take_slot", [](OwnerId owner) { arena().take_slot(owner); },
         "This process is the one of that place.");
-    m.def(
-        "attach_for",
-        [](OwnerId owner, Offset offset, uint32_t generation, uint32_t role) {
-            arena().attach_for(owner, {offset, generation}, role_of(role));
-        },
-        "Attach the process of a reserved place to an object.");
     m.def("exists", [](Offset offset, uint32_t generation) { return arena().exists({offset, generation}); });
     m.def("reap", [](int pid) { return arena().reap(pid); }, "Free what a dead process left.");
     m.def(
@@ -221,8 +192,6 @@ NB_MODULE(_core, m) {
         "This process keeps the run; waits end with it.");
     m.def("signal_descriptor", &signal_descriptor, nb::arg("read"), nb::arg("ignored"),
           "Block these signals; a descriptor from which the first ones are read.");
-    m.def("enter_child", &enter_child, nb::arg("parent"), nb::arg("streams"), nb::arg("unwanted"),
-          nb::arg("cpus"), nb::arg("limits"), nb::arg("folder"));
     m.def("plain_fork", &plain_fork);
     m.def("anonymous_memory", &anonymous_memory, "A descriptor of memory without a name.");
     m.def(
@@ -245,4 +214,5 @@ NB_MODULE(_core, m) {
     bind_inspection(m);
     bind_pinned(m);
     bind_large_bytes(m);
+    bind_fork_server(m);
 }

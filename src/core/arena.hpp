@@ -120,6 +120,12 @@ static_assert(sizeof(Meta) == 16);
 // going.
 enum class Role : uint32_t { Plain = 0, Reader = 1, Writer = 2 };
 
+// In the name of an object that goes to another process, the index of its node stands above the role.
+inline constexpr uint32_t kNodeShift = 8;
+inline Role role_of(uint32_t role_and_node) {
+    return static_cast<Role>(role_and_node & ((1u << kNodeShift) - 1));
+}
+
 // The head of every shared object. The counts change under one lock (see Arena::Change) and are read without
 // it, so each of them is one word: attached processes in the lower half, messages that carry the object in
 // the upper.

@@ -278,12 +278,8 @@ def reserve_slot() -> int:
     """A place for a process to be forked."""
 
 def fill_slot(owner: int, pid: int, /) -> None: ...
-def promise_slot(owner: int, pid: int, /) -> None: ...
 def take_slot(owner: int, /) -> None:
     """This process is the one of that place."""
-
-def attach_for(owner: int, offset: int, generation: int, role: int, /) -> None:
-    """Attach the process of a reserved place to an object."""
 
 def exists(offset: int, generation: int, /) -> bool: ...
 def reap(pid: int, /) -> bool:
@@ -371,15 +367,66 @@ def set_keeper() -> None:
 def signal_descriptor(read: Sequence[int], ignored: Sequence[int]) -> int:
     """Block these signals; a descriptor from which the first ones are read."""
 
-def enter_child(
-    parent: int,
-    streams: Sequence[int],
-    unwanted: Sequence[int],
-    cpus: Sequence[int],
-    limits: Sequence[int],
-    folder: str,
-) -> None: ...
 def plain_fork() -> int: ...
+
+@final
+class SpawnRequest:
+    """What a new Python process must know of its request; see dragon.infrastructure.messages.Spawn."""
+
+    puid: int
+    group: int
+    parent: int
+    name: str
+    entry: str
+    payload: bytes
+    payload_in: _Name | None
+    payload_size: int
+    environment: dict[str, str | None]
+    descriptor_variables: list[str]
+
+class ForkServer:
+    """What the zygote does between two forks: takes start requests, forks for those it may, reaps, tells the agent.
+
+    Descriptors: `requests` come as datagrams, events go to the `agent` in packets, `signals` tells of SIGCHLD and
+    SIGTERM.
+    """
+
+    def __init__(self, requests: int, agent: int, signals: int) -> None: ...
+    def set_output(self, label: bool, forwards: bool) -> None:
+        """Labels go before the lines of processes; and where the run has several nodes, output to its front end."""
+
+    def next(self) -> Literal["agent", "request", "refused", "child", "end"]:
+        """What is to be done that the server does not do itself: read what the agent said; start the process of
+        request(), then call started() or failed(); note why() a request could not be taken; be the process of
+        request(), in a child; end."""
+
+    def data(self) -> bytes:
+        """The request as it came."""
+
+    def request(self) -> SpawnRequest: ...
+    def descriptors(self) -> list[int]:
+        """What are to be the descriptors 0, 1, 2 … of the request's process; the server closes them itself."""
+
+    def slot(self) -> int:
+        """The place of the request's process in the arena."""
+
+    def why(self) -> str: ...
+    def started(self, pid: int, forked: bool) -> None:
+        """Tell of a process. One that was forked takes its place in the arena by itself."""
+
+    def failed(self, error: int, text: str) -> None: ...
+    def fork_alike(self) -> None:
+        """Requests of the same main program and surroundings are forked for from now on without asking."""
+
+    def synchronise(self) -> None:
+        """Tell the agent all that has happened so far, and that this is all."""
+
+    def reap(self) -> None: ...
+    def running(self) -> list[int]: ...
+    def enter_child(self) -> None:
+        """Be set up in a new child as its request asks for: one call instead of many, as every Python object touched
+        costs a page fault after a fork."""
+
 def anonymous_memory(label: str, /) -> int:
     """A descriptor of memory without a name."""
 

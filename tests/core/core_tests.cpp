@@ -3,9 +3,12 @@
 // What a killed process leaves is tested exhaustively: a child does one operation under ptrace, in single
 // steps, and is killed right after its first change to the arena, then in another round after its second, and
 // so on to the last.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -21,6 +24,7 @@
 #include <vector>
 
 #include "../../src/core/channel.hpp"
+#include "../../src/core/fork_server.hpp"
 #include "../../src/core/sync.hpp"
 
 #define CHECK(condition)                                                            \
@@ -1101,6 +1105,174 @@ void who_waits_learns_that_somebody_asks() {
     CHECK(!a.asked());
 }
 
+// ---- the fork server
+
+std::string start_request(Handle record, const std::string& more = "", uint8_t pairs = 0) {
+    std::string request;
+    MsgpackWriter out(request);
+    out.map(static_cast<uint8_t>(4 + pairs)).text("puid").number(7).text("name").text("a name");
+    out.text("main").array(2).text("path").text("/program.py");
+    out.text("record").array(3).number(record.offset).number(record.generation).number(0);
+    return request + more;
+}
+
+std::string payload_of(const std::string& payload) {
+    std::string more;
+    MsgpackWriter(more).text("payload").text(payload);
+    return more;
+}
+
+// The sockets of a fork server, as the agent and who starts processes have them.
+struct Served {
+    int requests[2], agent[2], signals;
+
+    Served() {
+        CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, requests) == 0);
+        CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, agent) == 0);
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGCHLD);
+        sigaddset(&set, SIGTERM);
+        sigprocmask(SIG_BLOCK, &set, nullptr);
+        signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    }
+    ForkServer server() const { return {requests[1], agent[1], signals}; }
+    void ask(const std::string& request, const std::vector<int>& descriptors = {0, 1, 2}) const {
+        iovec data{const_cast<char*>(request.data()), request.size()};
+        msghdr message{};
+        message.msg_iov = &data;
+        message.msg_iovlen = 1;
+        std::vector<char> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
+        if (!descriptors.empty()) {
+            message.msg_control = control.data();
+            message.msg_controllen = control.size();
+            cmsghdr* c = CMSG_FIRSTHDR(&message);
+            c->cmsg_level = SOL_SOCKET;
+            c->cmsg_type = SCM_RIGHTS;
+            c->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+            memcpy(CMSG_DATA(c), descriptors.data(), descriptors.size() * sizeof(int));
+        }
+        CHECK(sendmsg(requests[0], &message, 0) == static_cast<ssize_t>(request.size()));
+    }
+    std::string events() const {
+        std::string all;
+        char packet[65536];
+        ssize_t size;
+        while ((size = recv(agent[0], packet, sizeof packet, MSG_DONTWAIT)) > 0)
+            all.append(packet, static_cast<size_t>(size));
+        return all;
+    }
+};
+
+// What it does next; Wait once the record says something.
+Next after_waiting(ForkServer& server, const Made<Words>& record) {
+    for (;;) {
+        Next next = server.next();
+        if (next != Next::Wait || record->at(kStatus) != kAsked) return next;
+        server.wait();
+    }
+}
+
+void a_server_forks_by_itself_once_it_may() {
+    new_arena();
+    Served sockets;
+    ForkServer server = sockets.server();
+    auto first = new_words(4);
+    sockets.ask(start_request(first.handle));
+    CHECK(after_waiting(server, first) == Next::Request);
+    CHECK(server.request().puid == 7 && server.request().name == "a name");
+    CHECK(server.descriptors().size() == 3);
+    server.fork_alike();
+    server.failed(ENOENT, "not this one");
+    CHECK(first->at(kStatus) == kFailed && first->at(kError) == ENOENT);
+
+    auto second = new_words(4);
+    sockets.ask(start_request(second.handle, payload_of("its payload"), 1));
+    pid_t me = getpid();
+    if (after_waiting(server, second) == Next::Child) {
+        CHECK(getppid() == me && server.request().payload == "its payload");
+        server.enter_child();
+        _exit(3);
+    }
+    pid_t child = static_cast<pid_t>(second->at(kPid).load());
+    CHECK(server.running() == std::vector<pid_t>{child});
+    while (second->at(kStatus) != kExited) {
+        server.wait();
+        CHECK(server.next() == Next::Wait);
+    }
+    CHECK(second->at(kCode) == 3 && server.running().empty());
+    server.synchronise();
+    std::string told = sockets.events();
+    for (auto event : {"failed", "started", "exited", "synchronised"}) CHECK(told.find(event) != told.npos);
+    first.release();
+    second.release();
+    CHECK(blocks() <= 1);
+}
+
+void another_main_program_is_not_forked_for_unasked() {
+    new_arena();
+    Served sockets;
+    ForkServer server = sockets.server();
+    auto record = new_words(4);
+    sockets.ask(start_request(record.handle));
+    CHECK(after_waiting(server, record) == Next::Request);
+    server.fork_alike();
+    server.failed(ENOENT, "not this one");
+    record->at(kStatus) = kAsked;
+    std::string surroundings;
+    MsgpackWriter(surroundings).text("surroundings").text("others");
+    for (int round = 0; round < 2; ++round) {
+        sockets.ask(start_request(record.handle, surroundings, 1));
+        CHECK(after_waiting(server, record) == Next::Request);
+        server.failed(ENOENT, "nor this one");
+        record->at(kStatus) = kAsked;
+    }
+    sockets.ask(start_request(record.handle));  // asked again for, since the process has changed in between
+    CHECK(after_waiting(server, record) == Next::Request);
+}
+
+void a_request_that_is_too_large_for_a_datagram_lies_beside_it() {
+    new_arena();
+    Served sockets;
+    ForkServer server = sockets.server();
+    auto record = new_words(4);
+    std::string request = start_request(record.handle, payload_of(std::string(3 * kMiB, 'x')), 1);
+    FILE* beside = tmpfile();
+    CHECK(fwrite(request.data(), request.size(), 1, beside) == 1 && fflush(beside) == 0);
+    sockets.ask("\xc0", {0, 1, 2, fileno(beside)});
+    CHECK(after_waiting(server, record) == Next::Request);
+    CHECK(server.request().payload.size() == 3 * kMiB && server.descriptors().size() == 3);
+}
+
+void requests_that_are_no_requests_are_refused() {
+    new_arena();
+    Served sockets;
+    ForkServer server = sockets.server();
+    auto record = new_words(4);
+    std::string whole = start_request(record.handle, payload_of("its payload"), 1);
+    for (size_t size = 0; size < whole.size(); ++size) {
+        sockets.ask(whole.substr(0, size));
+        CHECK(after_waiting(server, record) == Next::Refused);
+    }
+    sockets.ask(start_request({record.handle.offset, record.handle.generation + 1}));
+    CHECK(after_waiting(server, record) == Next::Refused);
+    // Whatever is changed in it: it is refused, or a request still, for some other record maybe.
+    unsigned seed = 1;
+    for (int round = 0; round < 5000; ++round) {
+        std::string changed = whole;
+        for (int change = rand_r(&seed) % 4; change >= 0; --change)
+            changed[static_cast<size_t>(rand_r(&seed)) % changed.size()] = static_cast<char>(rand_r(&seed));
+        sockets.ask(changed);
+        Next next = after_waiting(server, record);
+        if (next == Next::Request) server.failed(ENOENT, "a test");
+        CHECK(next == Next::Request || next == Next::Refused || record->at(kStatus) == kFailed);
+        record->at(kStatus) = kAsked;
+        sockets.events();
+    }
+    sockets.ask(whole, {});  // its descriptors were lost on the way
+    CHECK(after_waiting(server, record) == Next::Wait && record->at(kError) == EMFILE);
+}
+
 void arenas_are_opened_by_descriptor() {
     Arena& a = new_arena();
     auto c = new_channel();
@@ -1633,6 +1805,10 @@ const Test tests[] = {
     TEST(each_of_a_few_threads_notes_its_own_wait),
     TEST(what_a_dead_process_waited_for_goes_with_it),
     TEST(who_waits_learns_that_somebody_asks),
+    TEST(a_server_forks_by_itself_once_it_may),
+    TEST(another_main_program_is_not_forked_for_unasked),
+    TEST(a_request_that_is_too_large_for_a_datagram_lies_beside_it),
+    TEST(requests_that_are_no_requests_are_refused),
     TEST(arenas_are_opened_by_descriptor),
     TEST(survivors_go_on_when_others_are_killed),
 #ifndef DRAGON_SANITIZED

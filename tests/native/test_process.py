@@ -42,6 +42,10 @@ def sleep() -> None:
     time.sleep(1000)
 
 
+def read_all(queue: Queue) -> None:
+    queue.put(sys.stdin.read())
+
+
 def describe(queue: Queue) -> None:
     me = current()
     queue.put({"puid": me.puid, "cwd": os.getcwd(), "cpus": os.sched_getaffinity(0), "env": dict(os.environ)})
@@ -164,6 +168,29 @@ def test_a_policy_in_a_with_block_holds_for_processes_started_in_it() -> None:
         process = started(describe, (queue,))
     assert queue.get(timeout=30)["cpus"] == {cpu}
     process.join()
+
+
+def test_a_function_reads_its_stdin_to_the_end() -> None:
+    queue = Queue()
+    process = started(read_all, (queue,), stdin=Popen.PIPE)
+    assert process.stdin_conn is not None
+    process.stdin_conn.send("a line\n")
+    process.stdin_conn.close()
+    assert queue.get(timeout=30) == "a line\n"
+    process.join()
+
+
+def test_arguments_and_variables_may_be_as_large_as_the_system_takes_them() -> None:
+    arguments = [str(number) * 1000 for number in range(10)] * 40
+    process = started("sh", ["-c", "echo $# ${#LARGE}", *arguments], stdout=Popen.PIPE, env={"LARGE": "x" * 100_000})
+    assert process.stdout_conn is not None
+    assert process.stdout_conn.recv() == "399 100000\n"
+    assert process.join() == 0
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        started(sleep, ident="x" * 10_000)
 
 
 def test_an_executable_gets_its_arguments_and_streams() -> None:

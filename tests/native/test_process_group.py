@@ -342,6 +342,14 @@ def test_what_a_member_reads_ends_when_that_is_closed() -> None:
     members.close()
 
 
+def test_arguments_of_members_may_be_as_large_as_the_system_takes_them() -> None:
+    arguments = [str(number) * 1000 for number in range(10)] * 40
+    members = group((2, ProcessTemplate("sh", ["-c", "test $# = 399", *arguments])))
+    members.join()
+    assert [code for _, code in members.inactive_puids] == [0, 0]
+    members.close()
+
+
 def test_use_in_the_wrong_state_is_an_error_that_says_so() -> None:
     empty = ProcessGroup()
     with pytest.raises(pg.DragonProcessGroupStartError, match="no templates"):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import util as mp_util
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dragon import _core
 from dragon.infrastructure.messages import Spawn, encode
@@ -25,37 +25,44 @@ _THREADS_END_WITHIN = 0.2  # seconds
 
 
 class Forker:
-    """Starts Python processes. `unwanted` are the zygote's own descriptors, which no child keeps."""
+    """Starts the Python processes that the server is asked for."""
 
-    def __init__(self, unwanted: list[int], environment: Callable[[Spawn, int], dict[str, str]]) -> None:
-        self._unwanted = unwanted
+    def __init__(self, server: _core.ForkServer, environment: Callable[[Spawn], dict[str, str]]) -> None:
+        self._server = server
         self._environment = environment
-        self._zygote = os.getpid()
         self._main: tuple[str, str] | None = None
         self._surroundings = b""
         self._safe = True
         self._hooks = _ForkHooks()
 
-    def start(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
-        """Start the process of a request; returns its process id. Raises OSError."""
+    def start(self, request: Spawn) -> int:
+        """Start the process of a request; returns its process id. Raises OSError.
+
+        Where a fork was all it took, the server forks for the next ones like it by itself.
+        """
         if request.main is not None and self._main is None:
             self._load_main(request)
         if not self._safe or request.main != self._main:
-            return self._start_fresh(request, slot, descriptors)
+            return self._start_fresh(request)
         if request.surroundings != self._surroundings:
             take_over(request.surroundings)
             self._surroundings = request.surroundings
         pid = os.fork() if self._hooks.foreign else _core.plain_fork()
-        if pid:
-            return pid
+        if pid == 0:
+            self.become()
+        if not self._hooks.foreign:
+            self._server.fork_alike()
+        return pid
+
+    def become(self) -> NoReturn:
+        """Be the process of the server's request, in a child of the zygote."""
         # Nothing may return into the zygote's loop from here.
         try:
-            _core.enter_child(
-                self._zygote, descriptors[:3], self._unwanted, request.cpus, request.limits, request.folder
-            )
+            descriptors = self._server.descriptors()[3:]
+            self._server.enter_child()
             if not self._hooks.foreign:
                 _reseed()
-            child.run_forked(request, slot, descriptors[3:])
+            child.run_forked(self._server.request(), descriptors)
         except BaseException as error:
             child.report(error)
         finally:
@@ -91,14 +98,15 @@ class Forker:
             "processes start as fresh interpreters, which takes longer: importing the main program %s", reason
         )
 
-    def _start_fresh(self, request: Spawn, slot: int, descriptors: list[int]) -> int:
+    def _start_fresh(self, request: Spawn) -> int:
+        descriptors = self._server.descriptors()
         memory = _core.anonymous_memory("request")
         try:
             os.write(memory, encode(request))
             os.lseek(memory, 0, os.SEEK_SET)
             path = str(Path(child.__file__).parents[2])
             code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
-            environment = self._environment(request, slot)
+            environment = self._environment(request)
             environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
             return _core.start_executable(
                 executable=sys.executable,

@@ -14,6 +14,7 @@ import msgspec
 
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, encode
 from dragon.runtime.log import runtime_log
+from dragon.runtime.spawning import send_request
 
 __all__ = ["Copies", "Spawner"]
 
@@ -122,7 +123,7 @@ class Spawner:
         while self._waiting:
             data, copies = self._waiting[0]
             try:
-                socket.send_fds(self._requests, [data], [fd for each in copies for fd in each.descriptors])
+                send_request(self._requests, data, [fd for each in copies for fd in each.descriptors])
             except BlockingIOError:
                 self._loop.add_writer(self._requests, self._send_waiting)
                 return

@@ -46,10 +46,11 @@ class Popen:
 
     def _launch(self, process_obj: Any) -> Started:
         placed = placement.place(None)
-        request, _record = self._request(process_obj, placed)
-        if self._descriptors and not placed.is_local:
+        local = placed.is_local
+        request, _record = self._request(process_obj, placed, local)
+        if self._descriptors and not local:
             placed = self._place_here(process_obj, placed)
-            request, _record = self._request(process_obj, placed)
+            request, _record = self._request(process_obj, placed, True)
         started = start(request, self._descriptors)
         plan.note(placed, request.name, plan.name_of(process_obj._target or process_obj.run), request.puid)
         return started
@@ -61,12 +62,11 @@ class Popen:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
         return placement.place(Policy(placement=Policy.Placement.LOCAL))
 
-    def _request(self, process_obj: Any, placed: Placed) -> tuple[Spawn, Words]:
+    def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
         self._descriptors = []
         request, record = new_request(process_obj.name, cpus=placed.mask, folder=os.getcwd(), node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
         request.streams = [Output("null"), Output(), Output()]
-        local = placed.is_local
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
         return request, record
 

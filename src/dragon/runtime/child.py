@@ -54,17 +54,14 @@ def import_main(main: tuple[str, str]) -> None:
         del current._inheriting  # type: ignore[attr-defined]
 
 
-def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
+def run_forked(request: _core.SpawnRequest, descriptors: list[int]) -> None:
     """Become the process that was asked for. `descriptors` are in place already; never returns."""
     code = 1
     try:
-        _core.take_slot(slot)
         become(Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group))
-        if request.environment:
-            apply_environment(request.environment)
-        # Whoever started this process is woken about now, and often on the processor that it slept on and this
-        # process was put on: let it go first, as it may have more to start.
-        os.sched_yield()
+        environment = request.environment
+        if environment:
+            apply_environment(environment)
         code = run_entry(request, descriptors)
     except BaseException as error:
         report(error)
@@ -73,7 +70,7 @@ def run_forked(request: Spawn, slot: int, descriptors: list[int]) -> None:
         os._exit(code)
 
 
-def run_entry(request: Spawn, descriptors: list[int]) -> int:
+def run_entry(request: Spawn | _core.SpawnRequest, descriptors: list[int]) -> int:
     """Call the entry that the request names with its payload; returns the exit code."""
     _open_streams()
     for variable, descriptor in zip(request.descriptor_variables, descriptors, strict=False):
@@ -86,7 +83,7 @@ def run_entry(request: Spawn, descriptors: list[int]) -> int:
     return int(entry(payload_of(request), descriptors))
 
 
-def payload_of(request: Spawn) -> bytes | memoryview:
+def payload_of(request: Spawn | _core.SpawnRequest) -> bytes | memoryview:
     """What the starter wrote for the entry."""
     if request.payload_in is None:
         return request.payload

@@ -65,6 +65,7 @@ class _Context(threading.local):
 
 _context = _Context()
 _NOTHING = Policy()
+_GLOBAL = Policy.global_policy()
 # Processes of this process that have no node named and belong to no group.
 _singles = itertools.count()
 
@@ -104,7 +105,7 @@ def place(policy: Policy | None, group_policy: Policy | None = None, *, member: 
     thread_policy = Policy.thread_policy() if member is None else member.thread_policy
     inherited = thread_policy if thread_policy != _NOTHING else None
     levels = {"thread": inherited, "group": group_policy, "template": policy}
-    chosen = Policy.global_policy()
+    chosen = _GLOBAL
     for level in levels.values():
         if level is not None:
             chosen = Policy.merge(chosen, level)

@@ -31,6 +31,7 @@ __all__ = [
     "environment_changes",
     "new_puid",
     "prepare_call",
+    "send_request",
     "start",
 ]
 
@@ -39,8 +40,11 @@ STATUS, PID, CODE, ERROR = range(4)
 ASKED, RUNNING, EXITED, FAILED = range(4)
 RECORD_WORDS = 4
 
-# A request is one datagram; what is larger goes through the arena.
+# What is larger goes through the arena.
 LARGEST_PAYLOAD = 48 * 1024
+
+_LARGEST_DATAGRAM = 64 * 1024
+_BESIDE = b"\xc0"  # the request lies in the last descriptor
 
 _NOTED_WITHIN = 5.0  # seconds from the end of a process to its code
 
@@ -216,9 +220,19 @@ def _start_elsewhere(run: Run, request: Spawn) -> Started:
     return StartedElsewhere(request.puid, record, request.name)
 
 
+def send_request(zygote: socket.socket, request: bytes, descriptors: Sequence[int]) -> None:
+    """Send a start request, already encoded. What is too large for a datagram goes in memory of its own beside it."""
+    if len(request) <= _LARGEST_DATAGRAM:
+        socket.send_fds(zygote, [request], descriptors)
+        return
+    with os.fdopen(_core.anonymous_memory("request"), "wb", buffering=0) as memory:
+        memory.write(request)
+        socket.send_fds(zygote, [_BESIDE], [*descriptors, memory.fileno()])
+
+
 def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
     try:
-        socket.send_fds(run.zygote_socket(), [messages.encode(request)], descriptors)
+        send_request(run.zygote_socket(), messages.encode(request), descriptors)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         run.check()
         raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error

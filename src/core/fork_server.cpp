@@ -1,0 +1,471 @@
+#include "fork_server.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "msgpack.hpp"
+#include "sync.hpp"
+
+namespace dragon {
+
+namespace {
+
+constexpr size_t kLargestDatagram = 256 * 1024;
+constexpr off_t kLargestRequest = 1 << 28;
+constexpr size_t kLongestName = 4096;
+constexpr size_t kMostDescriptors = 253;   // that one message can carry (SCM_MAX_FD)
+constexpr size_t kMostUntold = 32 * 1024;  // bytes: an event is a packet's part, which the agent takes whole
+constexpr uint32_t kMostEvents = 32;
+constexpr std::string_view kNil = "\xc0";
+constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest process id there can be
+enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
+
+SpawnRequest::Name read_name(MsgpackReader& in) {
+    SpawnRequest::Name name{in.any(), {}, Role::Plain};
+    MsgpackReader parts(name.encoded);
+    if (parts.array() != 3) throw Malformed("a name has three parts");
+    name.handle.offset = parts.number();
+    name.handle.generation = static_cast<uint32_t>(parts.number());
+    name.role = role_of(static_cast<uint32_t>(parts.number()));
+    return name;
+}
+
+std::array<SpawnRequest::Output, 3> read_streams(MsgpackReader& in) {
+    std::array<SpawnRequest::Output, 3> streams;
+    uint32_t count = in.array();
+    if (count != 0 && count != 3) throw Malformed("there are three streams");
+    for (uint32_t i = 0; i < count; ++i) {
+        if (in.array() != 3) throw Malformed("a stream has three parts");
+        streams[i].kind = in.text();
+        streams[i].path = in.text();
+        if (!in.nil()) streams[i].channel = in.any();
+    }
+    return streams;
+}
+
+template <class Number>
+std::vector<Number> read_numbers(std::string_view encoded) {
+    std::vector<Number> numbers;
+    if (encoded.empty()) return numbers;
+    MsgpackReader in(encoded);
+    for (uint32_t left = in.array(); left; --left) numbers.push_back(static_cast<Number>(in.number()));
+    return numbers;
+}
+
+ino_t inode(int fd) {
+    struct stat of;
+    return fstat(fd, &of) == 0 ? of.st_ino : 0;
+}
+
+}  // namespace
+
+ForkServer::ForkServer(int requests, int agent, int signals)
+    : requests_(requests),
+      agent_(agent),
+      signals_(signals),
+      null_(open("/dev/null", O_RDWR | O_CLOEXEC)),
+      me_(getpid()),
+      umask_(::umask(0)),
+      limits_(current_limits()),
+      buffer_(kLargestDatagram) {
+    ::umask(umask_);
+}
+
+void ForkServer::set_output(bool label, bool forwards) {
+    label_ = label;
+    forwards_ = forwards;
+}
+
+void ForkServer::look(int timeout) {
+    pollfd sources[] = {{requests_, POLLIN, 0}, {agent_, POLLIN, 0}, {signals_, POLLIN, 0}};
+    if (poll(sources, 3, timeout) <= 0) return;
+    for (unsigned i = 0; i < 3; ++i)
+        if (sources[i].revents) ready_ |= 1u << i;
+}
+
+void ForkServer::wait() { look(-1); }
+
+Next ForkServer::next() {
+    auto take = [&](Source source) {
+        bool was = ready_ & source;
+        ready_ &= ~source;
+        return was;
+    };
+    for (;;) {
+        if (!ready_ && untold_) {
+            look(0);
+            if (!ready_) flush();
+        }
+        if (!ready_) return Next::Wait;
+        if (!heard_ && take(kAgent)) {
+            heard_ = true;
+            return Next::Agent;
+        }
+        if (take(kRequests)) {
+            Next todo = serve();
+            if (todo != Next::Wait) return todo;
+        }
+        if (take(kAgent)) return Next::Agent;
+        if (take(kSignals)) {
+            bool ends = read_signals();
+            reap();
+            if (ends) return Next::End;
+        }
+    }
+}
+
+bool ForkServer::read_signals() const {
+    signalfd_siginfo signals[64];
+    ssize_t size = read(signals_, signals, sizeof signals);
+    bool ends = false;
+    for (size_t i = 0; size > 0 && i < static_cast<size_t>(size) / sizeof *signals; ++i)
+        ends |= signals[i].ssi_signo == SIGTERM;
+    return ends;
+}
+
+// ---- starting
+
+// False where there is none after all.
+bool ForkServer::receive() {
+    buffer_.resize(kLargestDatagram);
+    alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))];
+    iovec data{buffer_.data(), buffer_.size()};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t size = recvmsg(requests_, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (size < 0) throw SystemFailure(errno, "receiving a request");
+    size_ = static_cast<size_t>(size);
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        descriptors_.resize((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(descriptors_.data(), CMSG_DATA(c), descriptors_.size() * sizeof(int));
+    }
+    if (message.msg_flags & MSG_TRUNC) throw Malformed("it is too long");
+    if (data_is_beside()) read_beside();
+    return true;
+}
+
+// What is too large for a datagram lies in the file that is its last descriptor.
+bool ForkServer::data_is_beside() const { return data() == kNil && !descriptors_.empty(); }
+
+void ForkServer::read_beside() {
+    int fd = descriptors_.back();
+    descriptors_.pop_back();
+    opened_.push_back(fd);
+    struct stat of;
+    if (fstat(fd, &of) != 0 || of.st_size > kLargestRequest) throw Malformed("it is too long");
+    size_ = static_cast<size_t>(of.st_size);
+    buffer_.resize(size_);
+    for (size_t done = 0; done < size_;) {
+        ssize_t some = pread(fd, buffer_.data() + done, size_ - done, static_cast<off_t>(done));
+        if (some <= 0) throw Malformed("it ends too early");
+        done += static_cast<size_t>(some);
+    }
+}
+
+SpawnRequest SpawnRequest::parse(std::string_view data) {
+    SpawnRequest r;
+    const std::pair<std::string_view, uint64_t*> numbers[] = {
+        {"puid", &r.puid}, {"group", &r.group}, {"parent", &r.parent}, {"payload_size", &r.payload_size}};
+    const std::pair<std::string_view, std::string_view*> texts[] = {{"name", &r.name},
+                                                                    {"entry", &r.entry},
+                                                                    {"payload", &r.payload},
+                                                                    {"executable", &r.executable},
+                                                                    {"folder", &r.folder}};
+    const std::pair<std::string_view, std::string_view*> encoded[] = {
+        {"main", &r.main},
+        {"surroundings", &r.surroundings},
+        {"environment", &r.environment},
+        {"descriptor_variables", &r.descriptor_variables},
+        {"cpus", &r.cpus},
+        {"limits", &r.limits}};
+    MsgpackReader in(data);
+    for (uint32_t pairs = in.map(); pairs; --pairs) {
+        std::string_view key = in.text();
+        auto found = [key](auto& table) {
+            return std::find_if(std::begin(table), std::end(table),
+                                [key](auto& row) { return row.first == key; });
+        };
+        if (auto row = found(numbers); row != std::end(numbers))
+            *row->second = in.number();
+        else if (auto row = found(texts); row != std::end(texts))
+            *row->second = in.text();
+        else if (auto row = found(encoded); row != std::end(encoded))
+            *row->second = in.any();
+        else if (key == "record")
+            r.record = read_name(in);
+        else if (key == "payload_in")
+            r.payload_in = read_name(in);
+        else if (key == "attached")
+            for (uint32_t left = in.array(); left; --left) r.attached.push_back(read_name(in));
+        else if (key == "streams")
+            r.streams = read_streams(in);
+        else if (key == "umask")
+            r.umask = static_cast<int>(in.number());
+        else
+            in.any();
+    }
+    if (!r.payload_in.encoded.empty()) r.attached.push_back(r.payload_in);
+    return r;
+}
+
+Next ForkServer::serve() {
+    try {
+        if (!receive()) return Next::Wait;
+        asked_ = SpawnRequest::parse(data());
+        arena().attach(asked_.record.handle, Kind::Words, Role::Plain);
+    } catch (const std::runtime_error& error) {
+        why_ = error.what();
+        close_descriptors();
+        return Next::Refused;
+    }
+    slot_ = 0;
+    try {
+        if (descriptors_.size() < 3) throw SystemFailure(EMFILE, "no room for its descriptors (ulimit -n)");
+        if (asked_.name.size() > kLongestName) throw SystemFailure(ENAMETOOLONG, "the name of a process");
+        slot_ = arena().reserve_slot();
+        for (auto& name : asked_.attached) arena().attach_for(slot_, name.handle, name.role);
+        ::umask(asked_.umask < 0 ? umask_ : static_cast<mode_t>(asked_.umask));
+        for (int number = 0; number < 3; ++number) streams_[number] = open_stream(number);
+        if (asked_.executable.empty()) {
+            alike_ = alike_ && asked_.main == main_ && asked_.surroundings == surroundings_;
+            if (alike_) return fork_for_it();
+        }
+        return Next::Request;
+    } catch (const SystemFailure& error) {
+        failed(error.error, std::string(strerror(error.error)) + ": " + error.what());
+    } catch (const std::runtime_error& error) {
+        failed(EIO, error.what());
+    }
+    return Next::Wait;
+}
+
+Next ForkServer::fork_for_it() {
+    pid_t pid = fork();
+    if (pid == 0) return Next::Child;
+    if (pid < 0) throw SystemFailure(errno, "no new process (ulimit -u)");
+    started(pid, true);
+    return Next::Wait;
+}
+
+// What is to be that stream of the new process. What is opened for it is closed once that is there.
+int ForkServer::open_stream(int number) {
+    int given = descriptors_[static_cast<size_t>(number)];
+    const SpawnRequest::Output& output = asked_.streams[static_cast<size_t>(number)];
+    if (output.kind == "null") return null_;
+    if (output.kind == "stdout") return streams_[1];
+    if (output.kind == "file") {
+        std::string path(output.path);
+        if (path[0] != '/' && !asked_.folder.empty()) path = std::string(asked_.folder) + "/" + path;
+        int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (fd < 0) throw SystemFailure(errno, path);
+        opened_.push_back(fd);
+        return fd;
+    }
+    bool labelled = label_ && number != 0;
+    if (output.kind == "inherit" && !labelled) return given;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw SystemFailure(errno, "pipe");
+    opened_.insert(opened_.end(), ends, ends + 2);
+    auto [theirs, ours] = number == 0 ? std::pair{ends[0], ends[1]} : std::pair{ends[1], ends[0]};
+    std::vector<int> sent{ours};
+    if (output.kind == "tee" || output.kind == "inherit") {
+        // What a labelled process passes on to its children is a pipe of ours: they go past it.
+        if (!labelled_.count(inode(given)))
+            sent.push_back(given);
+        else if (!forwards_)
+            sent.push_back(number);
+    }
+    if (label_ && output.kind != "pipe") labelled_.insert(inode(ends[0]));
+    event("stream", 3, asked_.puid, asked_.group)
+        .text("name")
+        .text(asked_.name)
+        .text("number")
+        .number(static_cast<uint64_t>(number))
+        .text("channel")
+        .raw(output.channel.empty() ? kNil : output.channel);
+    send_events(sent);
+    return theirs;
+}
+
+std::vector<int> ForkServer::descriptors() const {
+    std::vector<int> result(streams_.begin(), streams_.end());
+    result.insert(result.end(), descriptors_.begin() + 3, descriptors_.end());
+    return result;
+}
+
+// Those that came with the request or were opened for it.
+void ForkServer::close_descriptors() {
+    for (auto* each : {&descriptors_, &opened_}) {
+        for (int fd : *each) close(fd);
+        each->clear();
+    }
+}
+
+void ForkServer::fork_alike() {
+    main_ = asked_.main;
+    surroundings_ = asked_.surroundings;
+    alike_ = true;
+}
+
+void ForkServer::started(pid_t pid, bool forked) {
+    if (forked)
+        arena().promise_slot(slot_, pid);
+    else
+        arena().fill_slot(slot_, pid);
+    children_.emplace(pid, Child{asked_.puid, asked_.group, asked_.record.handle});
+    Words& record = *arena().at<Words>(asked_.record.handle.offset);
+    record.at(kPid) = static_cast<uint64_t>(pid);
+    record.at(kStatus) = kRunning;
+    record.changed();
+    event("started", 4, asked_.puid, asked_.group)
+        .text("pid")
+        .number(static_cast<uint64_t>(pid))
+        .text("name")
+        .text(asked_.name)
+        .text("parent")
+        .number(asked_.parent)
+        .text("record")
+        .raw(asked_.record.encoded);
+    close_descriptors();
+}
+
+void ForkServer::failed(int error, const std::string& text) {
+    if (slot_) {
+        arena().fill_slot(slot_, kNoProcess);
+        arena().reap(kNoProcess);
+    }
+    Words& record = *arena().at<Words>(asked_.record.handle.offset);
+    record.at(kError) = static_cast<uint64_t>(error);
+    record.at(kStatus) = kFailed;
+    record.changed();
+    arena().release(asked_.record.handle, Role::Plain);
+    event("failed", 1, asked_.puid, asked_.group).text("text").text(text);
+    close_descriptors();
+}
+
+void ForkServer::enter_child() {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != me_) _exit(1);
+    for (int number = 0; number < 3; ++number) dup2(streams_[number], number);
+    descriptors_.resize(3);  // the others are the process's
+    close_descriptors();
+    for (int fd : {requests_, agent_, signals_, null_}) close(fd);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (auto cpus = read_numbers<int>(asked_.cpus); !cpus.empty()) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (int cpu : cpus) CPU_SET(cpu, &set);
+        if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
+    }
+    if (auto limits = read_numbers<int64_t>(asked_.limits); limits != limits_) take_limits(limits);
+    std::string folder(asked_.folder);
+    arena().take_slot(slot_);
+    // Whoever started this process is woken about now, and often on the processor that it slept on and this
+    // process was put on: let it go first, as it may have more to start.
+    sched_yield();
+    if (!folder.empty() && chdir(folder.c_str()) != 0) throw SystemFailure(errno, folder);
+}
+
+// ---- reaping
+
+void ForkServer::reap() {
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        arena().reap(pid);
+        auto child = children_.find(pid);
+        if (child == children_.end()) continue;  // an orphan
+        ended(child->second, status);
+        children_.erase(child);
+    }
+}
+
+void ForkServer::ended(const Child& child, int status) {
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    Words& record = *arena().at<Words>(child.record.offset);
+    record.at(kCode) = static_cast<uint64_t>(static_cast<int64_t>(code));
+    record.at(kStatus) = kExited;
+    record.changed();
+    arena().release(child.record, Role::Plain);
+    event("exited", 1, child.puid, child.group).text("code").signed_number(code);
+}
+
+std::vector<pid_t> ForkServer::running() const {
+    std::vector<pid_t> pids;
+    for (auto& [pid, child] : children_) pids.push_back(pid);
+    return pids;
+}
+
+// ---- telling the agent
+
+// Begins an event with that many values besides its kind, process and group, which follow.
+MsgpackWriter ForkServer::event(std::string_view kind, uint8_t values, uint64_t puid, uint64_t group) {
+    if (untold_ >= kMostEvents || events_.size() > kMostUntold) flush();
+    ++untold_;
+    return MsgpackWriter(events_)
+        .map(static_cast<uint8_t>(values + 3))
+        .text("event")
+        .text(kind)
+        .text("puid")
+        .number(puid)
+        .text("group")
+        .number(group);
+}
+
+void ForkServer::synchronise() {
+    reap();
+    ++untold_;
+    MsgpackWriter(events_).map(1).text("event").text("synchronised");
+    flush();
+}
+
+void ForkServer::flush() {
+    if (untold_) send_events({});
+}
+
+void ForkServer::send_events(const std::vector<int>& descriptors) {
+    std::string head;
+    MsgpackWriter(head).array(untold_);
+    iovec data[] = {{head.data(), head.size()}, {events_.data(), events_.size()}};
+    msghdr message{};
+    message.msg_iov = data;
+    message.msg_iovlen = 2;
+    size_t bytes = descriptors.size() * sizeof(int);
+    std::vector<char> control(descriptors.empty() ? 0 : CMSG_SPACE(bytes));
+    if (!descriptors.empty()) {
+        message.msg_control = control.data();
+        message.msg_controllen = control.size();
+        cmsghdr* c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(bytes);
+        memcpy(CMSG_DATA(c), descriptors.data(), bytes);
+    }
+    ssize_t sent;
+    while ((sent = sendmsg(agent_, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR);
+    int error = errno;
+    events_.clear();
+    untold_ = 0;
+    // Where the agent is gone, next() tells of that.
+    if (sent < 0 && error != EPIPE && error != ECONNRESET) throw SystemFailure(error, "telling the agent");
+}
+
+}  // namespace dragon
