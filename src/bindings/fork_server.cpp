@@ -55,36 +55,34 @@ nb::list descriptor_variables(const SpawnRequest& request) {
     return names;
 }
 
-nb::object payload_in(const SpawnRequest& request) {
+// Its bytes, or the name of the words that hold them and how many they are.
+nb::object payload(const SpawnRequest& request) {
     auto& [encoded, handle, role] = request.payload_in;
-    if (encoded.empty()) return nb::none();
-    return nb::make_tuple(handle.offset, handle.generation,
-                          static_cast<uint32_t>(role) | node_index << kNodeShift);
+    if (encoded.empty()) return bytes(request.payload);
+    auto name = nb::make_tuple(handle.offset, handle.generation,
+                               static_cast<uint32_t>(role) | node_index << kNodeShift);
+    return nb::make_tuple(name, request.payload_size);
+}
+
+// All that Python must know at once: each attribute that it looks up costs a page or two.
+nb::tuple enter_child(ForkServer& server) {
+    const SpawnRequest& request = server.request();
+    std::vector<int> descriptors = server.descriptors();
+    server.enter_child();
+    return nb::make_tuple(request.puid, text(request.name), request.parent, request.group,
+                          environment(request), text(request.entry), payload(request),
+                          descriptor_variables(request),
+                          std::vector<int>(descriptors.begin() + 3, descriptors.end()));
 }
 
 }  // namespace
 
 void bind_fork_server(nb::module_& m) {
-    auto view = [](std::string_view SpawnRequest::* part) {
-        return [part](const SpawnRequest& request) { return text(request.*part); };
-    };
-    nb::class_<SpawnRequest>(m, "SpawnRequest")
-        .def_ro("puid", &SpawnRequest::puid)
-        .def_ro("group", &SpawnRequest::group)
-        .def_ro("parent", &SpawnRequest::parent)
-        .def_prop_ro("name", view(&SpawnRequest::name))
-        .def_prop_ro("entry", view(&SpawnRequest::entry))
-        .def_prop_ro("payload", [](const SpawnRequest& request) { return bytes(request.payload); })
-        .def_prop_ro("payload_in", &payload_in)
-        .def_ro("payload_size", &SpawnRequest::payload_size)
-        .def_prop_ro("environment", &environment)
-        .def_prop_ro("descriptor_variables", &descriptor_variables);
     nb::class_<ForkServer>(m, "ForkServer")
         .def(nb::init<int, int, int>(), nb::arg("requests"), nb::arg("agent"), nb::arg("signals"))
         .def("set_output", &ForkServer::set_output, nb::arg("label"), nb::arg("forwards"))
         .def("next", &next)
-        .def("data", [](const ForkServer& server) { return bytes(server.data()); })
-        .def("request", &ForkServer::request, nb::rv_policy::reference_internal)
+        .def("request", [](const ForkServer& server) { return bytes(server.data()); })
         .def("descriptors", &ForkServer::descriptors)
         .def("slot", &ForkServer::slot)
         .def("why", &ForkServer::why)
@@ -94,7 +92,7 @@ void bind_fork_server(nb::module_& m) {
         .def("synchronise", &ForkServer::synchronise)
         .def("reap", &ForkServer::reap)
         .def("running", &ForkServer::running)
-        .def("enter_child", &ForkServer::enter_child);
+        .def("enter_child", &enter_child);
 }
 
 }  // namespace dragon::py

@@ -369,21 +369,6 @@ def signal_descriptor(read: Sequence[int], ignored: Sequence[int]) -> int:
 
 def plain_fork() -> int: ...
 
-@final
-class SpawnRequest:
-    """What a new Python process must know of its request; see dragon.infrastructure.messages.Spawn."""
-
-    puid: int
-    group: int
-    parent: int
-    name: str
-    entry: str
-    payload: bytes
-    payload_in: _Name | None
-    payload_size: int
-    environment: dict[str, str | None]
-    descriptor_variables: list[str]
-
 class ForkServer:
     """What the zygote does between two forks: takes start requests, forks for those it may, reaps, tells the agent.
 
@@ -400,10 +385,9 @@ class ForkServer:
         request(), then call started() or failed(); note why() a request could not be taken; be the process of
         request(), in a child; end."""
 
-    def data(self) -> bytes:
+    def request(self) -> bytes:
         """The request as it came."""
 
-    def request(self) -> SpawnRequest: ...
     def descriptors(self) -> list[int]:
         """What are to be the descriptors 0, 1, 2 … of the request's process; the server closes them itself."""
 
@@ -423,9 +407,10 @@ class ForkServer:
 
     def reap(self) -> None: ...
     def running(self) -> list[int]: ...
-    def enter_child(self) -> None:
-        """Be set up in a new child as its request asks for: one call instead of many, as every Python object touched
-        costs a page fault after a fork."""
+    def enter_child(
+        self,
+    ) -> tuple[int, str, int, int, dict[str, str | None], str, bytes | tuple[_Name, int], list[str], list[int]]:
+        """Be set up in a new child as its request asks for; what it then has to do, for child.run_forked()."""
 
 def anonymous_memory(label: str, /) -> int:
     """A descriptor of memory without a name."""

@@ -58,11 +58,10 @@ class Forker:
         """Be the process of the server's request, in a child of the zygote."""
         # Nothing may return into the zygote's loop from here.
         try:
-            descriptors = self._server.descriptors()[3:]
-            self._server.enter_child()
+            task = self._server.enter_child()
             if not self._hooks.foreign:
                 _reseed()
-            child.run_forked(self._server.request(), descriptors)
+            child.run_forked(*task)
         except BaseException as error:
             child.report(error)
         finally:

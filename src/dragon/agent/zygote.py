@@ -99,7 +99,7 @@ class Zygote:
         """Start the process of the request that has come; its record says how that went."""
         server = self.server
         try:
-            request = decode_spawn(server.data())
+            request = decode_spawn(server.request())
             if request.executable:
                 server.started(self._execute(request), forked=False)
             else:

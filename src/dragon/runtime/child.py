@@ -14,7 +14,7 @@ from multiprocessing import util as mp_util
 from typing import Any
 
 from dragon import _core
-from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, become
 from dragon.runtime.surroundings import take_over
@@ -25,7 +25,6 @@ _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 __all__ = [
     "apply_environment",
     "import_main",
-    "payload_of",
     "report",
     "run_exit_handlers",
     "run_forked",
@@ -54,15 +53,24 @@ def import_main(main: tuple[str, str]) -> None:
         del current._inheriting  # type: ignore[attr-defined]
 
 
-def run_forked(request: _core.SpawnRequest, descriptors: list[int]) -> None:
-    """Become the process that was asked for. `descriptors` are in place already; never returns."""
+def run_forked(
+    puid: int,
+    name: str,
+    parent: int,
+    group: int,
+    environment: dict[str, str | None],
+    entry: str,
+    payload: bytes | tuple[Name, int],
+    variables: list[str],
+    descriptors: list[int],
+) -> None:
+    """Become the process that was asked for; see run_entry(). Never returns."""
     code = 1
     try:
-        become(Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group))
-        environment = request.environment
+        become(Identity(puid=puid, name=name, parent=parent, group=group))
         if environment:
             apply_environment(environment)
-        code = run_entry(request, descriptors)
+        code = run_entry(entry, payload, variables, descriptors)
     except BaseException as error:
         report(error)
     finally:
@@ -70,24 +78,23 @@ def run_forked(request: _core.SpawnRequest, descriptors: list[int]) -> None:
         os._exit(code)
 
 
-def run_entry(request: Spawn | _core.SpawnRequest, descriptors: list[int]) -> int:
-    """Call the entry that the request names with its payload; returns the exit code."""
+def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str], descriptors: list[int]) -> int:
+    """Call an entry of the runtime with its payload, which may lie in the arena; returns the exit code.
+
+    `descriptors` are in place already; the `variables` tell the numbers of the first of them.
+    """
     _open_streams()
-    for variable, descriptor in zip(request.descriptor_variables, descriptors, strict=False):
+    for variable, descriptor in zip(variables, descriptors, strict=False):
         os.environ[variable] = str(descriptor)
-    module, _, function = request.entry.partition(":")
+    module, _, function = entry.partition(":")
     if not module.startswith("dragon."):
-        raise ValueError(f"{request.entry} is no entry of the runtime")
+        raise ValueError(f"{entry} is no entry of the runtime")
     # Looked up first: importing what is there already touches thirty pages more, each of which is copied after a fork.
-    entry = getattr(sys.modules.get(module) or importlib.import_module(module), function)
-    return int(entry(payload_of(request), descriptors))
-
-
-def payload_of(request: Spawn | _core.SpawnRequest) -> bytes | memoryview:
-    """What the starter wrote for the entry."""
-    if request.payload_in is None:
-        return request.payload
-    return memoryview(Words._attached(request.payload_in)).cast("B")[: request.payload_size]
+    call = getattr(sys.modules.get(module) or importlib.import_module(module), function)
+    if not isinstance(payload, bytes):
+        name, size = payload
+        return int(call(memoryview(Words._attached(name)).cast("B")[:size], descriptors))
+    return int(call(payload, descriptors))
 
 
 def _open_streams() -> None:
@@ -151,7 +158,8 @@ def main_fresh(request_fd: int) -> None:
         take_over(request.surroundings)
         if request.main is not None:
             import_main(request.main)
-        code = run_entry(request, extra)
+        payload = request.payload if request.payload_in is None else (request.payload_in, request.payload_size)
+        code = run_entry(request.entry, payload, request.descriptor_variables, extra)
     except BaseException as error:
         report(error)
     finally:
