@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "msgpack.hpp"
@@ -31,38 +30,6 @@ constexpr uint32_t kMostEvents = 32;
 constexpr std::string_view kNil = "\xc0";
 constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest process id there can be
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
-
-SpawnRequest::Name read_name(MsgpackReader& in) {
-    SpawnRequest::Name name{in.any(), {}, Role::Plain};
-    MsgpackReader parts(name.encoded);
-    if (parts.array() != 3) throw Malformed("a name has three parts");
-    name.handle.offset = parts.number();
-    name.handle.generation = static_cast<uint32_t>(parts.number());
-    name.role = role_of(static_cast<uint32_t>(parts.number()));
-    return name;
-}
-
-std::array<SpawnRequest::Output, 3> read_streams(MsgpackReader& in) {
-    std::array<SpawnRequest::Output, 3> streams;
-    uint32_t count = in.array();
-    if (count != 0 && count != 3) throw Malformed("there are three streams");
-    for (uint32_t i = 0; i < count; ++i) {
-        if (in.array() != 3) throw Malformed("a stream has three parts");
-        streams[i].kind = in.text();
-        streams[i].path = in.text();
-        if (!in.nil()) streams[i].channel = in.any();
-    }
-    return streams;
-}
-
-template <class Number>
-std::vector<Number> read_numbers(std::string_view encoded) {
-    std::vector<Number> numbers;
-    if (encoded.empty()) return numbers;
-    MsgpackReader in(encoded);
-    for (uint32_t left = in.array(); left; --left) numbers.push_back(static_cast<Number>(in.number()));
-    return numbers;
-}
 
 ino_t inode(int fd) {
     struct stat of;
@@ -177,52 +144,6 @@ void ForkServer::read_beside() {
         if (some <= 0) throw Malformed("it ends too early");
         done += static_cast<size_t>(some);
     }
-}
-
-SpawnRequest SpawnRequest::parse(std::string_view data) {
-    SpawnRequest r;
-    const std::pair<std::string_view, uint64_t*> numbers[] = {
-        {"puid", &r.puid}, {"group", &r.group}, {"parent", &r.parent}, {"payload_size", &r.payload_size}};
-    const std::pair<std::string_view, std::string_view*> texts[] = {{"name", &r.name},
-                                                                    {"entry", &r.entry},
-                                                                    {"payload", &r.payload},
-                                                                    {"executable", &r.executable},
-                                                                    {"folder", &r.folder}};
-    const std::pair<std::string_view, std::string_view*> encoded[] = {
-        {"main", &r.main},
-        {"surroundings", &r.surroundings},
-        {"environment", &r.environment},
-        {"descriptor_variables", &r.descriptor_variables},
-        {"cpus", &r.cpus},
-        {"limits", &r.limits}};
-    MsgpackReader in(data);
-    for (uint32_t pairs = in.map(); pairs; --pairs) {
-        std::string_view key = in.text();
-        auto found = [key](auto& table) {
-            return std::find_if(std::begin(table), std::end(table),
-                                [key](auto& row) { return row.first == key; });
-        };
-        if (auto row = found(numbers); row != std::end(numbers))
-            *row->second = in.number();
-        else if (auto row = found(texts); row != std::end(texts))
-            *row->second = in.text();
-        else if (auto row = found(encoded); row != std::end(encoded))
-            *row->second = in.any();
-        else if (key == "record")
-            r.record = read_name(in);
-        else if (key == "payload_in")
-            r.payload_in = read_name(in);
-        else if (key == "attached")
-            for (uint32_t left = in.array(); left; --left) r.attached.push_back(read_name(in));
-        else if (key == "streams")
-            r.streams = read_streams(in);
-        else if (key == "umask")
-            r.umask = static_cast<int>(in.number());
-        else
-            in.any();
-    }
-    if (!r.payload_in.encoded.empty()) r.attached.push_back(r.payload_in);
-    return r;
 }
 
 Next ForkServer::serve() {
@@ -370,13 +291,13 @@ void ForkServer::enter_child() {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (auto cpus = read_numbers<int>(asked_.cpus); !cpus.empty()) {
+    if (auto cpus = numbers_in(asked_.cpus); !cpus.empty()) {
         cpu_set_t set;
         CPU_ZERO(&set);
-        for (int cpu : cpus) CPU_SET(cpu, &set);
+        for (int64_t cpu : cpus) CPU_SET(static_cast<int>(cpu), &set);
         if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
     }
-    if (auto limits = read_numbers<int64_t>(asked_.limits); limits != limits_) take_limits(limits);
+    if (auto limits = numbers_in(asked_.limits); limits != limits_) take_limits(limits);
     std::string folder(asked_.folder);
     arena().take_slot(slot_);
     // Whoever started this process is woken about now, and often on the processor that it slept on and this

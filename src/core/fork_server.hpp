@@ -15,6 +15,7 @@
 #include "arena.hpp"
 #include "msgpack.hpp"
 #include "process.hpp"
+#include "spawn_request.hpp"
 
 namespace dragon {
 
@@ -34,29 +35,6 @@ enum class Next : uint8_t {
 
 // Takes start requests (see infrastructure/messages.py) and reaps what ends, telling the agent of both. Forks
 // for requests by itself once it may; others are the caller's. A single thread's.
-// A start request, and views of its parts as they stand in it; infrastructure/messages.py tells of them.
-struct SpawnRequest {
-    struct Output {
-        std::string_view kind = "inherit", path, channel;
-    };
-    struct Name {
-        std::string_view encoded;
-        Handle handle;
-        Role role = Role::Plain;
-    };
-
-    // Throws Malformed.
-    static SpawnRequest parse(std::string_view data);
-
-    uint64_t puid = 0, group = 0, parent = 0, payload_size = 0;
-    std::string_view name, entry, payload, executable, folder;
-    std::string_view main, surroundings, environment, descriptor_variables, cpus, limits;  // encoded
-    Name record, payload_in;
-    std::vector<Name> attached;
-    std::array<Output, 3> streams;
-    int umask = -1;
-};
-
 class ForkServer {
   public:
     // Descriptors: requests come as datagrams, events go to the agent in packets, SIGCHLD and SIGTERM are

@@ -21,6 +21,7 @@ __all__ = ["Copies", "Spawner"]
 log = runtime_log("agent")
 
 _LARGEST_EVENT = 64 * 1024
+_TOO_MANY_FILES = int(socket.MSG_CTRUNC)  # a plain number: operators of flags are slow
 
 
 class Copies:
@@ -145,7 +146,7 @@ class Spawner:
                 self._loop.remove_reader(self._events)
                 self._end("its end of the connection was closed")
                 return
-            if flags & socket.MSG_CTRUNC:  # too many open files
+            if flags & _TOO_MANY_FILES:
                 for fd in descriptors:
                     os.close(fd)
                 descriptors = []

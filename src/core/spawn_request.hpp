@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "arena.hpp"
+
+namespace dragon {
+
+// A start request, and views of its parts as they stand in it; infrastructure/messages.py tells of them.
+struct SpawnRequest {
+    struct Output {
+        std::string_view kind = "inherit", path, channel;
+    };
+    struct Name {
+        std::string_view encoded;
+        Handle handle;
+        Role role = Role::Plain;
+    };
+
+    // Throws Malformed.
+    static SpawnRequest parse(std::string_view data);
+
+    uint64_t puid = 0, group = 0, parent = 0, payload_size = 0;
+    std::string_view name, entry, payload, executable, folder;
+    std::string_view main, surroundings, environment, descriptor_variables, cpus, limits;  // encoded
+    Name record, payload_in;
+    std::vector<Name> attached;
+    std::array<Output, 3> streams;
+    int umask = -1;
+};
+
+// The numbers of an encoded array; of nothing, none. Throws Malformed.
+std::vector<int64_t> numbers_in(std::string_view encoded);
+
+}  // namespace dragon
