@@ -104,7 +104,7 @@ class Zygote:
                 server.started(self._execute(request), forked=False)
             else:
                 server.started(self.forker.start(request), forked=True)
-        except (OSError, MemoryError, msgspec.MsgspecError) as error:
+        except Exception as error:  # that process is not started, the others are not concerned
             server.failed(getattr(error, "errno", None) or errno.EIO, str(error))
 
     def _execute(self, request: Spawn) -> int:
