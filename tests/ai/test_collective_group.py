@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,12 @@ def test_the_number_of_ranks_must_be_known_without_gpus() -> None:
 @pytest.mark.parametrize("wrong", [{"nprocs": 0}, {"nprocs": 1, "port": 70000}])
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"0|70000"):
+        CollectiveGroup(fail, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"nprocs": "two"}, {"policies": 5}, {"policies": ["gpu"]}])
+def test_arguments_of_another_kind_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=rf"{next(iter(wrong))} must be .*, not "):
         CollectiveGroup(fail, **wrong)
 
 

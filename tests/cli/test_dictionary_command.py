@@ -144,6 +144,7 @@ def test_errors_say_what_there_is(site: Site, program: Program) -> None:
     assert "there is no dictionary 'x'; there is mixed of run" in ddict(site, "stat", "x", *run, fails=True)
     assert "'w' may be any of these: weights of run" in ddict(site, "stat", "w", *run, fails=True)
     assert "that of a folder in /" in ddict(site, "dump", "words", "words.csv", *run, fails=True)
+    assert "/dev/full is not a folder" in ddict(site, "dump", "words", "/dev/full", *run, fails=True)
     assert "there is no missing.arrow" in ddict(site, "load", "words", "missing.arrow", *run, fails=True)
     assert "holds checkpoint 0 to 1, not 7" in ddict(
         site, "dump", "weights", "x", "--checkpoint", "7", *run, fails=True

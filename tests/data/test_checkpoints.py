@@ -232,6 +232,15 @@ def test_checkpoints_are_written_as_they_retire(persistent: Callable[..., DDict]
     assert all(path.name.endswith("_4.ddict") for path in tmp_path.iterdir())
 
 
+def test_a_name_may_have_signs_that_stand_for_others_in_a_shell(persistent: Callable[..., DDict]) -> None:
+    ddict = persistent(name="run[1]*", persist_count=2)
+    for number in range(4):
+        ddict["step"] = number
+        ddict.persist()
+        ddict.checkpoint()
+    assert ddict.persisted_ids() == [2, 3]
+
+
 def test_checkpoints_retire_also_where_a_manager_got_nothing(persistent: Callable[..., DDict]) -> None:
     ddict = persistent(persist_freq=2, working_set_size=2)
     for number in range(9):

@@ -98,6 +98,10 @@ def test_what_does_not_go_together() -> None:
         DragonDataset(iter([1, 2]), dataset_keys="a", dragon_dict_args=memory)
     with pytest.raises(ValueError, match="how much memory"):
         DragonDataset(iter([1, 2]))
+    with pytest.raises(TypeError, match="dataset must be a DDict, a dataset, a sequence or an iterable, not 5"):
+        DragonDataset(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="dragon_dict_args must be a mapping or a dataclass of what DDict takes, not 5"):
+        DragonDataset([1, 2], dragon_dict_args=5)
     with pytest.raises(DDictFullError) as caught:
         DragonDataset([np.ones(2**20)] * 3, dragon_dict_args=memory)
     assert "total_mem" in caught.value.__notes__[0]

@@ -29,6 +29,7 @@ from dragon.data.ddict import (
     DDictSyncError,
     DDictTimeoutError,
     DDictUnableToCreateError,
+    PosixCheckpointPersister,
     SentinelQueue,
     strip_pickled_bytes,
 )
@@ -608,8 +609,10 @@ def test_a_chosen_manager(ddict: DDict) -> None:
     ddict.manager(other)["key"] = "there"
     assert "key" not in ddict
     assert pickle.loads(pickle.dumps(ddict.manager(other)))["key"] == "there"
-    with pytest.raises(DDictError, match="no manager 99"):
-        ddict.manager(99)
+    assert ddict.manager(np.int64(other))["key"] == "there"
+    for number in (99, -1, "first", None, 0.0):
+        with pytest.raises(DDictError, match=f"no manager {number!r}, there are 0 to"):
+            ddict.manager(number)  # type: ignore[arg-type]
 
 
 def fill_each_manager(ddict: DDict) -> dict[str, int]:
@@ -827,6 +830,17 @@ def test_waiting_for_a_value(ddict: DDict) -> None:
     assert ddict["key"] == 2
 
 
+def test_an_array_is_waited_for_until_all_of_it_is_equal(ddict: DDict) -> None:
+    ddict["key"] = np.arange(3)
+    for other in (np.arange(4), np.zeros(3), 0):
+        with pytest.raises(DDictTimeoutError):
+            ddict.wait_for("key", other, timeout=0.05)
+    ddict.wait_for("key", np.arange(3), timeout=30)
+    assert np.arange(3) in ddict.values()
+    assert ("key", np.arange(3)) in ddict.items()
+    assert ("key", np.zeros(3)) not in ddict.items()
+
+
 def test_text_to_attach_from(ddict: DDict) -> None:
     ddict["key"] = 1
     other = DDict.attach(ddict.serialize(), timeout=30)
@@ -907,6 +921,11 @@ def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exce
         ({"timeout": "x"}, TypeError, "timeout must be a number of seconds, or None, not 'x'"),
         ({"timeout": -1}, ValueError, "timeout must be at least 0 seconds, not -1"),
         ({"name": 5}, TypeError, "name must be a string, not 5"),
+        (
+            {"name": "a/b", "persister_class": PosixCheckpointPersister},
+            ValueError,
+            "name must be what names of files may begin with, up to 200 bytes without /, not 'a/b'",
+        ),
         ({"working_set_size": "2"}, TypeError, "working_set_size must be a whole number, not '2'"),
         ({"working_set_size": 2.0}, TypeError, "working_set_size must be a whole number, not 2.0"),
         ({"persist_count": None}, TypeError, "persist_count must be a whole number, not None"),
@@ -1020,6 +1039,8 @@ def test_copies(ddict: DDict, make: Callable[..., DDict]) -> None:
         assert all(np.array_equal(copied[i], ddict[i]) for i in range(100))
         copied["more"] = 1
         assert len(ddict) == 100
+    with pytest.raises(TypeError, match="name must be a string, not 5"):
+        ddict.copy(5)  # type: ignore[arg-type]
     other = make()
     ddict.clone([other.serialize()])
     assert len(other) == 100
@@ -1041,6 +1062,19 @@ def test_a_function_whose_results_are_kept(ddict: DDict) -> None:
     assert [square(3), square(3), square(3, offset=1), square(4), square(4)] == [9, 9, 10, 16, 16]
     assert calls == [3, 3, 4]
     assert square.__name__ == "square"
+
+
+@pytest.mark.parametrize("function", [lambda x: x, 5])
+def test_results_of_what_has_no_name_are_not_kept(ddict: DDict, function: Any) -> None:
+    with pytest.raises(TypeError, match=r"has none: use def"):
+        ddict.memoize(function)
+
+
+def test_what_chooses_items_and_orders_them_must_be_functions(ddict: DDict) -> None:
+    with pytest.raises(TypeError, match="mgr_code must be a function, not 5"):
+        ddict.filter(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="comparator must be a function, not None"):
+        ddict.filter(DDict.local_keys, comparator=None)  # type: ignore[arg-type]
 
 
 def write_all_the_time(ddict: DDict, queue: Queue) -> None:

@@ -93,6 +93,11 @@ def test_more_nodes_than_the_allocation_has() -> None:
         choose(Wanted(nodes=4), SLURM)
 
 
+def test_a_number_of_nodes_that_is_none_is_named() -> None:
+    with pytest.raises(LaunchError, match=r"SLURM_JOB_NUM_NODES is 'x', which is no number of nodes"):
+        choose(Wanted(), {**SLURM, "SLURM_JOB_NUM_NODES": "x"})
+
+
 def test_idle_nodes_are_on_top() -> None:
     launcher = choose(Wanted(nodes=2, idle=1), SLURM)
     assert launcher is not None

@@ -82,6 +82,8 @@ def test_every_way_to_submit() -> None:
         assert pool.map(square, [], 1) == []
         assert pool.starmap(pow, [(2, 3), (3, 2)]) == [8, 9]
         assert list(pool.imap(square, range(5), 2)) == [0, 1, 4, 9, 16]
+        with pytest.raises(ValueError, match=r"Chunksize must be 1\+, not 0"):
+            pool.map(square, range(5), 0)
         assert sorted(pool.imap_unordered(square, range(5))) == [0, 1, 4, 9, 16]
 
 

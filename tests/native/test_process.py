@@ -213,6 +213,11 @@ def test_output_goes_to_a_file_or_nowhere(tmp_path: Path) -> None:
     assert file.read_text() == "one\ntwo\n"
 
 
+def test_a_file_for_output_whose_name_no_file_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no file can have the name 'a\\x00b' \(stderr\)"):
+        started("true", stderr="a\0b")
+
+
 def test_a_process_is_found_by_name_and_puid_even_after_its_end() -> None:
     process = started(sleep, ident="a name of mine")
     assert Process(None, ident="a name of mine").puid == process.puid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import Site
-from dragon.globalservices.process import query
+from dragon.globalservices.process import kill, query
 from dragon.infrastructure.connection import Connection
 from dragon.native import process_group as pg
 from dragon.native.event import Event
@@ -191,6 +192,18 @@ def test_stop_goes_from_interrupt_to_kill() -> None:
     members.stop(patience=0.1)
     members.join()  # ended by us: no failure of theirs
     assert {code for _, code in members.exit_status} <= {-signal.SIGTERM, -signal.SIGKILL}
+    members.close()
+
+
+@pytest.mark.parametrize(("sig", "error"), [("x", TypeError), (None, TypeError), (999, ValueError), (-1, ValueError)])
+def test_what_is_no_signal_is_sent_to_nobody(sig: Any, error: type[Exception]) -> None:
+    members = group((1, ProcessTemplate(sleep)))
+    (puid,) = members.puids
+    for send in (members.send_signal, Process(None, ident=puid).send_signal, functools.partial(kill, puid)):
+        with pytest.raises(error, match=f"not {sig!r}|no signal {sig}: the numbers go up to 64"):
+            send(sig)
+    assert members.puids == [puid]
+    members.stop()
     members.close()
 
 
@@ -373,3 +386,5 @@ def test_use_in_the_wrong_state_is_an_error_that_says_so() -> None:
         ProcessGroup().add_process(0, ProcessTemplate(sleep))
     with pytest.raises(ValueError, match="walltime"):
         ProcessGroup(walltime=-1)
+    with pytest.raises(ValueError, match="walltime must be a positive number of seconds, not 'x'"):
+        ProcessGroup(walltime="x")  # type: ignore[arg-type]

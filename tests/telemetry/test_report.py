@@ -143,6 +143,16 @@ def test_a_run_that_measured_nothing_has_no_page(tmp_path: Path) -> None:
         report(written(tmp_path / "run"))
 
 
+def test_a_run_whose_files_are_all_damaged_is_called_so(tmp_path: Path) -> None:
+    recording = written(tmp_path / "run", Parcel(NOON, [row(NOON, 1)], []))
+    (file,) = recording.folder.glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(
+        NoRecordingError, match=f"1 damaged files are left out, such as {file.name}, and .* nothing else"
+    ):
+        report(recording)
+
+
 def test_of_very_many_processes_those_that_failed_are_there(tmp_path: Path) -> None:
     fine = [lifetime(puid, NOON + puid + 10, 0) for puid in range(1, 21_000)]
     failed = [lifetime(puid, NOON + puid, 1) for puid in range(50_000, 50_100)]

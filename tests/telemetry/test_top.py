@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -117,7 +118,8 @@ def test_the_end_of_the_run_is_said(run: subprocess.Popen[str]) -> None:
     show(run, act)
 
 
-def test_a_terminal_shows_it_until_q(run: subprocess.Popen[str], site: Site) -> None:
+@pytest.mark.parametrize("how", ["q", "SIGTERM"])
+def test_a_terminal_shows_it_until_q_or_a_signal(run: subprocess.Popen[str], site: Site, how: str) -> None:
     pytest.importorskip("textual", reason="Textual is not installed")
     pid, terminal = pty.fork()
     if pid == 0:
@@ -129,17 +131,23 @@ def test_a_terminal_shows_it_until_q(run: subprocess.Popen[str], site: Site) -> 
     seen = b""
     while b"node-1" not in seen:
         seen += os.read(terminal, 4096)
-    os.write(terminal, b"q")
-    _read_to_the_end(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    if how == "q":
+        os.write(terminal, b"q")
+    else:
+        os.kill(pid, signal.SIGTERM)
+    rest = _read_to_the_end(terminal)
+    assert b"\x1b[?1049l" in rest  # the terminal's own screen again
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if how == "q" else 128 + signal.SIGTERM)
 
 
-def _read_to_the_end(terminal: int) -> None:
+def _read_to_the_end(terminal: int) -> bytes:
+    seen = b""
     try:
-        while os.read(terminal, 4096):
-            pass
+        while piece := os.read(terminal, 4096):
+            seen += piece
     except OSError:
         os.close(terminal)  # the other side is closed
+    return seen
 
 
 def test_a_recorded_run_is_shown_at_any_time_of_it(site: Site) -> None:

@@ -63,6 +63,15 @@ def test_a_workload_file_is_simulated_on_the_devices_that_it_names(
     assert "1 workload of 3 jobs on 6 devices and 48 cores of 2 nodes" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("option", "named"), [("--nodes", 2), ("--gpus", 3)])
+def test_a_cluster_that_lacks_what_a_workload_names_is_refused(
+    option: str, named: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs.csv").write_text(WORKLOAD)
+    assert main(["simulate", str(tmp_path / "jobs.csv"), option, "1"]) == 2
+    assert f"{option} 1: the jobs of {tmp_path / 'jobs.csv'} name {named}" in capsys.readouterr().err
+
+
 def test_the_log_of_a_run_is_simulated_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = ["simulate", *SMALL, "--seeds", "1", "--policy", "proportional"]
     assert main([*once, "--out", str(tmp_path)]) == 0
@@ -123,6 +132,9 @@ def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str
         main(["simulat"])
     assert ended.value.code == 2
     assert "did you mean simulate?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["x"])
+    assert "no command 'x'; `torchloader -h` shows them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["simulate", "--help"]], ids=" ".join)

@@ -197,6 +197,25 @@ def test_a_task_that_runs_for_longer_than_it_may_is_ended(batch: Batch) -> None:
             task.get(timeout=60)
 
 
+def test_what_has_another_kind_is_named(batch: Batch) -> None:
+    template = ProcessTemplate("true")
+    for given in (5, template):
+        with pytest.raises(TypeError, match=r"a job is described by a list of \(number of processes, template\), not"):
+            batch.job(given)  # type: ignore[arg-type]
+    for one in (5, template, (1, template, 2)):
+        with pytest.raises(TypeError, match=r"by pairs of \(number of processes, template\), not"):
+            batch.job([one])  # type: ignore[list-item]
+    for access in (5, "file", batch.read("file")):
+        with pytest.raises(
+            TypeError, match=r"reads must be a list of what Batch\.read\(\) and Batch\.write\(\) return"
+        ):
+            batch.options(reads=access)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not 'x'"):
+        batch.options(timeout="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"num_nodes must be a whole number, or None, not 1\.5"):
+        Batch(num_nodes=1.5)  # type: ignore[arg-type]
+
+
 def test_what_makes_no_sense_is_refused_at_once(batch: Batch) -> None:
     with pytest.raises(TypeError, match="callable"):
         batch.function(3)  # type: ignore[arg-type]
@@ -628,6 +647,12 @@ def test_a_file_describes_processes_and_jobs(batch: Batch, tmp_path: Path) -> No
 def test_a_file_that_describes_no_task_is_refused(batch: Batch, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(BatchError, match=message):
         batch.import_func(describe(tmp_path, text))
+
+
+def test_a_file_that_is_no_text_is_refused(batch: Batch, tmp_path: Path) -> None:
+    (tmp_path / "task.yml").write_bytes(b"\xff\xfe")
+    with pytest.raises(BatchError, match="no YAML"):
+        batch.import_func(tmp_path / "task.yml")
 
 
 def test_arguments_that_a_file_does_not_name_are_refused(batch: Batch, tmp_path: Path) -> None:

@@ -135,6 +135,13 @@ def test_what_cannot_be_attached_to_is_an_error_that_says_what_to_do(tmp_path: P
         runtime.publish("../shop", tmp_path)
 
 
+def test_a_descriptor_in_the_place_of_something_else_is_told_its_own() -> None:
+    with pytest.raises(TypeError, match="not 'text'; a descriptor is given as sdesc_str"):
+        runtime.attach("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not 'text'; a descriptor is given as sdesc_str"):
+        runtime.attach(runtime="text")  # type: ignore[arg-type]
+
+
 def test_a_process_of_one_run_does_not_attach_to_another(tmp_path: Path) -> None:
     runtime.publish("mine", tmp_path)  # of this process, which so has a run
     with pytest.raises(FileExistsError, match="published as mine already"):

@@ -79,8 +79,13 @@ class CollectiveGroup(ProcessGroup):
 
 def _places(nprocs: int | None, policies: Policy | Sequence[Policy] | None) -> list[Policy | None]:
     """The policy of each rank."""
+    if not isinstance(nprocs, int | None):
+        raise TypeError(f"nprocs must be a whole number, or None, not {nprocs!r}")
     if nprocs is not None and nprocs < 1:
         raise ValueError(f"nprocs must be at least 1, not {nprocs!r}")
+    for one in policies if isinstance(policies, (list, tuple)) else [policies]:
+        if not isinstance(one, Policy | None):
+            raise TypeError(f"policies must be a Policy or a list of policies, not {policies!r}")
     if policies is None:
         policies = System().gpu_policies()
         if not policies and nprocs is not None:

@@ -56,6 +56,8 @@ class DragonDataset(Dataset[Any]):
             self.dragon_dict = dataset
             self._keys: Sequence[Any] = _in_order(dataset) if dataset_keys is None else list(dataset_keys)
             return
+        if not hasattr(dataset, "__getitem__") and not isinstance(dataset, Iterable):
+            raise TypeError(f"dataset must be a DDict, a dataset, a sequence or an iterable, not {dataset!r}")
         keys = None if dataset_keys is None else list(dataset_keys)
         size = _length(dataset)
         if keys is not None and size is not None and len(keys) != size:
@@ -117,6 +119,8 @@ def _samples(dataset: Any, size: int | None) -> Iterator[Any]:
 def _arguments(given: Any, dataset: Any, size: int | None) -> dict[str, Any]:
     """What the dictionary is made with."""
     if given is not None and not isinstance(given, Mapping):
+        if not dataclasses.is_dataclass(given) or isinstance(given, type):
+            raise TypeError(f"dragon_dict_args must be a mapping or a dataclass of what DDict takes, not {given!r}")
         given = dataclasses.asdict(given)
     arguments = dict(given or {})
     if "managers_per_node" not in arguments and "policy" not in arguments:

@@ -54,11 +54,13 @@ def main(words: Sequence[str]) -> int:
 
     if arguments.run is not None and os.path.isdir(arguments.run):
         recorded = watching.Recorded(Path(arguments.run))
-        TopOfRecording(_look_at(recorded), recorded.move).run()
+        top: Top = TopOfRecording(_look_at(recorded), recorded.move)
+        top.run()
     else:
         with watching.choose(arguments.run) as run:
-            Top(_look_at(run), arguments.delay).run()
-    return 0
+            top = Top(_look_at(run), arguments.delay)
+            top.run()
+    return top.return_code or 0
 
 
 def _look_at(run: watching.Watched | watching.Recorded) -> Callable[[], Awaitable[Snapshot]]:

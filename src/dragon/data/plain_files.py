@@ -31,6 +31,8 @@ _SAFE = " !#$&'()+,;=@[]{}"
 
 def write_folder(folder: Path, pairs: Iterable[tuple[Any, Any]]) -> int:
     """Write a file for each key; how many. Raises OSError, FileExistsError where the folder has something in it."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; name another folder, which is made")

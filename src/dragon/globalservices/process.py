@@ -18,7 +18,7 @@ from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
-from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
+from dragon.runtime.arguments import checked_arguments, checked_environment, checked_signal, words_of
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.runtime.run import identity, this_run
@@ -245,8 +245,9 @@ def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
 
 def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:
     """Send a signal; a process that has ended does not mind. Raises ProcessError where there is none."""
+    number = checked_signal(sig)
     try:
-        ask("registry.kill", identifier=identifier, number=int(sig))
+        ask("registry.kill", identifier=identifier, number=number)
     except LookupError as error:
         raise ProcessError(str(error)) from None
 

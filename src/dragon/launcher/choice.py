@@ -54,11 +54,23 @@ def choose(wanted: Wanted, environment: Mapping[str, str] = os.environ) -> Launc
     return _make(name, wanted, environment)
 
 
+def _nodes_of_slurm(environment: Mapping[str, str]) -> int:
+    for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+        text = environment.get(name)
+        if text and not text.isdecimal():
+            from dragon.launcher.base import LaunchError
+
+            raise LaunchError(f"{name} is {text!r}, which is no number of nodes: unset it, or run on this node with -s")
+        if text:
+            return int(text)
+    return 0
+
+
 def _implied(wanted: Wanted, environment: Mapping[str, str]) -> str:
     if wanted.hosts:
         return "ssh"
     rehearsal = wanted.cpus is not None or wanted.gpus is not None
-    slurm = int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 0)
+    slurm = _nodes_of_slurm(environment)
     if not rehearsal and "SLURM_JOB_ID" in environment and (slurm > 1 or wanted.several):
         return "slurm"
     if not rehearsal and environment.get("PBS_NODEFILE"):

@@ -224,6 +224,8 @@ class Pool:
         length = len(items)
         if chunksize is None:
             chunksize = max(1, -(-length // (len(self._policies) * 4)))
+        if chunksize < 1:
+            raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
         result = self._map_result(self._collector, chunksize, length, callback, error_callback)
         for part, chunk in enumerate(chunks(items, chunksize)):
             self._submit(result._number, part, mapper, ((func, chunk),), {})

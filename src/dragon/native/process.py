@@ -16,7 +16,7 @@ from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
-from dragon.runtime.arguments import checked_arguments
+from dragon.runtime.arguments import checked_arguments, checked_signal
 from dragon.runtime.connection import Connection, connect_pipes, own_end
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
@@ -120,6 +120,7 @@ class Process(ProcessTemplate):
 
     def send_signal(self, sig: int) -> None:
         """Send a signal. A process that has ended does not mind."""
+        sig = checked_signal(sig)
         if self._started is not None:
             self._started.signal(sig)
         elif self._found is not None:

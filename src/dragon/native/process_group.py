@@ -17,6 +17,7 @@ from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
+from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.mpi_library import choose_backend
@@ -130,8 +131,8 @@ class ProcessGroup:
         self._pmi = pmi or (PMIBackend.AUTO if pmi_enabled else None)
         if self._pmi is not None and restart:
             raise ValueError("restart=True is not for MPI jobs: a rank that was started again would find no others")
-        if walltime is not None and walltime <= 0:
-            raise ValueError("walltime must be a positive number of seconds")
+        if walltime is not None and not (isinstance(walltime, (int, float)) and walltime > 0):
+            raise ValueError(f"walltime must be a positive number of seconds, not {walltime!r}")
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
         self._settings = {
@@ -285,7 +286,7 @@ class ProcessGroup:
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
         """Send a signal to every live member."""
-        self._ask("signal", DragonProcessGroupSignalError, which=int(sig))
+        self._ask("signal", DragonProcessGroupSignalError, which=checked_signal(sig))
 
     def terminate(self, hide_stderr: bool = False) -> None:
         """Ask every member to end (SIGTERM)."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["checked_arguments", "checked_environment", "words_of"]
+__all__ = ["checked_arguments", "checked_environment", "checked_signal", "words_of"]
 
 
 def checked_arguments(args: Any) -> tuple[Any, ...]:
@@ -37,3 +38,12 @@ def words_of(args: Iterable[Any]) -> list[str]:
         if "\0" in word:
             raise ValueError(f"an argument of an executable cannot hold a NUL: {word!r}")
     return words
+
+
+def checked_signal(sig: Any) -> int:
+    """The number of a signal to send, or 0. Raises TypeError and ValueError for what is none."""
+    if not isinstance(sig, int):
+        raise TypeError(f"sig must be the number of a signal, such as signal.SIGTERM, not {sig!r}")
+    if not 0 <= sig < signal.NSIG:
+        raise ValueError(f"there is no signal {sig}: the numbers go up to {signal.NSIG - 1}")
+    return int(sig)

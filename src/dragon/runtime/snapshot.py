@@ -58,9 +58,7 @@ def snapshot_path(folder: str, name: str, manager: int, checkpoint: int) -> Path
 
 def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
     """The checkpoints of which a manager has files, in order."""
-    start = f"{name}_{manager}_"
-    found = (path.stem.removeprefix(start) for path in Path(folder).glob(f"{start}*.ddict"))
-    return sorted(int(number) for number in found if number.isdigit())
+    return sorted(number for number, managers in snapshots_of_all(folder, name).items() if manager in managers)
 
 
 def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:

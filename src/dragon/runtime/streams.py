@@ -19,6 +19,8 @@ def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
     if value == "":
         raise ValueError(f"{name} file path must be non-empty")
     if isinstance(value, str) and name != "stdin":
+        if "\0" in value:
+            raise ValueError(f"no file can have the name {value!r} ({name})")
         return value
     allowed = (None, PIPE, DEVNULL, STDOUT) if name == "stderr" else (None, PIPE, DEVNULL)
     if value not in allowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -34,6 +35,8 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
     processes = recording.lifetimes()
     names = recording.names()
     if not names and not processes:
+        if damaged := recording.damaged:
+            raise NoRecordingError(f"{_damage(damaged)}, and {recording.folder} has nothing else")
         raise NoRecordingError(f"nothing of what the run measured had been written to {recording.folder}")
     run, end = recording.run(processes), recording.end
     start, every = max(run.started, min(since, end)), run.hosts
@@ -119,8 +122,12 @@ def _state_of(recording: Recording) -> list[str]:
     if description is None or description.ended is None:
         notes.append("it did not end in order, or runs still")
     if damaged := recording.damaged:
-        notes.append(f"{len(damaged)} damaged files are left out, such as {damaged[0].name}")
+        notes.append(_damage(damaged))
     return notes
+
+
+def _damage(files: Sequence[Path]) -> str:
+    return f"{len(files)} damaged files are left out, such as {files[0].name}"
 
 
 def _left_out(shown: Collection[object], every: Collection[object], what: str) -> list[str]:

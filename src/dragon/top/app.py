@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
@@ -11,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.signals import ENDING
 from dragon.top.snapshot import Snapshot
 from dragon.top.tables import TABLES, Row, Table, duration
 
@@ -60,6 +63,8 @@ class Top(App[None]):
         yield Footer()
 
     async def on_mount(self) -> None:
+        for number in ENDING:  # by which the terminal would stay as the screen needs it
+            asyncio.get_running_loop().add_signal_handler(number, functools.partial(self._end, 128 + number))
         for table in TABLES:
             for column in table.columns:
                 self._tables[table.title].add_column(column, key=column)
@@ -67,6 +72,9 @@ class Top(App[None]):
             self.set_interval(self._period, self._refresh)
         await self._refresh()
         self._tables[TABLES[0].title].focus()
+
+    def _end(self, code: int) -> None:
+        self.exit(return_code=code)
 
     @property
     def _shown(self) -> Table:

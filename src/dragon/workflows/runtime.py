@@ -2,7 +2,8 @@
 
 # in a program of the run                      # in any other program on one of its nodes
 from dragon.workflows import runtime           from dragon.workflows import runtime
-runtime.publish("training")                    with runtime.attach(runtime.lookup("localhost", "training")):
+runtime.publish("training")                    text = runtime.lookup("localhost", "training")
+                                               with runtime.attach(sdesc_str=text):
                                                    ...  # queues, processes, dictionaries of that run
 """
 
@@ -241,6 +242,12 @@ def attach(
     """
     if oob_ssh_tunnel_override is not None or remote_cwd is not None:
         raise NotSupportedError("a run is attached to on one of its nodes: start this program there, with ssh say")
+    if not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}; a descriptor is given as sdesc_str")
+    if not isinstance(runtime, LocalRuntime | None):
+        raise TypeError(
+            f"runtime must be what start_local_runtime() gave, not {runtime!r}; a descriptor is given as sdesc_str"
+        )
     text = runtime.attach_descr if runtime is not None else sdesc_str
     wanted = None if text is None else _read(text)
     deadline = time.monotonic() + timeout

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser().error("no command given; `torchloader -h` shows them")
     close = difflib.get_close_matches(arguments.command, _COMMANDS, 1)
-    meant = f"; did you mean {close[0]}?" if close else ""
+    meant = f"; did you mean {close[0]}?" if close else ";"
     parser().error(f"there is no command {arguments.command!r}{meant} `torchloader -h` shows them")
 
 

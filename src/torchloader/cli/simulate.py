@@ -176,7 +176,12 @@ def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
     """The jobs of every seed, and the nodes for them. What a user gave has nothing that is random."""
     if arguments.workload:
         jobs = _given(arguments.workload)[: arguments.jobs]
-        return [(jobs, nodes_for(jobs, arguments.nodes or 1, arguments.cores, arguments.gpus or 1))]
+        nodes = nodes_for(jobs, arguments.nodes or 1, arguments.cores, arguments.gpus or 1)
+        gpus = max(len(node.devices) for node in nodes.values())
+        for option, wanted, named in (("nodes", arguments.nodes, len(nodes)), ("gpus", arguments.gpus, gpus)):
+            if wanted and wanted < named:
+                raise ValueError(f"--{option} {wanted}: the jobs of {arguments.workload} name {named}")
+        return [(jobs, nodes)]
     count, gpus = arguments.nodes or 4, arguments.gpus or 4
     nodes = {f"node{number}": Node(arguments.cores, tuple(range(gpus))) for number in range(count)}
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)

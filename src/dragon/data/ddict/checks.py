@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from dragon.infrastructure.policy import Policy
 
-__all__ = ["check_kinds", "check_numbers", "check_placement", "check_restoring", "check_timeout"]
+__all__ = ["check_kinds", "check_name", "check_numbers", "check_placement", "check_restoring", "check_timeout"]
+
+_LONGEST_NAME = 200  # bytes; a file system takes 255, and with it go manager, checkpoint and pid
 
 _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 
@@ -52,6 +55,15 @@ def check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
             raise AttributeError("with a list of policies managers_per_node and n_nodes must be None")
     elif policy is not None and n_nodes is None:
         raise AttributeError("with one policy n_nodes must be given")
+
+
+def check_name(name: str, persists: bool) -> None:
+    """Raises TypeError for a name that is no text, ValueError for one that persisted files cannot have in theirs."""
+    check_kinds(str, name=name)
+    if persists and ("/" in name or "\0" in name or len(os.fsencode(name)) > _LONGEST_NAME):
+        raise ValueError(
+            f"name must be what names of files may begin with, up to {_LONGEST_NAME} bytes without /, not {name!r}"
+        )
 
 
 def check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, cast
 
 from dragon import _core
 from dragon.data.ddict import creation
@@ -219,8 +219,10 @@ class Client:
 
     def manager(self, manager_id: int) -> Self:
         """A handle that puts and gets on one manager only. Raises DDictError where there is no such manager."""
-        if not 0 <= manager_id < self._count:
-            raise DDictError(f"there is no manager {manager_id}, there are 0 to {self._count - 1}", "INVALID_ARGUMENT")
+        if not isinstance(manager_id, SupportsIndex) or not 0 <= int(manager_id) < self._count:
+            raise DDictError(
+                f"there is no manager {manager_id!r}, there are 0 to {self._count - 1}", "INVALID_ARGUMENT"
+            )
         bound = self._again()
         bound._bound = manager_id
         bound._one = bound._shards[manager_id]

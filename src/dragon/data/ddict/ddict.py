@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import msgspec
 
 from dragon.data.ddict import creation
-from dragon.data.ddict.checks import check_kinds, check_numbers, check_placement, check_restoring, check_timeout
+from dragon.data.ddict.checks import (
+    check_kinds,
+    check_name,
+    check_numbers,
+    check_placement,
+    check_restoring,
+    check_timeout,
+)
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.parts import Parts
 from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
 from dragon.data.ddict.shards import AnyShard
-from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
+from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.entries import PERSISTENT
 from dragon.runtime.nodes import run_nodes
@@ -97,7 +104,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
         check_kinds(int, persist_freq=persist_freq, persist_count=persist_count)
         if restore_from is not None:
             check_kinds(int, restore_from=restore_from)
-        check_kinds(str, name=name)
+        check_name(name, persister_class is not NULLCheckpointPersister)
         if not isinstance(persist_path, Path):
             check_kinds(str, persist_path=persist_path)
         check_kinds(bool, wait_for_keys=wait_for_keys, wait_for_writers=wait_for_writers)
@@ -238,7 +245,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
         self._until(
             shard,
             lambda: self._loaded(shard.value(encoded, self._checkpoint)),
-            lambda found: found is not MISSING and bool(found == value),
+            lambda found: found is not MISSING and equal(found, value),
             self._timeout if timeout is None else timeout,
             f"key {key!r} to be {value!r}",
         )
@@ -319,6 +326,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
 
         That of a read-only one can be written.
         """
+        check_name(name, self._options.persister != NULLCheckpointPersister.kind)
         nodes = [settings.node for settings in self._descriptor.shards]
         options = msgspec.structs.replace(self._options, name=name or creation.new_name(), read_only=False)
         total_mem = sum(settings.capacity for settings in self._descriptor.shards)
@@ -365,13 +373,18 @@ class DDict(Parts, MutableMapping[Any, Any]):
         `a` comes before `b`, and by which each must yield in order. `branching_factor` changes nothing: items are
         merged here.
         """
+        for name, given in (("mgr_code", mgr_code), ("comparator", comparator)):
+            if not callable(given):
+                raise TypeError(f"{name} must be a function, not {given!r}")
         return FilterContextManager(self, mgr_code, tuple(mgr_code_args), comparator)
 
     def memoize(self, function: Callable[P, R]) -> Callable[P, R]:
         """A decorator: results of a function are kept in the dictionary, by its name and arguments, for all processes.
 
-        Of two that miss at the same time both compute.
+        Of two that miss at the same time both compute. Raises TypeError for what has no name of its own, as a lambda.
         """
+        if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
+            raise TypeError(f"memoize() keeps results by the name of a function, and {function!r} has none: use def")
         name = f"{function.__module__}.{function.__qualname__}"
 
         @functools.wraps(function)

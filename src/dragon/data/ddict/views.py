@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dragon.data.ddict.ddict import DDict
 
-__all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView"]
+__all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView", "equal"]
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal; arrays and tensors are if they have one shape and all their elements are."""
+    if getattr(one, "shape", ()) != getattr(other, "shape", ()):
+        return False
+    found = one == other
+    return bool(found.all() if hasattr(found, "all") else found)
 
 
 class DDictMappingProxy:
@@ -107,7 +115,7 @@ class DDictValuesView(_View, ValuesView[Any]):
         return (value for _, value in self._pairs())
 
     def __contains__(self, value: Any) -> bool:
-        return any(value is found or value == found for found in self)
+        return any(value is found or equal(value, found) for found in self)
 
 
 class DDictItemsView(_View, ItemsView[Any, Any]):
@@ -118,4 +126,4 @@ class DDictItemsView(_View, ItemsView[Any, Any]):
 
     def __contains__(self, item: Any) -> bool:
         key, value = item
-        return key in self._ddict and bool(self._ddict[key] == value)
+        return key in self._ddict and equal(self._ddict[key], value)

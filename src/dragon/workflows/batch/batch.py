@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import util as mp_util
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
@@ -76,6 +76,8 @@ class Batch:
             ("workers_per_node", workers_per_node),
             ("scheduler_workers", scheduler_workers),
         ):
+            if not isinstance(number, (int, NoneType)):
+                raise TypeError(f"{name} must be a whole number, or None, not {number!r}")
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, not {number}")
         self._streams = checked_stream("stdout", stdout), checked_stream("stderr", stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dragon.native.process import ProcessTemplate
@@ -71,7 +71,11 @@ def process_work(template: ProcessTemplate) -> Work:
 
 def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
     """With the number of ranks. Raises TypeError and ValueError for what are no pairs of a number and a template."""
-    pairs = [(nproc, _checked(template)) for nproc, template in templates]
+    pairs = []
+    for one in templates:
+        if not isinstance(one, Sequence) or len(one) != 2:
+            raise TypeError(f"a job is described by pairs of (number of processes, template), not {one!r}")
+        pairs.append((one[0], _checked(one[1])))
     if not pairs:
         raise ValueError("a job needs at least one (number of processes, template)")
     for nproc, _ in pairs:

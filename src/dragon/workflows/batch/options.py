@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from dragon.infrastructure.facts import PMIBackend
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from dragon.workflows.batch.task import Task
 
 __all__ = ["Options"]
+
+
+def _checked(name: str, accesses: Iterable[Access] | None) -> list[Access]:
+    found = list(accesses) if isinstance(accesses, Iterable) else accesses or []
+    if not isinstance(found, list) or not all(isinstance(one, Access) for one in found):
+        raise TypeError(f"{name} must be a list of what Batch.read() and Batch.write() return, not {accesses!r}")
+    return found
 
 
 class Options:
@@ -34,10 +42,10 @@ class Options:
         pmi: PMIBackend | str | None,
     ) -> None:
         self._batch = batch
-        self._accesses = [*(reads or ()), *(writes or ())]
-        if not all(isinstance(one, Access) for one in self._accesses):
-            raise TypeError("reads and writes are lists of what Batch.read() and Batch.write() return")
-        if timeout is not None and timeout <= 0:
+        self._accesses = [*_checked("reads", reads), *_checked("writes", writes)]
+        if not isinstance(timeout, (int, float, NoneType)):
+            raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
+        if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         self._name = name or ""
         self._timeout = NEVER if timeout is None else timeout
@@ -58,6 +66,8 @@ class Options:
         Raises RuntimeError for a `pmi` that there is not.
         """
         ProcessGroup(pmi=self._pmi)  # which raises for a backend that there is not
+        if not isinstance(templates, Iterable):
+            raise TypeError(f"a job is described by a list of (number of processes, template), not {templates!r}")
         templates = list(templates)
         work, weight = job_work(templates, self._pmi)
         return self._submit(Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)])
