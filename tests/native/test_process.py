@@ -452,3 +452,16 @@ def test_a_message_that_is_sent_while_arguments_are_pickled_is_of_its_own() -> N
     assert process.join() == 0
     with pytest.raises(EOFError):
         queue.get(timeout=30).recv()
+
+
+def test_processes_with_input_leave_no_descriptors() -> None:
+    def run() -> int:
+        process = Process("true", stdin=MSG_PIPE)
+        process.start()
+        process.join()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = run()
+    for _ in range(20):
+        run()
+    assert run() < before + 5
