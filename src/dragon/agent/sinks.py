@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import errno
 import os
 import select
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon import _core
@@ -50,6 +51,21 @@ class Sink:
         """Nothing more will come."""
 
 
+class _Text:
+    """What is written, as text line by line; a character that comes in two pieces is one."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def lines(self, data: bytes) -> Iterable[str]:
+        # Text would be parted at form feeds and Unicode's separators too.
+        return filter(None, map(self._decode, data.splitlines(keepends=True)))
+
+    def rest(self) -> Iterable[str]:
+        """At the end, what was no whole character."""
+        return filter(None, [self._decode(b"", True)])
+
+
 class _Unread:
     """What was put into a channel and not taken, as far as that is known."""
 
@@ -77,6 +93,7 @@ class ToChannel(Sink):
     def __init__(self, name: Name) -> None:
         self.channel: Channel | None = Channel._attached(name)
         self.loop = asyncio.get_running_loop()
+        self.text = _Text()
         self.unread = _Unread()
 
     @property
@@ -94,17 +111,23 @@ class ToChannel(Sink):
             callback()
 
     def write(self, data: bytes) -> None:
+        self._put(self.text.lines(data))
+
+    def _put(self, lines: Iterable[str]) -> None:
         if self.channel is None:
             return
-        text = data.decode(errors="replace")
         try:
-            for line in text.splitlines(keepends=True):
+            for line in lines:
                 self.channel.put(line)
                 self.unread.add(line)
         except (_core.DestroyedError, BrokenPipeError):
-            self.close()  # nobody will ever read it
+            self._leave()  # nobody will ever read it
 
     def close(self) -> None:
+        self._put(self.text.rest())
+        self._leave()
+
+    def _leave(self) -> None:
         if self.channel is not None:
             self.channel._close()
             self.channel = None
@@ -116,6 +139,7 @@ class ToDistantChannel(Sink):
     def __init__(self, channel: DistantChannel) -> None:
         self.channel = channel
         self.loop = asyncio.get_running_loop()
+        self.text = _Text()
         self.unread = _Unread()
         self.under_way = 0
         self.asks = False
@@ -130,7 +154,10 @@ class ToDistantChannel(Sink):
         self.look()
 
     def write(self, data: bytes) -> None:
-        for line in data.decode(errors="replace").splitlines(keepends=True):
+        self._put(self.text.lines(data))
+
+    def _put(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self.under_way += 1
             self.unread.add(line)
             self.channel.put(line).add_done_callback(self.arrived)
@@ -161,6 +188,7 @@ class ToDistantChannel(Sink):
 
     def close(self) -> None:
         self.waiting.clear()
+        self._put(self.text.rest())
         self.channel.close()
 
 
