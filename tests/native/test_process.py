@@ -20,7 +20,7 @@ from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.event import Event
 from dragon.native.machine import System
-from dragon.native.process import MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
+from dragon.native.process import MSG_DEVNULL, MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
 from dragon.native.semaphore import Semaphore
 from dragon.runtime.connection import Pipe
@@ -145,6 +145,18 @@ def test_a_function_that_is_interrupted_ends_like_any_program_of_python() -> Non
     assert process.stderr_conn is not None
     assert process.join() == -signal.SIGINT
     assert list(lines_of(process.stderr_conn))[-1] == "KeyboardInterrupt\n"
+
+
+def sleep_again_and_again() -> None:
+    while True:  # what comes just before a sleep does not end it
+        time.sleep(0.01)
+
+
+def test_an_interrupt_that_comes_before_the_function_begins_ends_a_process_alike() -> None:
+    for _ in range(5):
+        process = started(sleep_again_and_again, stderr=MSG_DEVNULL)
+        process.send_signal(signal.SIGINT)
+        assert process.join() == -signal.SIGINT
 
 
 def test_a_process_has_its_policy_folder_and_environment(tmp_path: Path) -> None:
