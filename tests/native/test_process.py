@@ -477,3 +477,16 @@ def test_processes_with_input_leave_no_descriptors() -> None:
     for _ in range(20):
         run()
     assert run() < before + 5
+
+
+@pytest.mark.parametrize("target", [sleep, "true"])
+def test_a_process_that_cannot_start_says_what_it_lacks(target: Callable[[], None] | str, tmp_path: Path) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    process = Process(target, cwd=str(folder))
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError, match=f"cannot start dragon_process_.*'{folder}'"):
+        process.start()
+    output = str(folder / "output")
+    with pytest.raises(FileNotFoundError, match=f"cannot start dragon_process_.*'{output}'"):
+        Process(target, stdout=output).start()
