@@ -14,6 +14,7 @@ from typing import Any
 from dragon import _core
 from dragon.agent.distant import DistantChannel
 from dragon.agent.output import Output
+from dragon.agent.responses import RemoteError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
@@ -28,6 +29,7 @@ _MOST_UNDER_WAY = 1000  # lines
 _PATIENCE = 0.05
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _LOOK_AGAIN = 0.05  # seconds
+_GONE = {BrokenPipeError.__name__, _core.DestroyedError.__name__}  # what a channel without a reader answers
 
 
 class Sink:
@@ -137,7 +139,7 @@ class ToDistantChannel(Sink):
     """The same where the reader's channel is on another node, which is asked what is unread when that may be much."""
 
     def __init__(self, channel: DistantChannel) -> None:
-        self.channel = channel
+        self.channel: DistantChannel | None = channel
         self.loop = asyncio.get_running_loop()
         self.text = _Text()
         self.unread = _Unread()
@@ -157,6 +159,8 @@ class ToDistantChannel(Sink):
         self._put(self.text.lines(data))
 
     def _put(self, lines: Iterable[str]) -> None:
+        if self.channel is None:
+            return
         for line in lines:
             self.under_way += 1
             self.unread.add(line)
@@ -164,13 +168,16 @@ class ToDistantChannel(Sink):
 
     def arrived(self, future: asyncio.Future[Any]) -> None:
         self.under_way -= 1
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, RemoteError) and error.kind in _GONE:
+            self._leave()  # nobody will ever read it
         self.look()
 
     def look(self) -> None:
         """Call back who waits, if there is room."""
         if not self.waiting or self.asks:
             return
-        if self.unread.are_too_many:
+        if self.channel is not None and self.unread.are_too_many:
             self.asks = True
             self.channel.count(self.counted)
         elif not self.is_full:
@@ -189,7 +196,13 @@ class ToDistantChannel(Sink):
     def close(self) -> None:
         self.waiting.clear()
         self._put(self.text.rest())
-        self.channel.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.unread = _Unread()
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
 
 
 class ToDescriptor(Sink):
