@@ -29,6 +29,7 @@ constexpr size_t kMostUntold = 32 * 1024;  // bytes: an event is a packet's part
 constexpr uint32_t kMostEvents = 32;
 constexpr std::string_view kNil = "\xc0";
 constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest process id there can be
+constexpr int kFolder = 3;
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
 
 ino_t inode(int fd) {
@@ -157,11 +158,17 @@ Next ForkServer::serve() {
         return Next::Refused;
     }
     slot_ = 0;
+    lacking_ = 0;
     try {
         if (descriptors_.size() < 3) throw SystemFailure(EMFILE, "no room for its descriptors (ulimit -n)");
         if (asked_.name.size() > kLongestName) throw SystemFailure(ENAMETOOLONG, "the name of a process");
         slot_ = arena().reserve_slot();
         for (auto& name : asked_.attached) arena().attach_for(slot_, name.handle, name.role);
+        std::string folder(asked_.folder);
+        if (!folder.empty() && access(folder.c_str(), X_OK) != 0) {
+            lacking_ = kFolder;
+            throw SystemFailure(errno, folder);
+        }
         ::umask(asked_.umask < 0 ? umask_ : static_cast<mode_t>(asked_.umask));
         for (int number = 0; number < 3; ++number) streams_[number] = open_stream(number);
         if (asked_.executable.empty()) {
@@ -195,7 +202,10 @@ int ForkServer::open_stream(int number) {
         std::string path(output.path);
         if (path[0] != '/' && !asked_.folder.empty()) path = std::string(asked_.folder) + "/" + path;
         int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-        if (fd < 0) throw SystemFailure(errno, path);
+        if (fd < 0) {
+            lacking_ = number;
+            throw SystemFailure(errno, path);
+        }
         opened_.push_back(fd);
         return fd;
     }
@@ -274,6 +284,7 @@ void ForkServer::failed(int error, const std::string& text) {
     }
     Words& record = *arena().at<Words>(asked_.record.handle.offset);
     record.at(kError) = static_cast<uint64_t>(error);
+    record.at(kCode) = static_cast<uint64_t>(lacking_);
     record.at(kStatus) = kFailed;
     record.changed();
     arena().release(asked_.record.handle, Role::Plain);

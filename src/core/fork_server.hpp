@@ -101,6 +101,7 @@ class ForkServer {
     size_t size_ = 0;
     std::vector<int> descriptors_, opened_;
     std::array<int, 3> streams_{};
+    int lacking_ = 0;  // the number of the stream whose file cannot be opened, or kFolder
     SpawnRequest asked_;
     OwnerId slot_ = 0;
     std::string why_;

@@ -1,4 +1,5 @@
 // Shared objects: who is attached to them, and their end when nobody is.
+#include <algorithm>
 #include <new>
 
 #include "channel.hpp"
@@ -194,9 +195,11 @@ void Arena::release(Handle handle, Role role) {
     drop(handle, role, kAttached, *entry);
     std::lock_guard lock(attachments->mutex);
     attachments->free.push_back(entry);
-    auto next = attachments->entries.lower_bound({handle.offset, handle.generation, Role::Plain, 0});
-    bool in_use = next != attachments->entries.end() && next->first.object == handle.offset &&
-                  next->first.generation == handle.generation;
+    // Entries of what was sent stay a while and need no bell.
+    auto& entries = attachments->entries;
+    bool in_use = std::any_of(entries.lower_bound({handle.offset, handle.generation, Role::Plain, 0}),
+                              entries.lower_bound({handle.offset, handle.generation + 1, Role::Plain, 0}),
+                              [](auto& entry) { return entry.first.kind == kAttached; });
     if (!in_use) close_bell(handle);
 }
 

@@ -42,6 +42,50 @@ def test_workers_of_a_pool_are_bound_to_the_gpus_of_every_node(site: Site) -> No
     assert found == {(f"node-{node}", str(gpu)) for node in range(2) for gpu in range(4)}
 
 
+def test_programs_have_the_same_descriptors_on_every_node(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.native.machine import System
+        from dragon.native.process import MSG_PIPE, Process
+
+        for node in System().hostname_policies():
+            process = Process("ls", ["/proc/self/fd"], stdout=MSG_PIPE, policy=node)
+            process.start()
+            numbers = []
+            try:
+                while True:
+                    numbers.append(process.stdout_conn.recv().strip())
+            except EOFError:
+                print(*numbers)
+        """
+    )
+    one, several = site.dragon("--nodes", "1", program), site.dragon("--nodes", "2", program)
+    assert several.stdout == 2 * one.stdout, several.stderr
+
+
+def test_a_process_that_nobody_listens_to_any_more_holds_up_nobody(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.native.machine import System
+        from dragon.native.process import MSG_PIPE, Process
+
+        there = System().hostname_policies()[1]
+        talker = Process("yes", stdout=MSG_PIPE, policy=there)
+        talker.start()
+        talker.stdout_conn.recv()
+        talker.stdout_conn.close()
+        other = Process("cat", stdin=MSG_PIPE, stdout=MSG_PIPE, policy=there)
+        other.start()
+        for number in range(100):
+            other.stdin_conn.send(f"{number}\\n")
+            assert other.stdout_conn.recv() == f"{number}\\n"
+        talker.kill()
+        """
+    )
+    done = site.dragon("--nodes", "2", program, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
 def test_members_of_a_group_get_the_devices_that_their_policies_name(site: Site) -> None:
     done = site.dragon(*SHAPE, WORKSHOP / "1_dragon_process_group.py", timeout=100)
     assert done.returncode == 0, done.stderr

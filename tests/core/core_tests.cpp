@@ -1189,13 +1189,19 @@ void a_server_forks_by_itself_once_it_may() {
     auto second = new_words(4);
     sockets.ask(start_request(second.handle, payload_of("its payload"), 1));
     pid_t me = getpid();
+    int may_end[2];
+    CHECK(pipe(may_end) == 0);
     if (after_waiting(server, second) == Next::Child) {
         CHECK(getppid() == me && server.request().payload == "its payload");
         server.enter_child();
+        char byte;
+        close(may_end[1]);
+        CHECK(read(may_end[0], &byte, 1) == 0);
         _exit(3);
     }
     pid_t child = static_cast<pid_t>(second->at(kPid).load());
     CHECK(server.running() == std::vector<pid_t>{child});
+    close(may_end[1]);
     while (second->at(kStatus) != kExited) {
         server.wait();
         CHECK(server.next() == Next::Wait);

@@ -20,7 +20,7 @@ from dragon.infrastructure.parameters import this_process
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.native.event import Event
 from dragon.native.machine import System
-from dragon.native.process import MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
+from dragon.native.process import MSG_DEVNULL, MSG_PIPE, MSG_STDOUT, Popen, Process, ProcessTemplate, current
 from dragon.native.queue import Queue
 from dragon.native.semaphore import Semaphore
 from dragon.runtime.connection import Pipe
@@ -145,6 +145,18 @@ def test_a_function_that_is_interrupted_ends_like_any_program_of_python() -> Non
     assert process.stderr_conn is not None
     assert process.join() == -signal.SIGINT
     assert list(lines_of(process.stderr_conn))[-1] == "KeyboardInterrupt\n"
+
+
+def sleep_again_and_again() -> None:
+    while True:  # what comes just before a sleep does not end it
+        time.sleep(0.01)
+
+
+def test_an_interrupt_that_comes_before_the_function_begins_ends_a_process_alike() -> None:
+    for _ in range(5):
+        process = started(sleep_again_and_again, stderr=MSG_DEVNULL)
+        process.send_signal(signal.SIGINT)
+        assert process.join() == -signal.SIGINT
 
 
 def test_a_process_has_its_policy_folder_and_environment(tmp_path: Path) -> None:
@@ -457,3 +469,29 @@ def test_a_message_that_is_sent_while_arguments_are_pickled_is_of_its_own() -> N
     assert process.join() == 0
     with pytest.raises(EOFError):
         queue.get(timeout=30).recv()
+
+
+def test_processes_with_input_leave_no_descriptors() -> None:
+    def run() -> int:
+        process = Process("true", stdin=MSG_PIPE)
+        process.start()
+        process.join()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = run()
+    for _ in range(20):
+        run()
+    assert run() < before + 5
+
+
+@pytest.mark.parametrize("target", [sleep, "true"])
+def test_a_process_that_cannot_start_says_what_it_lacks(target: Callable[[], None] | str, tmp_path: Path) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    process = Process(target, cwd=str(folder))
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError, match=f"cannot start dragon_process_.*'{folder}'"):
+        process.start()
+    output = str(folder / "output")
+    with pytest.raises(FileNotFoundError, match=f"cannot start dragon_process_.*'{output}'"):
+        Process(target, stdout=output).start()

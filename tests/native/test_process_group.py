@@ -78,6 +78,13 @@ def test_a_with_block_gives_a_group_its_name_and_leaves_it_running() -> None:
     members.close()
 
 
+def test_a_member_may_end_by_a_signal_that_python_has_no_name_for() -> None:
+    members = group((1, ProcessTemplate("sh", ["-c", f"kill -{signal.SIGRTMIN + 3} $$"])))
+    with pytest.raises(DragonUserCodeError, match=r"ended with signal SIGRTMIN\+3"):
+        members.join(30)
+    members.close()
+
+
 def test_puids_right_after_the_start_are_all_members_in_order() -> None:
     members = group((3, ProcessTemplate(sleep)))
     names = [query(puid).name for puid in members.puids]

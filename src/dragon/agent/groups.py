@@ -27,6 +27,7 @@ from dragon.agent.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
+from dragon.infrastructure.signals import how_ended
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Groups"]
@@ -307,8 +308,7 @@ class Groups:
         return f"rank {member.rank} (puid {member.puid}) on {self._host(member.template.node)}"
 
     def _exited(self, group: Group, member: Member, code: int, tail: str) -> None:
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        what = f"{self._name(member)} ended with {how}"
+        what = f"{self._name(member)} ended with {how_ended(code)}"
         self._end_member(group, member, code, what + (f"; it last wrote:\n{tail}" if tail else ""))
 
     def _end_member(self, group: Group, member: Member, code: int, what: str) -> None:

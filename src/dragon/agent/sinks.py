@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import errno
 import os
 import select
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon import _core
 from dragon.agent.distant import DistantChannel
 from dragon.agent.output import Output
+from dragon.agent.responses import RemoteError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
@@ -27,6 +29,7 @@ _MOST_UNDER_WAY = 1000  # lines
 _PATIENCE = 0.05
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
 _LOOK_AGAIN = 0.05  # seconds
+_GONE = {BrokenPipeError.__name__, _core.DestroyedError.__name__}  # what a channel without a reader answers
 
 
 class Sink:
@@ -48,6 +51,21 @@ class Sink:
 
     def close(self) -> None:
         """Nothing more will come."""
+
+
+class _Text:
+    """What is written, as text line by line; a character that comes in two pieces is one."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def lines(self, data: bytes) -> Iterable[str]:
+        # Text would be parted at form feeds and Unicode's separators too.
+        return filter(None, map(self._decode, data.splitlines(keepends=True)))
+
+    def rest(self) -> Iterable[str]:
+        """At the end, what was no whole character."""
+        return filter(None, [self._decode(b"", True)])
 
 
 class _Unread:
@@ -77,6 +95,7 @@ class ToChannel(Sink):
     def __init__(self, name: Name) -> None:
         self.channel: Channel | None = Channel._attached(name)
         self.loop = asyncio.get_running_loop()
+        self.text = _Text()
         self.unread = _Unread()
 
     @property
@@ -94,17 +113,23 @@ class ToChannel(Sink):
             callback()
 
     def write(self, data: bytes) -> None:
+        self._put(self.text.lines(data))
+
+    def _put(self, lines: Iterable[str]) -> None:
         if self.channel is None:
             return
-        text = data.decode(errors="replace")
         try:
-            for line in text.splitlines(keepends=True):
+            for line in lines:
                 self.channel.put(line)
                 self.unread.add(line)
         except (_core.DestroyedError, BrokenPipeError):
-            self.close()  # nobody will ever read it
+            self._leave()  # nobody will ever read it
 
     def close(self) -> None:
+        self._put(self.text.rest())
+        self._leave()
+
+    def _leave(self) -> None:
         if self.channel is not None:
             self.channel._close()
             self.channel = None
@@ -114,8 +139,9 @@ class ToDistantChannel(Sink):
     """The same where the reader's channel is on another node, which is asked what is unread when that may be much."""
 
     def __init__(self, channel: DistantChannel) -> None:
-        self.channel = channel
+        self.channel: DistantChannel | None = channel
         self.loop = asyncio.get_running_loop()
+        self.text = _Text()
         self.unread = _Unread()
         self.under_way = 0
         self.asks = False
@@ -130,20 +156,28 @@ class ToDistantChannel(Sink):
         self.look()
 
     def write(self, data: bytes) -> None:
-        for line in data.decode(errors="replace").splitlines(keepends=True):
+        self._put(self.text.lines(data))
+
+    def _put(self, lines: Iterable[str]) -> None:
+        if self.channel is None:
+            return
+        for line in lines:
             self.under_way += 1
             self.unread.add(line)
             self.channel.put(line).add_done_callback(self.arrived)
 
     def arrived(self, future: asyncio.Future[Any]) -> None:
         self.under_way -= 1
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, RemoteError) and error.kind in _GONE:
+            self._leave()  # nobody will ever read it
         self.look()
 
     def look(self) -> None:
         """Call back who waits, if there is room."""
         if not self.waiting or self.asks:
             return
-        if self.unread.are_too_many:
+        if self.channel is not None and self.unread.are_too_many:
             self.asks = True
             self.channel.count(self.counted)
         elif not self.is_full:
@@ -161,7 +195,14 @@ class ToDistantChannel(Sink):
 
     def close(self) -> None:
         self.waiting.clear()
-        self.channel.close()
+        self._put(self.text.rest())
+        self._leave()
+
+    def _leave(self) -> None:
+        self.unread = _Unread()
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
 
 
 class ToDescriptor(Sink):

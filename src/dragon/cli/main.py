@@ -16,6 +16,7 @@ from dragon.cli import machine, telemetry
 from dragon.cli.ending import end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.signals import name_of
 from dragon.launcher import local
 from dragon.launcher.choice import choose
 from dragon.launcher.environment import is_text
@@ -126,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code < 0 and -code not in _ASKED_FOR:
         # As the shell says of what it started itself.
         print(
-            f"dragon: {arguments.module or arguments.program} was ended by {signal.Signals(-code).name}",
+            f"dragon: {arguments.module or arguments.program} was ended by {name_of(-code)}",
             file=sys.stderr,
         )
     return 128 - code if code < 0 else code

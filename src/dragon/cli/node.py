@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragon.infrastructure.membership import Token
+from dragon.runtime.run import is_open
 
 __all__ = ["TOKEN_VARIABLE", "main"]
 
@@ -40,6 +41,7 @@ def main(words: Sequence[str]) -> int:
             _take_name(token, os.environ[arguments.name_from])
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"no token of a run was given, or no place in it ({type(error).__name__}: {error})")
+    _close_copies_of_streams()
     _leave_standard_input()
     from dragon.agent.node import serve
 
@@ -61,6 +63,15 @@ def _text(place: str) -> str:
     text = Path(place).read_text()
     Path(place).unlink()
     return text
+
+
+def _close_copies_of_streams() -> None:
+    """The loop of a launcher leaves the streams that it gives to this process open a second time, under numbers that
+    every program of the node would have."""
+    streams = [os.fstat(number) for number in range(3) if is_open(number)]
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and is_open(fd) and any(os.path.samestat(os.fstat(fd), stream) for stream in streams):
+            os.close(fd)
 
 
 def _leave_standard_input() -> None:

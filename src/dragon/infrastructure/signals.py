@@ -8,7 +8,18 @@ from signal import Signals
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["ENDING", "NOTICES", "PASSED_ON", "PROGRAMS_OWN", "PR_SET_PDEATHSIG", "heeded", "leave", "set_for_programs"]
+__all__ = [
+    "ENDING",
+    "NOTICES",
+    "PASSED_ON",
+    "PROGRAMS_OWN",
+    "PR_SET_PDEATHSIG",
+    "heeded",
+    "how_ended",
+    "leave",
+    "name_of",
+    "set_for_programs",
+]
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Those that end an agent."""
@@ -41,3 +52,16 @@ def set_for_programs(handler: signal.Handlers) -> None:
 def heeded(numbers: Iterable[Signals]) -> list[Signals]:
     """Those that this process was not started to ignore, as nohup has a program ignore a hang-up."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def name_of(number: int) -> str:
+    """As programs write it. Python has no names for the real-time signals between the first and the last one."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+
+
+def how_ended(code: int) -> str:
+    """What an exit code says, negative ones being signals."""
+    return f"signal {name_of(-code)}" if code < 0 else f"exit code {code}"

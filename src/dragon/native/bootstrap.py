@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
 from multiprocessing import util as mp_util
 from typing import Any
 
-from dragon import _core
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
-from dragon.runtime.child import run_exit_handlers, write_traceback
+from dragon.runtime.child import end_as_interrupted, run_exit_handlers, write_traceback
 from dragon.runtime.run import identity
 
 __all__ = ["run", "write_call"]
@@ -30,14 +28,12 @@ def write_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Call what write_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback.
 
-    What an interrupt ended dies of SIGINT, as every other Python program does.
+    What an interrupt ended dies of SIGINT.
     """
     code = _call(payload)
     in_order = run_exit_handlers(code)
     if code == _INTERRUPTED:
-        _core.leave_arena()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        end_as_interrupted()
     return code if in_order else code or 1
 
 

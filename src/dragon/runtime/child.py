@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -24,6 +25,7 @@ _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 
 __all__ = [
     "apply_environment",
+    "end_as_interrupted",
     "import_main",
     "report",
     "run_exit_handlers",
@@ -105,8 +107,16 @@ def _open_streams() -> None:
 
 def report(error: BaseException) -> None:
     """Tell why the user's function was not called. Who interrupts a process that has not begun needs no traceback."""
-    if not isinstance(error, KeyboardInterrupt):
-        write_traceback(error)
+    if isinstance(error, KeyboardInterrupt):
+        end_as_interrupted()
+    write_traceback(error)
+
+
+def end_as_interrupted() -> None:
+    """Die of SIGINT, as every other Python program does that an interrupt ended."""
+    _core.leave_arena()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def write_traceback(error: BaseException) -> None:

@@ -40,6 +40,9 @@ STATUS, PID, CODE, ERROR = range(4)
 ASKED, RUNNING, EXITED, FAILED = range(4)
 RECORD_WORDS = 4
 
+# The code of a process that could not be started: the number of a stream whose file cannot be opened, or this.
+_FOLDER = 3
+
 # What is larger goes through the arena.
 LARGEST_PAYLOAD = 48 * 1024
 
@@ -254,8 +257,14 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
         run.check()
     if record[STATUS] == FAILED:
         error = record[ERROR]
-        what = request.executable or request.name
-        raise OSError(error, f"cannot start {request.name}: {os.strerror(error)}", what)
+        raise OSError(error, f"cannot start {request.name}: {os.strerror(error)}", _lacking(request, record[CODE]))
+
+
+def _lacking(request: Spawn, code: int) -> str:
+    """What could not be opened, by the code of a process that could not be started."""
+    if code == _FOLDER:
+        return request.folder
+    return request.streams[code].path if code else request.executable or request.name
 
 
 def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words]:

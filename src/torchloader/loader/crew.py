@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.signals import name_of
 from dragon.native.event import Event
 from dragon.native.machine import current
 from dragon.native.process import Process
@@ -356,4 +356,4 @@ class Crew:
 
 
 def _told(code: int | None) -> str:
-    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+    return name_of(-code) if code is not None and code < 0 else f"exit code {code}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
-import signal
 import time
 from pathlib import Path
 from queue import Empty
 
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.signals import how_ended
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.service.messages import Ended, Launch, Rank, Said
@@ -162,7 +162,7 @@ class Part:
             pass  # it may have said why
         # Ranks that fail because another one was killed may be seen to fail before it.
         if not self._cause or (code < 0 and not self._killed):
-            self._cause = f"rank {rank} on {self._node} ended with {_told(code)}{self._tail(rank)}"
+            self._cause = f"rank {rank} on {self._node} ended with {how_ended(code)}{self._tail(rank)}"
         self._killed = self._killed or code < 0
         self._end_at = self._end_at or time.monotonic() + _FOR_OWN_END
 
@@ -180,7 +180,3 @@ class Part:
         except OSError as error:
             return f"; what it wrote cannot be read: {error}"
         return f"; it last wrote:\n{text}" if text else ""
-
-
-def _told(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -15,6 +15,7 @@ from dragon import _core
 from dragon.agent.mpi import relay
 from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.launched import COME, GIVEN, LAUNCHER
+from dragon.infrastructure.signals import how_ended
 from dragon.runtime.run import this_run
 from dragon.runtime.site_launcher import launch_command, launch_environment
 
@@ -67,9 +68,8 @@ class Launch:
         self._begun = come.done()
         code = await ended
         host_file.unlink(missing_ok=True)
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if not self.ended.done():
-            self.ended.set_result(f"{self._name} ended with {how}{self._tail()}")
+            self.ended.set_result(f"{self._name} ended with {how_ended(code)}{self._tail()}")
         if code:
             self._loop.call_later(_FOR_THE_CAUSE, self._end_job, 0, f"lost its launcher: {self.ended.result()}")
 
