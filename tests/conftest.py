@@ -27,9 +27,10 @@ MARK = "DRAGON_TEST_MARK"
 # A busy machine is no fault; no test may take longer than pytest allows it.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
-# A shell that starts pytest in the background has it ignore Ctrl-C, and with it every program of a test.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts pytest in the background has it ignore Ctrl-C and Ctrl-\, and with it every program of a test.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 pytest_plugins = [
     "at_once",
     "peers.browser",
