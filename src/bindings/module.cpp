@@ -71,13 +71,6 @@ int start_executable(const FileText& executable, const std::vector<FileText>& ar
                    detached});
 }
 
-// The system tells it only when it is changed. What another thread creates meanwhile is for its owner alone.
-unsigned current_umask() {
-    mode_t mask = umask(0077);
-    umask(mask);
-    return mask;
-}
-
 sigset_t signal_set(const std::vector<int>& numbers) {
     sigset_t set;
     sigemptyset(&set);

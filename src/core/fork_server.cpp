@@ -8,13 +8,13 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 
 #include "msgpack.hpp"
+#include "packets.hpp"
 #include "sync.hpp"
 
 namespace dragon {
@@ -29,7 +29,7 @@ constexpr size_t kMostUntold = 32 * 1024;  // bytes: an event is a packet's part
 constexpr uint32_t kMostEvents = 32;
 constexpr std::string_view kNil = "\xc0";
 constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest process id there can be
-constexpr int kFolder = 3;
+constexpr int kFolder = 3;  // in place of a stream's number; runtime/spawning.py has the same
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
 
 ino_t inode(int fd) {
@@ -45,11 +45,8 @@ ForkServer::ForkServer(int requests, int agent, int signals)
       signals_(signals),
       null_(open("/dev/null", O_RDWR | O_CLOEXEC)),
       me_(getpid()),
-      umask_(::umask(0)),
-      limits_(current_limits()),
-      buffer_(kLargestDatagram) {
-    ::umask(umask_);
-}
+      umask_(current_umask()),
+      buffer_(kLargestDatagram) {}
 
 void ForkServer::set_output(bool label, bool forwards) {
     label_ = label;
@@ -308,7 +305,7 @@ void ForkServer::enter_child() {
         for (int64_t cpu : cpus) CPU_SET(static_cast<int>(cpu), &set);
         if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
     }
-    if (auto limits = numbers_in(asked_.limits); limits != limits_) take_limits(limits);
+    take_limits(numbers_in(asked_.limits));
     std::string folder(asked_.folder);
     arena().take_slot(slot_);
     // Whoever started this process is woken about now, and often on the processor that it slept on and this
@@ -376,23 +373,7 @@ void ForkServer::flush() {
 void ForkServer::send_events(const std::vector<int>& descriptors) {
     std::string head;
     MsgpackWriter(head).array(untold_);
-    iovec data[] = {{head.data(), head.size()}, {events_.data(), events_.size()}};
-    msghdr message{};
-    message.msg_iov = data;
-    message.msg_iovlen = 2;
-    size_t bytes = descriptors.size() * sizeof(int);
-    std::vector<char> control(descriptors.empty() ? 0 : CMSG_SPACE(bytes));
-    if (!descriptors.empty()) {
-        message.msg_control = control.data();
-        message.msg_controllen = control.size();
-        cmsghdr* c = CMSG_FIRSTHDR(&message);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(bytes);
-        memcpy(CMSG_DATA(c), descriptors.data(), bytes);
-    }
-    ssize_t sent;
-    while ((sent = sendmsg(agent_, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR);
+    ssize_t sent = send_packet(agent_, head, events_, descriptors);
     int error = errno;
     events_.clear();
     untold_ = 0;

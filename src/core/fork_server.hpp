@@ -90,7 +90,6 @@ class ForkServer {
     int requests_, agent_, signals_, null_;
     pid_t me_;
     mode_t umask_;
-    Limits limits_;
     unsigned ready_ = 0;  // sources that have something to read
     bool heard_ = false;  // the agent said what the run is like, which comes before everything else
     bool label_ = false, forwards_ = false;

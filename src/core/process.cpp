@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +73,12 @@ struct Prepared {
 }
 
 }  // namespace
+
+mode_t current_umask() {
+    mode_t mask = umask(0077);
+    umask(mask);
+    return mask;
+}
 
 Limits current_limits() {
     Limits result;

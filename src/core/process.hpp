@@ -9,6 +9,9 @@
 
 namespace dragon {
 
+// The system tells it only when it is changed. What another thread creates meanwhile is for its owner alone.
+mode_t current_umask();
+
 // Soft and hard resource limits by number, then the niceness.
 using Limits = std::vector<int64_t>;
 

@@ -25,6 +25,7 @@
 
 #include "../../src/core/channel.hpp"
 #include "../../src/core/fork_server.hpp"
+#include "../../src/core/packets.hpp"
 #include "../../src/core/sync.hpp"
 
 #define CHECK(condition)                                                            \
@@ -1138,21 +1139,7 @@ struct Served {
     }
     ForkServer server() const { return {requests[1], agent[1], signals}; }
     void ask(const std::string& request, const std::vector<int>& descriptors = {0, 1, 2}) const {
-        iovec data{const_cast<char*>(request.data()), request.size()};
-        msghdr message{};
-        message.msg_iov = &data;
-        message.msg_iovlen = 1;
-        std::vector<char> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
-        if (!descriptors.empty()) {
-            message.msg_control = control.data();
-            message.msg_controllen = control.size();
-            cmsghdr* c = CMSG_FIRSTHDR(&message);
-            c->cmsg_level = SOL_SOCKET;
-            c->cmsg_type = SCM_RIGHTS;
-            c->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-            memcpy(CMSG_DATA(c), descriptors.data(), descriptors.size() * sizeof(int));
-        }
-        CHECK(sendmsg(requests[0], &message, 0) == static_cast<ssize_t>(request.size()));
+        CHECK(send_packet(requests[0], request, "", descriptors) == static_cast<ssize_t>(request.size()));
     }
     std::string events() const {
         std::string all;
@@ -1173,25 +1160,30 @@ Next after_waiting(ForkServer& server, const Made<Words>& record) {
     }
 }
 
-void a_server_forks_by_itself_once_it_may() {
-    new_arena();
-    Served sockets;
-    ForkServer server = sockets.server();
-    auto first = new_words(4);
-    sockets.ask(start_request(first.handle));
-    CHECK(after_waiting(server, first) == Next::Request);
+// From then on the server forks for requests with the main program of start_request() by itself.
+void let_it_fork(const Served& sockets, ForkServer& server) {
+    auto record = new_words(4);
+    sockets.ask(start_request(record.handle));
+    CHECK(after_waiting(server, record) == Next::Request);
     CHECK(server.request().puid == 7 && server.request().name == "a name");
     CHECK(server.descriptors().size() == 3);
     server.fork_alike();
     server.failed(ENOENT, "not this one");
-    CHECK(first->at(kStatus) == kFailed && first->at(kError) == ENOENT);
+    CHECK(record->at(kStatus) == kFailed && record->at(kError) == ENOENT);
+    record.release();
+}
 
-    auto second = new_words(4);
-    sockets.ask(start_request(second.handle, payload_of("its payload"), 1));
+void a_server_forks_by_itself_once_it_may() {
+    new_arena();
+    Served sockets;
+    ForkServer server = sockets.server();
+    let_it_fork(sockets, server);
+    auto record = new_words(4);
+    sockets.ask(start_request(record.handle, payload_of("its payload"), 1));
     pid_t me = getpid();
     int may_end[2];
     CHECK(pipe(may_end) == 0);
-    if (after_waiting(server, second) == Next::Child) {
+    if (after_waiting(server, record) == Next::Child) {
         CHECK(getppid() == me && server.request().payload == "its payload");
         server.enter_child();
         char byte;
@@ -1199,19 +1191,18 @@ void a_server_forks_by_itself_once_it_may() {
         CHECK(read(may_end[0], &byte, 1) == 0);
         _exit(3);
     }
-    pid_t child = static_cast<pid_t>(second->at(kPid).load());
+    pid_t child = static_cast<pid_t>(record->at(kPid).load());
     CHECK(server.running() == std::vector<pid_t>{child});
     close(may_end[1]);
-    while (second->at(kStatus) != kExited) {
+    while (record->at(kStatus) != kExited) {
         server.wait();
         CHECK(server.next() == Next::Wait);
     }
-    CHECK(second->at(kCode) == 3 && server.running().empty());
+    CHECK(record->at(kCode) == 3 && server.running().empty());
     server.synchronise();
     std::string told = sockets.events();
     for (auto event : {"failed", "started", "exited", "synchronised"}) CHECK(told.find(event) != told.npos);
-    first.release();
-    second.release();
+    record.release();
     CHECK(blocks() <= 1);
 }
 
@@ -1219,12 +1210,8 @@ void another_main_program_is_not_forked_for_unasked() {
     new_arena();
     Served sockets;
     ForkServer server = sockets.server();
+    let_it_fork(sockets, server);
     auto record = new_words(4);
-    sockets.ask(start_request(record.handle));
-    CHECK(after_waiting(server, record) == Next::Request);
-    server.fork_alike();
-    server.failed(ENOENT, "not this one");
-    record->at(kStatus) = kAsked;
     std::string surroundings;
     MsgpackWriter(surroundings).text("surroundings").text("others");
     for (int round = 0; round < 2; ++round) {

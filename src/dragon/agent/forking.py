@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dragon import _core
-from dragon.infrastructure.messages import Spawn, encode
+from dragon.infrastructure.messages import Spawn
 from dragon.runtime import child
+from dragon.runtime.spawning import in_memory
 from dragon.runtime.surroundings import take_over
 
 __all__ = ["Forker"]
@@ -99,27 +100,22 @@ class Forker:
 
     def _start_fresh(self, request: Spawn) -> int:
         descriptors = self._server.descriptors()
-        memory = _core.anonymous_memory("request")
-        try:
-            os.write(memory, encode(request))
-            os.lseek(memory, 0, os.SEEK_SET)
-            path = str(Path(child.__file__).parents[2])
-            code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
-            environment = self._environment(request)
-            environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
+        path = str(Path(child.__file__).parents[2])
+        code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
+        environment = self._environment(request)
+        environment["DRAGON_DESCRIPTORS"] = str(len(descriptors) - 3)
+        with in_memory(self._server.request()) as memory:
             return _core.start_executable(
                 executable=sys.executable,
                 arguments=[sys.executable, "-c", code],
                 environment=[f"{name}={value}" for name, value in environment.items()],
                 folder=request.folder,
-                descriptors=[*descriptors[:3], memory, *descriptors[3:]],
+                descriptors=[*descriptors[:3], memory.fileno(), *descriptors[3:]],
                 cpus=request.cpus,
                 limits=request.limits,
                 death_signal=signal.SIGKILL,
                 detached=False,
             )
-        finally:
-            os.close(memory)
 
 
 def _reseed() -> None:

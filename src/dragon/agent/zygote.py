@@ -60,7 +60,6 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for module in _PRELOADED:
             importlib.import_module(module)
-        self.limits = _core.current_limits()
         self.server = _core.ForkServer(self.requests.fileno(), self.agent.fileno(), signals)
         self.server.set_output(bool(self.run_info.label), forwards=False)
         self.forker = Forker(self.server, self._environment)
@@ -118,7 +117,7 @@ class Zygote:
             folder=request.folder,
             descriptors=self.server.descriptors(),
             cpus=request.cpus,
-            limits=[] if request.limits == self.limits else request.limits,
+            limits=request.limits,
             death_signal=signal.SIGKILL,
             detached=False,
         )

@@ -93,10 +93,11 @@ def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str
         raise ValueError(f"{entry} is no entry of the runtime")
     # Looked up first: importing what is there already touches thirty pages more, each of which is copied after a fork.
     call = getattr(sys.modules.get(module) or importlib.import_module(module), function)
-    if not isinstance(payload, bytes):
-        name, size = payload
-        return int(call(memoryview(Words._attached(name)).cast("B")[:size], descriptors))
-    return int(call(payload, descriptors))
+    return int(call(payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors))
+
+
+def _in_arena(name: Name, size: int) -> memoryview:
+    return memoryview(Words._attached(name)).cast("B")[:size]
 
 
 def _open_streams() -> None:

@@ -7,7 +7,7 @@ import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 from dragon import _core
 from dragon.infrastructure import messages
@@ -29,6 +29,7 @@ __all__ = [
     "RUNNING",
     "Started",
     "environment_changes",
+    "in_memory",
     "new_puid",
     "prepare_call",
     "send_request",
@@ -228,9 +229,16 @@ def send_request(zygote: socket.socket, request: bytes, descriptors: Sequence[in
     if len(request) <= _LARGEST_DATAGRAM:
         socket.send_fds(zygote, [request], descriptors)
         return
-    with os.fdopen(_core.anonymous_memory("request"), "wb", buffering=0) as memory:
-        memory.write(request)
+    with in_memory(request) as memory:
         socket.send_fds(zygote, [_BESIDE], [*descriptors, memory.fileno()])
+
+
+def in_memory(request: bytes) -> IO[bytes]:
+    """A file without a name that holds a request, to be read from its beginning."""
+    memory = os.fdopen(_core.anonymous_memory("request"), "w+b")
+    memory.write(request)
+    memory.seek(0)
+    return memory
 
 
 def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
