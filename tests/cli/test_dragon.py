@@ -335,16 +335,15 @@ def test_a_crowd_that_the_system_has_too_few_open_files_for_is_refused(site: Sit
     assert re.search(message, done.stderr)
 
 
-@pytest.mark.parametrize("nodes", ["1", "2"])
 @pytest.mark.parametrize(
-    ("before", "message"),
+    ("nodes", "before", "message"),
     [
-        ("mkdir gone && cd gone && rmdir ../gone && {}", "the working directory was removed"),
-        ("ulimit -v 4000000 && {}", "the address space is limited (ulimit -v)"),
-        ("ulimit -f 100 && {}", "the shared memory cannot be sized (ulimit -f)"),
+        ("2", "mkdir gone && cd gone && rmdir ../gone && {}", "the working directory was removed"),
+        *((nodes, "ulimit -v 4000000 && {}", "the address space is limited (ulimit -v)") for nodes in ("1", "2")),
+        *((nodes, "ulimit -f 100 && {}", "the shared memory cannot be sized (ulimit -f)") for nodes in ("1", "2")),
     ],
 )
-def test_where_it_cannot_run_it_says_why(site: Site, before: str, message: str, nodes: str) -> None:
+def test_where_it_cannot_run_it_says_why(site: Site, nodes: str, before: str, message: str) -> None:
     done = limited(site, before, "--nodes", nodes, site.write(QUEUE))
     assert done.returncode == 1
     assert message in done.stderr

@@ -22,6 +22,7 @@ from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
 from dragon.infrastructure.signals import PR_SET_PDEATHSIG, PROGRAMS_OWN, set_for_programs
+from dragon.infrastructure.system_text import restored
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.run import Identity, Run, belong
 
@@ -111,8 +112,8 @@ class Zygote:
         for number, variable in enumerate(request.descriptor_variables, 3):
             environment[variable] = str(number)
         return _core.start_executable(
-            executable=request.executable,
-            arguments=[request.executable, *request.arguments],
+            executable=restored(request.executable),
+            arguments=list(map(restored, [request.executable, *request.arguments])),
             environment=[f"{name}={value}" for name, value in environment.items()],
             folder=request.folder,
             descriptors=self.server.descriptors(),
@@ -125,11 +126,12 @@ class Zygote:
     def _environment(self, request: Spawn) -> dict[str, str]:
         changes = request.environment
         environment = {} if "" in changes else dict(os.environ)
-        for name, value in changes.items():
+        for sent, value in changes.items():
+            name = restored(sent)
             if value is None:
                 environment.pop(name, None)
             else:
-                environment[name] = value
+                environment[name] = restored(value)
         me = Identity(puid=request.puid, name=request.name, parent=request.parent, group=request.group)
         environment[variables.RUN] = str(self.run_info.folder)
         # What it starts is no rank of its job, and was not given its data.

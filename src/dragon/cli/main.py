@@ -170,15 +170,12 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         # All pods run the same command; the first is the front end, and this is another one.
         os.environ.pop("DRAGON_FRONT_END", None)
         return node.main(["--join", "environment", "--index-from", "JOB_COMPLETION_INDEX"])
-    problem = _cannot_be_handed_on(command)
-    if problem:
-        print(f"dragon: {problem}", file=sys.stderr)
-        return 1
     try:
         launcher = choose(machine.wanted(arguments))
         if launcher is not None:
             from dragon.cli import several
 
+            _check_for_other_nodes(command)
             return several.run(launcher, command, arguments)
     except DragonError as error:
         print(f"dragon: {worded(error)}", file=sys.stderr)
@@ -192,15 +189,15 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         return 1
 
 
-def _cannot_be_handed_on(command: list[str]) -> str:
+def _check_for_other_nodes(command: list[str]) -> None:
+    """Raises DragonError for what cannot be handed to them."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
-        return "the working directory was removed; go to another one (cd)"
+        raise DragonError("the working directory was removed; go to another one (cd)") from None
     for word in [*command, folder]:
         if not is_text(word):
-            return f"{word!r} is not UTF-8, and cannot be handed to another process"
-    return ""
+            raise DragonError(f"{word!r} is not UTF-8, and cannot be handed to other nodes")
 
 
 def _explained(error: OSError) -> str:

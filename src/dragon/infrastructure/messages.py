@@ -92,7 +92,7 @@ class Surroundings(msgspec.Struct, omit_defaults=True):
     path: list[str]
     arguments: list[str]
     authkey: bytes
-    original_folder: str
+    original_folder: str | None  # none where that had been removed
     start_method: str | None
     log_level: int | None = None
     log_to_stderr: bool = False
@@ -128,7 +128,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(message: Any) -> bytes:
-    """A message as bytes. Raises ValueError for text that is not UTF-8, as arguments and variables may have."""
+    """A message as bytes. Raises ValueError for text that is not UTF-8; see system_text for a system's own."""
     try:
         return _encode(message)
     except UnicodeEncodeError as error:

@@ -11,11 +11,12 @@ import time
 from dragon import _core
 from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded, leave
+from dragon.infrastructure.system_text import sendable
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.log import runtime_log
-from dragon.runtime.spawning import Started, environment_changes, new_request, start
+from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, start
 
 __all__ = ["run"]
 
@@ -37,9 +38,9 @@ def run(command: list[str], label: str) -> int:
     this = run_module.start_run(label, " ".join(command))
     run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
     try:
-        request, _record = new_request("head", folder=os.getcwd())
+        request, _record = new_request("head", folder=current_folder())
         request.streams = [Output(), Output(), Output()]
-        request.executable, request.arguments = command[0], command[1:]
+        request.executable, *request.arguments = map(sendable, command)
         request.environment = environment_changes(this)
         # From now on they are the head process's, also those that come while it starts.
         signals = _core.signal_descriptor([*numbers, *heeded(NOTICES)], [])

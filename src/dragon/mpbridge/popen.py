@@ -16,7 +16,7 @@ from dragon.runtime import placement, plan, serialization
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
-from dragon.runtime.spawning import Started, environment_changes, new_request, prepare_call, start
+from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, prepare_call, start
 
 __all__ = ["Popen"]
 
@@ -64,7 +64,8 @@ class Popen:
 
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
         self._descriptors = []
-        request, record = new_request(process_obj.name, cpus=placed.mask, folder=os.getcwd(), node=placed.node.index)
+        folder = current_folder(placed.is_local)
+        request, record = new_request(process_obj.name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
         request.streams = [Output("null"), Output(), Output()]
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))

@@ -10,13 +10,14 @@ from typing import Any
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.system_text import sendable
 from dragon.native.bootstrap import write_call
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
-from dragon.runtime.spawning import environment_changes, new_request, prepare_call
+from dragon.runtime.spawning import current_folder, environment_changes, new_request, prepare_call
 from dragon.runtime.streams import StreamArgument, checked_stream, output_of
 
 __all__ = ["ProcessTemplate"]
@@ -62,7 +63,8 @@ class ProcessTemplate:
             raise TypeError(f"policy must be a Policy, not {policy!r}")
         self.args = checked_arguments(args)
         self.kwargs = dict(kwargs or {})
-        self.cwd = os.path.abspath(os.fspath(cwd))
+        cwd = os.fspath(cwd)
+        self.cwd = os.path.abspath(cwd if os.path.isabs(cwd) else os.path.join(current_folder(local=False), cwd))
         if not os.path.isdir(self.cwd):
             raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)
         self.env = checked_environment(env)
@@ -134,7 +136,7 @@ class ProcessTemplate:
             )
         else:
             executable, arguments = self._command()
-            request.executable, request.arguments = executable, arguments
+            request.executable, *request.arguments = map(sendable, [executable, *arguments])
         return request, record
 
     def environment_of(self, placed: Placed) -> dict[str, str]:

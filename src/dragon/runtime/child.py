@@ -16,6 +16,7 @@ from typing import Any
 
 from dragon import _core
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.system_text import restored
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, become
 from dragon.runtime.surroundings import take_over
@@ -38,11 +39,12 @@ def apply_environment(changes: dict[str, str | None]) -> None:
     """Change os.environ; None removes a variable. An empty name means: remove all others first."""
     if "" in changes:
         os.environ.clear()
-    for name, value in changes.items():
+    for sent, value in changes.items():
+        name = restored(sent)
         if value is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = value
+            os.environ[name] = restored(value)
 
 
 def import_main(main: tuple[str, str]) -> None:
@@ -50,7 +52,7 @@ def import_main(main: tuple[str, str]) -> None:
     current = mp_process.current_process()
     current._inheriting = True  # type: ignore[attr-defined]
     try:
-        getattr(mp_spawn, f"_fixup_main_from_{main[0]}")(main[1])
+        getattr(mp_spawn, f"_fixup_main_from_{main[0]}")(restored(main[1]))
     finally:
         del current._inheriting  # type: ignore[attr-defined]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -14,6 +15,7 @@ from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.system_text import restored, sendable
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Words
@@ -28,6 +30,7 @@ __all__ = [
     "RECORD_WORDS",
     "RUNNING",
     "Started",
+    "current_folder",
     "environment_changes",
     "in_memory",
     "new_puid",
@@ -160,10 +163,32 @@ def environment_changes(run: Run, changes: dict[str, str] | None = None) -> dict
     raw = os.environ._data  # type: ignore[attr-defined]
     if run.environment_seen[0] != raw:
         ours, base = dict(os.environ), run.base_environment
-        difference: dict[str, str | None] = {k: v for k, v in ours.items() if base.get(k) != v}
-        difference.update(dict.fromkeys(base.keys() - ours.keys()))
+        difference: dict[str, str | None] = _sendable({k: v for k, v in ours.items() if base.get(k) != v})
+        difference.update(dict.fromkeys(map(sendable, base.keys() - ours.keys())))
         run.environment_seen = (dict(raw), difference)
-    return {**run.environment_seen[1], **(changes or {})}
+    return {**run.environment_seen[1], **_sendable(changes or {})}
+
+
+def _sendable(variables: dict[str, str]) -> dict[str, str | None]:
+    return {sendable(name): sendable(value) for name, value in variables.items()}
+
+
+def current_folder(local: bool = True) -> str:
+    """This process's working folder, by a name that others find it by. Raises FileNotFoundError where there is none.
+
+    A folder that was removed is still there for processes of this node, as is one whose name is not UTF-8.
+    """
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        if not local:
+            raise FileNotFoundError(
+                errno.ENOENT, "the working directory was removed; go to another one (os.chdir)"
+            ) from None
+    else:
+        if not local or folder == sendable(folder):
+            return folder
+    return f"/proc/{os.getpid()}/cwd"
 
 
 def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None:
@@ -172,7 +197,8 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
         payload = write()
     request.entry = entry
     if serialization.main_is_importable():
-        request.main = serialization.main_module()
+        main = serialization.main_module()
+        request.main = main and (main[0], sendable(main[1]))
     request.surroundings = describe()
     request.attached += names
     if len(payload) <= LARGEST_PAYLOAD:
@@ -272,7 +298,7 @@ def _lacking(request: Spawn, code: int) -> str:
     """What could not be opened, by the code of a process that could not be started."""
     if code == _FOLDER:
         return request.folder
-    return request.streams[code].path if code else request.executable or request.name
+    return request.streams[code].path if code else restored(request.executable) or request.name
 
 
 def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words]:

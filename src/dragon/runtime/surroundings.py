@@ -8,19 +8,21 @@ from multiprocessing import process as mp_process
 from multiprocessing import util as mp_util
 
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
+from dragon.infrastructure.system_text import restored, sendable
 
 __all__ = ["describe", "take_over"]
 
 
 def describe() -> bytes:
     """The surroundings of this process."""
+    folder = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]
     logger = mp_util._logger  # type: ignore[attr-defined]
     return encode(
         Surroundings(
-            path=sys.path,
-            arguments=sys.argv,
+            path=list(map(sendable, sys.path)),
+            arguments=list(map(sendable, sys.argv)),
             authkey=bytes(mp_process.current_process().authkey),
-            original_folder=str(mp_process.ORIGINAL_DIR),  # type: ignore[attr-defined]
+            original_folder=folder and sendable(folder),
             start_method=multiprocessing.get_start_method(allow_none=True),
             log_level=None if logger is None else logger.getEffectiveLevel(),
             log_to_stderr=bool(mp_util._log_to_stderr),  # type: ignore[attr-defined]
@@ -31,10 +33,10 @@ def describe() -> bytes:
 def take_over(description: bytes) -> None:
     """Make them this process's."""
     theirs = decode_surroundings(description)
-    sys.path[:] = theirs.path
-    sys.argv = theirs.arguments
+    sys.path[:] = map(restored, theirs.path)
+    sys.argv = list(map(restored, theirs.arguments))
     mp_process.current_process().authkey = theirs.authkey
-    mp_process.ORIGINAL_DIR = theirs.original_folder  # type: ignore[attr-defined]
+    mp_process.ORIGINAL_DIR = theirs.original_folder and restored(theirs.original_folder)  # type: ignore[attr-defined]
     if theirs.start_method is not None:
         multiprocessing.set_start_method(theirs.start_method, force=True)
     if theirs.log_level is not None:

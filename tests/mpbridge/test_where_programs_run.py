@@ -1,0 +1,101 @@
+"""Folders, variables and arguments are a system's: what it takes, a process is started with."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from conftest import Site
+
+
+def test_a_process_works_in_the_folder_of_its_creator_also_if_that_was_removed(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp
+        import os
+        import tempfile
+        import dragon
+        from dragon.native.process import ProcessTemplate
+
+        def here():
+            return os.stat(".").st_ino
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            folder = tempfile.mkdtemp()
+            os.chdir(folder)
+            os.rmdir(folder)
+            with mp.Pool(1) as pool:
+                print(pool.apply(here) == here())
+            try:
+                ProcessTemplate("true")
+            except OSError as error:
+                print(error)
+    """)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "True",
+        "[Errno 2] the working directory was removed; go to another one (os.chdir)",
+    ]
+
+
+@pytest.mark.parametrize("command", [[sys.executable], [sys.executable, "-m", "dragon"]])
+def test_a_program_runs_in_a_folder_that_was_removed(site: Site, command: list[str]) -> None:
+    program = site.write("""
+        import multiprocessing as mp
+        import dragon
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            process = mp.Process(target=print, args=("runs",))
+            process.start()
+            process.join()
+    """)
+    in_a_removed_folder = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    done = site.run("sh", "-c", in_a_removed_folder, "sh", *command, program)
+    assert (done.stdout, done.stderr) == ("runs\n", "")
+
+
+def test_variables_arguments_and_folders_that_are_not_utf_8_pass(site: Site) -> None:
+    folder = site.folder / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    done = site.python(
+        """
+        import multiprocessing as mp
+        import os
+        import sys
+        import dragon
+        from dragon.native.process import Process
+
+        def tell():
+            print(os.environb[b"A\\xfe"], os.fsencode(sys.argv[1]), os.path.basename(os.getcwdb()), flush=True)
+            if mp.parent_process().name == "MainProcess":
+                start()
+
+        def start():
+            process = mp.Process(target=tell)
+            process.start()
+            process.join()
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            os.chdir(b"f\\xff")
+            os.environb[b"A\\xfe"] = b"\\xff"
+            start()
+            source = "import os, sys; print(os.environb[bytes([65, 254])], os.environb[b'B'], os.fsencode(sys.argv[1]))"
+            word = os.fsdecode(b"\\xfd")
+            process = Process(sys.executable, ["-c", source, word], cwd="/", env={"B": word})
+            process.start()
+            process.join()
+        """,
+        os.fsdecode(b"\xfc"),
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [r"b'\xff' b'\xfc' b'f\xff'"] * 2 + [r"b'\xff' b'\xfd' b'\xfd'"]
+
+
+def test_the_command_hands_on_arguments_that_are_not_utf_8(site: Site) -> None:
+    program = site.write("import os, sys; print(os.fsencode(sys.argv[1]))")
+    done = site.dragon(program, os.fsdecode(b"\xff"))
+    assert (done.stdout, done.stderr) == ("b'\\xff'\n", "")
