@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System
 from dragon.native.process import MSG_DEVNULL, ProcessTemplate
@@ -47,6 +48,7 @@ class CollectiveGroup(ProcessGroup):
         policies: Policy | Sequence[Policy] | None = None,
     ) -> None:
         super().__init__()
+        port = plain_number(port)
         if not 0 < port < 2**16:
             raise ValueError(f"port={port!r} is no port number")
         self._port = port
@@ -79,6 +81,7 @@ class CollectiveGroup(ProcessGroup):
 
 def _places(nprocs: int | None, policies: Policy | Sequence[Policy] | None) -> list[Policy | None]:
     """The policy of each rank."""
+    nprocs = plain_number(nprocs)
     if not isinstance(nprocs, int | None):
         raise TypeError(f"nprocs must be a whole number, or None, not {nprocs!r}")
     if nprocs is not None and nprocs < 1:

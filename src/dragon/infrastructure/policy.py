@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.plain_number import plain_number
 
 __all__ = ["Policy", "PolicyError"]
 
@@ -70,8 +71,11 @@ class Policy:
     def __post_init__(self) -> None:
         for name in ("cpu_affinity", "gpu_affinity"):
             value = getattr(self, name)
-            if not isinstance(value, list) or not all(isinstance(v, (int, float)) for v in value):
+            numbers = list(map(plain_number, value)) if isinstance(value, list) else None
+            if numbers is None or not all(isinstance(number, (int, float)) for number in numbers):
                 raise PolicyError(f"{name} must be a list of device numbers, not {value!r}")
+            setattr(self, name, numbers)
+        self.host_id = plain_number(self.host_id)
         self.placement = _one_of(Policy.Placement, "placement", self.placement)
         self.distribution = _one_of(Policy.Distribution, "distribution", self.distribution)
         self.wait_mode = _one_of(Policy.WaitMode, "wait_mode", self.wait_mode)

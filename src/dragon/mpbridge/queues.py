@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.queues  # noqa: F401  programs that have queues use it without importing it themselves
+import operator
 import threading
 from typing import Any
 
@@ -54,6 +55,7 @@ class Queue(_Queue):
     """multiprocessing.Queue. An object that cannot be pickled makes put() raise."""
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        maxsize = operator.index(maxsize)
         super().__init__(max(maxsize, 0), maker=identity().puid)
         self._maxsize = maxsize
 

@@ -6,6 +6,7 @@ from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
 
@@ -51,6 +52,7 @@ def RawValue(typecode_or_type: Any, *args: Any) -> Any:
 def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:
     """A ctypes array in shared memory."""
     kind = _type_of(typecode_or_type)
+    size_or_initializer = plain_number(size_or_initializer)
     if isinstance(size_or_initializer, int):
         return _new(kind * size_or_initializer)
     result = _new(kind * len(size_or_initializer))

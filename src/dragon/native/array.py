@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.native.value import Memory, Shared, ctype_of, lock_of
 
 __all__ = ["Array"]
@@ -27,6 +28,7 @@ class Array(Shared):
         self, typecode_or_type: Any, size_or_initializer: int | Iterable[Any], lock: Any = True, m_uid: Any = None
     ) -> None:
         kind = ctype_of(typecode_or_type)
+        size_or_initializer = plain_number(size_or_initializer)
         if isinstance(size_or_initializer, int):
             if size_or_initializer < 0:
                 raise ValueError("an array's length must not be negative")

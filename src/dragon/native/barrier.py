@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import msgspec
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.native.condition import Condition
 from dragon.native.lock import Lock
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Words, read_serialized
 from dragon.runtime.nodes import node_of_memory
 
@@ -35,10 +37,12 @@ class Barrier(threading.Barrier):
         timeout: float | None = None,
         m_uid: Any = None,
     ) -> None:
+        parties = plain_number(parties)
         if not isinstance(parties, int) or parties < self._fewest:
             raise ValueError(f"parties must be a whole number from {self._fewest} on, not {parties!r}")
         if action is not None and not callable(action):
             raise ValueError(f"action must be callable, not {action!r}")
+        timeout = checked_seconds("timeout", timeout)
         if timeout is not None and timeout < 0:
             raise ValueError("timeout must not be negative")
         self._share((Words._on(node_of_memory(m_uid), 2), Condition(Lock(m_uid), m_uid), parties, action, timeout))

@@ -11,12 +11,14 @@ from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from typing import Any, ClassVar, Self
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult, Single, chunks
 from dragon.native.workers import NativeWorker, WorkerProcess, Workers, pass_on_end, work
 from dragon.runtime import placement
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.run import identity
@@ -64,6 +66,7 @@ class Pool:
         self._policies = self._choose_policies(processes, policy, processes_per_policy)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        maxtasksperchild = plain_number(maxtasksperchild)
         if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
             raise ValueError("maxtasksperchild must be a positive int or None")
         count = len(self._policies)
@@ -102,6 +105,7 @@ class Pool:
 
     @staticmethod
     def _checked(processes: int) -> int:
+        processes = plain_number(processes)
         if not isinstance(processes, int):
             raise TypeError(f"the number of processes must be whole, not {processes!r}")
         if processes < 1:
@@ -298,7 +302,7 @@ class Pool:
         """End the workers now, those that go on after `patience` seconds with SIGKILL; tasks that are not done get an
         error for a result."""
         self._state = TERMINATE
-        self._patience[0] = patience
+        self._patience[0] = checked_seconds("patience", patience)
         self._terminate()
 
     def kill(self) -> None:
@@ -316,7 +320,7 @@ class Pool:
         """Wait for the workers to end. Raises ValueError if the pool is open, TimeoutError after `patience` seconds."""
         if self._state == RUN:
             raise ValueError("Pool is still running")
-        if not self._workers.join(patience):
+        if not self._workers.join(checked_seconds("patience", patience)):
             raise TimeoutError(f"workers of the pool still run after {patience} s")
         self._collector.poll()
         self._collector.fail_all(RuntimeError("all workers of the pool ended before this task was done"))

@@ -13,11 +13,12 @@ from dragon import _core
 from dragon.infrastructure.errors import DragonLoggingError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
 from dragon.runtime import placement, plan
 from dragon.runtime.agent_client import ask
-from dragon.runtime.arguments import checked_signal
+from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.mpi_library import choose_backend
@@ -131,6 +132,7 @@ class ProcessGroup:
         self._pmi = pmi or (PMIBackend.AUTO if pmi_enabled else None)
         if self._pmi is not None and restart:
             raise ValueError("restart=True is not for MPI jobs: a rank that was started again would find no others")
+        walltime = plain_number(walltime)
         if walltime is not None and not (isinstance(walltime, (int, float)) and walltime > 0):
             raise ValueError(f"walltime must be a positive number of seconds, not {walltime!r}")
         if policy is not None and not isinstance(policy, Policy):
@@ -172,6 +174,7 @@ class ProcessGroup:
         """Have `nproc` members of this description. Raises DragonProcessGroupAlreadyInitialized after init()."""
         if self._number is not None:
             raise DragonProcessGroupAlreadyInitialized("processes cannot be added after init()")
+        nproc = plain_number(nproc)
         if not isinstance(nproc, int) or nproc < 1:
             raise ValueError(f"nproc must be a positive whole number, not {nproc!r}")
         if not isinstance(template, ProcessTemplate):
@@ -257,6 +260,7 @@ class ProcessGroup:
     def join(self, timeout: float | None = None) -> None:
         """Wait for all members. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if one failed."""
         self._check(DragonProcessGroupJoinError)
+        timeout = checked_seconds("timeout", timeout)
         self._just_started = []
         if not self._wait(timeout):
             live = self._status()["live"]
@@ -299,6 +303,7 @@ class ProcessGroup:
     def stop(self, patience: float = 5.0) -> None:
         """Interrupt, then terminate, then kill the members, with `patience` seconds between, and wait for their end."""
         self._just_started = []
+        patience = checked_seconds("patience", patience)
         if self._number is not None:
             self._ask("stop", DragonProcessGroupSignalError, patience=patience)
             self._wait(3 * patience + 5)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Channel, read_serialized
 from dragon.runtime.picklers import pickler_of
 from dragon.runtime.placement import place
@@ -73,6 +74,7 @@ class Queue(Channel):
         strm_channels: Any = None,
         pickler: Any = None,
     ) -> None:
+        maxsize = plain_number(maxsize)
         if not isinstance(maxsize, int):
             raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
         if buffered and (strm_channels is not None or num_streams > 0 or mgr_channel is not None):

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Semaphore as _Semaphore
 from dragon.runtime.handle import read_serialized
 from dragon.runtime.nodes import node_of_memory
@@ -22,6 +23,7 @@ class Semaphore(_Semaphore):
     """
 
     def __init__(self, value: int = 1, *, m_uid: Any = None, bounded: bool = False) -> None:
+        value = plain_number(value)
         if not isinstance(value, int):
             raise TypeError(f"value must be a whole number, not {value!r}")
         if value < 0:

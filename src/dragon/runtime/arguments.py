@@ -7,7 +7,9 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["checked_arguments", "checked_environment", "checked_signal", "words_of"]
+from dragon.infrastructure.plain_number import plain_number
+
+__all__ = ["checked_arguments", "checked_environment", "checked_seconds", "checked_signal", "words_of"]
 
 
 def checked_arguments(args: Any) -> tuple[Any, ...]:
@@ -40,10 +42,19 @@ def words_of(args: Iterable[Any]) -> list[str]:
     return words
 
 
+def checked_seconds(name: str, value: Any) -> Any:
+    """A number of seconds, or None, as it was given. Raises TypeError for anything else."""
+    seconds = plain_number(value)
+    if not isinstance(seconds, (int, float, type(None))):
+        raise TypeError(f"{name} must be a number of seconds, or None, not {value!r}")
+    return seconds
+
+
 def checked_signal(sig: Any) -> int:
     """The number of a signal to send, or 0. Raises TypeError and ValueError for what is none."""
+    sig = plain_number(sig)
     if not isinstance(sig, int):
         raise TypeError(f"sig must be the number of a signal, such as signal.SIGTERM, not {sig!r}")
     if not 0 <= sig < signal.NSIG:
         raise ValueError(f"there is no signal {sig}: the numbers go up to {signal.NSIG - 1}")
-    return int(sig)
+    return sig

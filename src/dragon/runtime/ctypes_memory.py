@@ -17,12 +17,16 @@ from dragon.runtime.remote import RemoteWords
 
 __all__ = ["fill", "in_words", "kind_of", "words_for"]
 
+_MOST = 2**32 - 1  # words
 _COMPOUND = (ctypes.Structure, ctypes.Union, ctypes.Array)
 
 
 def words_for(kind: Any, m_uid: Any = None) -> Words:
-    """New memory for an object of that ctypes type, in that of a node or this one's."""
-    return Words._on(node_of_memory(m_uid), max(1, -(-ctypes.sizeof(kind) // 8)))
+    """New memory for an object of that ctypes type, in that of a node or this one's. Raises MemoryError."""
+    count = max(1, -(-ctypes.sizeof(kind) // 8))
+    if count > _MOST:
+        raise MemoryError(f"{ctypes.sizeof(kind)} bytes are more than the {_MOST * 8} that one shared object can have")
+    return Words._on(node_of_memory(m_uid), count)
 
 
 def in_words(kind: Any, words: Words) -> Any:

@@ -14,6 +14,7 @@ import msgspec
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.runtime.agent_client import ask
+from dragon.runtime.arguments import checked_seconds
 from dragon.telemetry.recording import NoRecordingError, Recording
 
 __all__ = ["AnalysisClient"]
@@ -37,7 +38,7 @@ class AnalysisClient:
     def connect(self, timeout: float | None = None) -> None:
         """Wait until the run measures something. Raises RuntimeError where it does not within `timeout` seconds, at
         once where that is None. With a recording there is nothing to wait for."""
-        end = time.monotonic() + (timeout or 0.0)
+        end = time.monotonic() + (checked_seconds("timeout", timeout) or 0.0)
         while self._recording is None and not ask("telemetry.level"):
             if time.monotonic() >= end:
                 raise RuntimeError(
@@ -71,6 +72,8 @@ class AnalysisClient:
         """
         if aggregate not in AGGREGATES:
             raise ValueError(f"aggregate={aggregate!r}: there are {', '.join(AGGREGATES)}")
+        interval = checked_seconds("interval", interval)
+        start_time, end_time = checked_seconds("start_time", start_time), checked_seconds("end_time", end_time)
         if interval != 0 and not _SHORTEST <= interval < math.inf:
             raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_SHORTEST} on")
         now = time.time()
@@ -96,6 +99,7 @@ class AnalysisClient:
 
     def get_lifetimes(self, since: float = 0.0) -> list[Lifetime]:
         """The processes of the run that live, or have ended since that time (seconds since 1970); at any level."""
+        since = checked_seconds("since", since) or 0.0
         if self._recording is not None:
             return [one for one in self._recording.lifetimes() if one.ended is None or one.ended >= since]
         return msgspec.convert(ask("telemetry.lifetimes", since=since), list[Lifetime])

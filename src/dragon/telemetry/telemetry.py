@@ -15,6 +15,7 @@ import msgspec
 
 from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Kind
+from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.agent_client import ask
 from dragon.runtime.run import identity, in_run
 
@@ -98,6 +99,7 @@ class Telemetry:
             raise ValueError(f"{name!r} is no name of a metric")
         if taken := {"host", "puid"} & set(tags):
             raise ValueError(f"metric {name!r}: the tag {taken.pop()!r} is set by the run; give yours another name")
+        when = plain_number(when)
         if when is not None and not math.isfinite(when):
             raise ValueError(f"metric {name!r}: {when!r} is no time")
         try:
@@ -118,7 +120,7 @@ def _period_in(settings: Mapping[str, Any] | str | os.PathLike[str] | None) -> f
             raise ValueError(f"telem_cfg: {settings} is no YAML: {error}") from None
     if not isinstance(settings, Mapping | None):
         raise TypeError(f"telem_cfg: settings by name, or a YAML file of them, not {settings!r}")
-    period = (settings or {}).get("collector_rate")
+    period = plain_number((settings or {}).get("collector_rate"))
     if period is None:
         return None
     if not isinstance(period, int | float) or not period >= variables.SHORTEST_PERIOD:

@@ -25,7 +25,9 @@ from typing import IO
 import msgspec
 
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
+from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime import folder as run_folder
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.folder import RunInfo
 from dragon.runtime.run import current_run, join_run, leave, this_run
 
@@ -210,7 +212,7 @@ def lookup(system: str, name: str, timeout_in: float | None = None, publish_dir:
     `system` is this host, or another one that shares the folder. Raises RuntimeError where there is no such run.
     """
     path = _place(name, publish_dir)
-    deadline = time.monotonic() + (timeout_in or 0.0)
+    deadline = time.monotonic() + (checked_seconds("timeout_in", timeout_in) or 0.0)
     while True:
         try:
             text = path.read_text()
@@ -242,6 +244,7 @@ def attach(
     """
     if oob_ssh_tunnel_override is not None or remote_cwd is not None:
         raise NotSupportedError("a run is attached to on one of its nodes: start this program there, with ssh say")
+    timeout = plain_number(timeout)
     if not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}; a descriptor is given as sdesc_str")
     if not isinstance(runtime, LocalRuntime | None):
@@ -273,6 +276,8 @@ def _read(text: str) -> _Descriptor:
 
 
 def _place(name: str, folder: str | Path | None) -> Path:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a run is a string, not {name!r}")
     if not name or "/" in name or name.startswith("."):
         raise ValueError(f"{name!r} cannot be the name of a run: it is the name of a file")
     return Path(folder or Path.home() / ".dragon") / name

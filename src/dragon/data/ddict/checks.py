@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 
 __all__ = ["check_kinds", "check_name", "check_numbers", "check_placement", "check_restoring", "check_timeout"]
@@ -17,7 +18,7 @@ _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 def check_kinds(kind: type, **parameters: Any) -> None:
     """Raises TypeError for one that is of another kind."""
     for name, value in parameters.items():
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        if not isinstance(plain_number(value), kind) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{name} must be {_NAMES[kind]}, not {value!r}")
 
 
@@ -25,7 +26,7 @@ def check_timeout(timeout: Any) -> None:
     """Raises TypeError or ValueError where it is no time to wait."""
     if timeout is None:
         return
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+    if not isinstance(plain_number(timeout), (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
     if not timeout >= 0:
         raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
@@ -33,7 +34,7 @@ def check_timeout(timeout: Any) -> None:
 
 def check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
     """Raises what the numbers ask for where they make no sense."""
-    if not isinstance(total_mem, int) or isinstance(total_mem, bool):
+    if not isinstance(plain_number(total_mem), int) or isinstance(total_mem, bool):
         raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
     if total_mem < 1:
         raise ValueError(f"total_mem must be at least 1, not {total_mem}")

@@ -21,6 +21,8 @@ from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
 from dragon.data.ddict.stats import DDictManagerStats, stats_of
 from dragon.infrastructure.ddict_errors import DDictError, DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.plain_number import plain_number
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
@@ -111,7 +113,7 @@ class Client:
         found._open(descriptor, life_of(descriptor))
         found._shards[0].state()  # raises where it is gone
         if timeout is not None:
-            found._timeout = timeout
+            found._timeout = plain_number(timeout)
         if trace:
             found.setup_logging()
         return found
@@ -196,6 +198,7 @@ class Client:
     def _until(
         self, shard: AnyShard, look: Callable[[], Any], wanted: Callable[[Any], bool], timeout: float | None, what: str
     ) -> Any:
+        timeout = checked_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             seen = shard.changed_since()

@@ -12,6 +12,7 @@ import msgspec
 
 from dragon.infrastructure.ddict_errors import DDictError, DDictUnableToCreateError
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import Settings
@@ -39,6 +40,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     persist_path: str = ""
     persister: str = "NULL"
     replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("working_set_size", "timeout", "persist_freq", "persist_count", "replicas"):
+            msgspec.structs.force_setattr(self, field, plain_number(getattr(self, field)))
 
 
 class Descriptor(msgspec.Struct, frozen=True):
@@ -76,6 +81,7 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
         if managers_per_policy < 1:
             raise ValueError(f"managers_per_policy must be at least 1, not {managers_per_policy}")
         return [place(one).node.index for one in policy for _ in range(managers_per_policy)]
+    managers_per_node, n_nodes = plain_number(managers_per_node), plain_number(n_nodes)
     if not isinstance(managers_per_node, int) or not isinstance(n_nodes, int):
         raise AttributeError("managers_per_node and n_nodes must be whole numbers, or policy a list of policies")
     if managers_per_node < 1 or n_nodes < 1:
@@ -92,7 +98,7 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
     """Make a dictionary with a manager on each of `nodes`. Raises DDictUnableToCreateError."""
     life = Event()
     number = f"{os.getpid()}-{os.urandom(8).hex()}"
-    capacity = max(total_mem // len(nodes), DDICT_MIN_SIZE)
+    capacity = max(plain_number(total_mem) // len(nodes), DDICT_MIN_SIZE)
     shards: list[Settings] = []
     try:
         for manager, node in enumerate(nodes):

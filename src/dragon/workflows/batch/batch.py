@@ -12,8 +12,10 @@ from types import NoneType, TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.nodes import own_node, run_nodes
 from dragon.workflows.batch.access import Access, access
@@ -71,11 +73,9 @@ class Batch:
         *,
         workers_per_node: int | None = None,
     ) -> None:
-        for name, number in (
-            ("num_nodes", num_nodes),
-            ("workers_per_node", workers_per_node),
-            ("scheduler_workers", scheduler_workers),
-        ):
+        numbers = (num_nodes, workers_per_node, scheduler_workers)
+        num_nodes, workers_per_node, scheduler_workers = numbers = tuple(map(plain_number, numbers))
+        for name, number in zip(("num_nodes", "workers_per_node", "scheduler_workers"), numbers, strict=True):
             if not isinstance(number, (int, NoneType)):
                 raise TypeError(f"{name} must be a whole number, or None, not {number!r}")
             if number is not None and number < 1:
@@ -265,6 +265,7 @@ class Batch:
             self._finish(self._own, timeout)
 
     def _finish(self, own: OwnClient, timeout: float | None) -> None:
+        timeout = checked_seconds("timeout", timeout)
         end = time.monotonic() + (NEVER if timeout is None else timeout)
         while unfinished := own.scheduler.unfinished():
             left = wait_all(list(unfinished), max(0.0, end - time.monotonic()))
@@ -297,6 +298,7 @@ class Batch:
 
         In a process that was sent the batch, only its own tasks are cancelled.
         """
+        timeout = checked_seconds("timeout", timeout)
         if self._own is None:
             for promise in self._client.unfinished():
                 self._client.cancel(promise, timeout)

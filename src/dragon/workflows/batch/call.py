@@ -7,6 +7,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from dragon.infrastructure.plain_number import plain_number
 from dragon.native.process import ProcessTemplate
 from dragon.runtime.serialization import dumps
 from dragon.runtime.streams import PIPE
@@ -75,7 +76,7 @@ def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
     for one in templates:
         if not isinstance(one, Sequence) or len(one) != 2:
             raise TypeError(f"a job is described by pairs of (number of processes, template), not {one!r}")
-        pairs.append((one[0], _checked(one[1])))
+        pairs.append((plain_number(one[0]), _checked(one[1])))
     if not pairs:
         raise ValueError("a job needs at least one (number of processes, template)")
     for nproc, _ in pairs:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from dragon.globalservices import process as process_service
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
+from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 from dragon.workflows.batch.call import Call
@@ -326,11 +327,13 @@ class OtherClient:
 
 def _waitable(timeout: float | None) -> float | None:
     """A lock cannot wait for longer."""
+    timeout = checked_seconds("timeout", timeout)
     return None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
 
 
 def wait_all(promises: list[Promise], timeout: float | None) -> int:
     """Wait for the ends of tasks; how many have not ended within `timeout` seconds."""
+    timeout = checked_seconds("timeout", timeout)
     end = None if timeout is None else time.monotonic() + timeout
     for promise in promises:
         if not promise.wait(None if end is None else max(0.0, end - time.monotonic())):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
+from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.call import NEVER, Kind, Work, function_work, job_work, process_work
 from dragon.workflows.batch.logs import checked_stream
@@ -43,8 +43,7 @@ class Options:
     ) -> None:
         self._batch = batch
         self._accesses = [*_checked("reads", reads), *_checked("writes", writes)]
-        if not isinstance(timeout, (int, float, NoneType)):
-            raise TypeError(f"timeout must be a number of seconds, or None, not {timeout!r}")
+        timeout = checked_seconds("timeout", timeout)
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout}")
         self._name = name or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.outcome import Outcome
 
 __all__ = ["Key", "Promise"]
@@ -34,6 +35,7 @@ class Promise:
 
     def wait(self, timeout: float | None) -> bool:
         """Whether there is an outcome within `timeout` seconds."""
+        timeout = checked_seconds("timeout", timeout)
         if self.outcome is not None:
             return True
         with Promise._lock:

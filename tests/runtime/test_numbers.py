@@ -1,0 +1,115 @@
+"""Numbers that programs give: NumPy's are numbers, and what is none is said to be none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragon.data.ddict import DDict
+from dragon.infrastructure.plain_number import plain_number
+from dragon.infrastructure.policy import Policy
+from dragon.native import Array, Barrier, Pool, Queue, Semaphore
+from dragon.native.process import Process, ProcessTemplate
+from dragon.native.process_group import ProcessGroup
+from dragon.telemetry import AnalysisClient
+from dragon.workflows.batch import Batch
+from dragon.workflows.runtime import lookup
+
+mp = multiprocessing.get_context("dragon")
+
+
+@pytest.mark.parametrize("walltime", [np.int64(20), np.float32(20), np.float64(20)])
+def test_a_group_takes_numpys_numbers(walltime: Any) -> None:
+    group = ProcessGroup(walltime=walltime, policy=Policy(cpu_affinity=[np.int64(0)]), ignore_error_on_exit=True)
+    group.add_process(np.int64(2), ProcessTemplate("sleep", [60]))
+    group.init()
+    group.start()
+    group.send_signal(np.int8(signal.SIGKILL))
+    group.join(np.float32(10))
+    assert [code for _, code in group.exit_status] == [-9, -9]
+    group.close(np.float32(1))
+
+
+def test_a_process_takes_numpys_numbers() -> None:
+    process = Process("sleep", [60])
+    process.start()
+    process.send_signal(np.int64(signal.SIGKILL))
+    assert process.join(np.float32(10)) == -9
+
+
+def test_pools_take_numpys_numbers() -> None:
+    with mp.Pool(np.int64(1), maxtasksperchild=np.int64(9)) as pool:
+        assert pool.map_async(abs, [-1, -2], np.int64(1)).get(np.float32(10)) == [1, 2]
+    native = Pool(policy=[Policy()], processes_per_policy=np.int64(1))
+    native.close()
+    native.join(np.float32(10))
+
+
+def test_queues_and_what_synchronises_take_numpys_numbers() -> None:
+    for queue in (Queue(np.int64(1)), mp.Queue(np.int64(1))):
+        queue.put(1, True, np.float32(1))
+        assert queue.full()
+    assert Semaphore(np.int64(2)).get_value() == 2
+    assert Barrier(np.int64(2), timeout=np.float32(1)).parties == 2
+    assert len(Array("i", np.int64(3))) == len(mp.Array("i", np.int64(3))) == 3
+
+
+def test_a_dictionary_takes_numpys_numbers() -> None:
+    one = np.int64(1)
+    with DDict(one, one, np.int64(2**24), timeout=np.float32(9), working_set_size=np.int64(2)) as d:
+        d["key"] = 1
+        assert DDict.attach(d.serialize(), timeout=np.float32(2))["key"] == 1
+
+
+def test_a_batch_takes_numpys_numbers() -> None:
+    with Batch(num_nodes=np.int64(1), workers_per_node=np.int64(1)) as batch:
+        task = batch.options(timeout=np.float32(30)).function(abs, -1)
+        job = batch.job([(np.int64(1), ProcessTemplate("true"))])
+        assert task.get(timeout=np.float32(30)) == 1
+        assert job.get(timeout=np.int64(30)) == 0
+
+
+@pytest.mark.parametrize("array", [np.array([3]), np.array(3), [3], "3", None, True])
+def test_what_is_no_number_stays_what_it_is(array: Any) -> None:
+    assert plain_number(array) is array
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    with Batch(workers_per_node=1) as batch:
+        yield batch.function(abs, -1)
+
+
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda: AnalysisClient().get_data("cpu_percent", start_time="now"), "start_time"),  # type: ignore[arg-type]
+        (lambda: AnalysisClient().get_data("cpu_percent", end_time="now"), "end_time"),  # type: ignore[arg-type]
+        (lambda: AnalysisClient().get_lifetimes("now"), "since"),  # type: ignore[arg-type]
+        (lambda: AnalysisClient().connect("now"), "timeout"),  # type: ignore[arg-type]
+        (lambda: lookup("localhost", "run", timeout_in="now"), "timeout_in"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_time_that_is_none_is_named(ask: Callable[[], Any], name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a number of seconds, or None, not 'now'"):
+        ask()
+
+
+def test_a_tasks_time_that_is_none_is_named(task: Any) -> None:
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, or None, not 'now'"):
+        task.get(timeout="now")
+
+
+def test_a_name_of_a_run_that_is_none_is_named() -> None:
+    with pytest.raises(TypeError, match="the name of a run is a string, not 5"):
+        lookup("localhost", 5)  # type: ignore[arg-type]
+
+
+def test_an_array_that_no_memory_can_hold_is_refused() -> None:
+    with pytest.raises(MemoryError, match="8000000000000000 bytes are more than"):
+        Array("d", 10**15)
