@@ -173,7 +173,7 @@ NB_MODULE(_core, m) {
     m.def("fill_slot", [](OwnerId owner, int pid) { arena().fill_slot(owner, pid); });
     m.def(
         "take_slot", [](OwnerId owner) { arena().take_slot(owner); },
-        "This process is the one of that place.");
+        "This process is the one of that place, unless another process above it is.");
     m.def("exists", [](Offset offset, uint32_t generation) { return arena().exists({offset, generation}); });
     m.def("reap", [](int pid) { return arena().reap(pid); }, "Free what a dead process left.");
     m.def(

@@ -263,7 +263,7 @@ class Arena {
     void fill_slot(OwnerId owner, pid_t pid);
     // The same, where the process itself will take the slot and tell when it started.
     void promise_slot(OwnerId owner, pid_t pid);
-    void take_slot(OwnerId owner);  // this process is the one the slot was reserved for
+    void take_slot(OwnerId owner);  // unless it was reserved for another process, above this one
     // This process ends in order: what it is attached to is released, unless it holds blocks still. Then it
     // is left to reap(). Nothing in the arena may be used afterwards.
     bool leave();

@@ -70,6 +70,8 @@ void Arena::promise_slot(OwnerId owner, pid_t pid) {
 
 void Arena::take_slot(OwnerId owner) {
     Slot& s = slot(owner);
+    pid_t holder = s.pid.load();
+    if (reaped(owner) || (holder != 0 && holder != getpid())) return;
     fill_slot(owner, getpid());
     std::lock_guard lock(attachments->mutex);
     for (Offset c = s.attachments; c; c = at<Chunk>(c)->next)

@@ -279,7 +279,7 @@ def reserve_slot() -> int:
 
 def fill_slot(owner: int, pid: int, /) -> None: ...
 def take_slot(owner: int, /) -> None:
-    """This process is the one of that place."""
+    """This process is the one of that place, unless another process above it is."""
 
 def exists(offset: int, generation: int, /) -> bool: ...
 def reap(pid: int, /) -> bool:

@@ -274,6 +274,20 @@ def test_a_program_started_by_a_program_joins_its_run(site: Site) -> None:
     assert done.stdout == "from an executable 0\n", done.stderr
 
 
+def test_a_program_that_another_one_starts_leaves_it_its_objects(site: Site) -> None:
+    program = site.write("""
+        import subprocess, sys
+        from dragon.native import Queue
+
+        queue = Queue()
+        queue.put("still there")
+        subprocess.run([sys.executable, "-c", "from dragon.native import Queue; Queue().put(1)"], check=True)
+        print(queue.get())
+    """)
+    done = site.dragon(program)
+    assert (done.stdout, done.stderr) == ("still there\n", "")
+
+
 def test_the_environment_makes_it_the_start_method(site: Site) -> None:
     source = "import multiprocessing as mp, dragon; print(mp.get_start_method(), mp.Queue.__module__)"
     assert site.python(source, env={"DRAGON_PATCH_MP": "1"}).stdout.split()[0] == "dragon"

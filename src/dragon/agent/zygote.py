@@ -136,7 +136,7 @@ class Zygote:
         environment[variables.RUN] = str(self.run_info.folder)
         # What it starts is no rank of its job, and was not given its data.
         handed_on = [name for name in changes if not is_foreign(name) and name != variables.ARGUMENT_DATA]
-        environment[variables.PROCESS] = msgspec.json.encode([me, self.server.slot(), 0, handed_on]).decode()
+        environment[variables.PROCESS] = msgspec.json.encode([me, self.server.slot(), handed_on]).decode()
         return environment
 
     # ---- ending

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from multiprocessing import util as mp_util
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from dragon import _core
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
+from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
 
 __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "leave", "start_run", "this_run"]
@@ -236,12 +237,11 @@ def join_run(folder: Path) -> Run:
     me = os.environ.get(variables.PROCESS)
     joined = Run(folder, info.agent, node=info.node)
     if me:
-        identity, slot, pid, changed = json.loads(me)
+        identity, slot, changed = json.loads(me)
         known = msgspec.convert(identity, Identity)
-        # The variable is inherited by every process below; the place in the arena is for one of them.
-        if pid in (0, os.getpid()) and slot:
-            _core.take_slot(slot)
-        joined.base_environment = _without(_environment_at_start(), changed)
+        # The variable is inherited by every process below; the place in the arena is one's, and the others get theirs.
+        _core.take_slot(slot)
+        joined.base_environment = _without(_environment_at_start(), map(restored, changed))
         _enter(joined, known)
     else:
         joined.base_environment = _environment_at_start()
@@ -257,10 +257,11 @@ def _environment_at_start() -> dict[str, str]:
     return dict(os.fsdecode(pair).split("=", 1) for pair in pairs if b"=" in pair)
 
 
-def _without(environment: dict[str, str], changed: list[str]) -> dict[str, str]:
+def _without(environment: dict[str, str], names: Iterable[str]) -> dict[str, str]:
     """The same without what was changed for this program, so that it counts as a change by it."""
+    changed = set(names)
     kept = {name: value for name, value in environment.items() if name not in changed}
-    return {**kept, **dict.fromkeys(set(changed) - environment.keys(), "")}
+    return {**kept, **dict.fromkeys(changed - environment.keys(), "")}
 
 
 def leave() -> None:
