@@ -45,6 +45,13 @@ def test_arguments_and_standard_streams_are_the_programs(site: Site) -> None:
     assert err == "bad\n"
 
 
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_program_comes_from_standard_input(site: Site, nodes: str) -> None:
+    process = site.start(sys.executable, "-m", "dragon", "--nodes", nodes, "-", "word", stdin=subprocess.PIPE)
+    out, err = process.communicate("import sys, dragon; print(sys.argv, dragon.in_dragon())", timeout=60)
+    assert (out, err) == ("['-', 'word'] True\n", "")
+
+
 def test_run_is_the_command_itself(site: Site) -> None:
     done = site.dragon("run", "--basic-label", site.write("print('here')"))
     assert done.stdout == "[head] here\n"
@@ -144,7 +151,7 @@ def test_help_teaches(site: Site) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no program given"),
+        ([], "no program given; `dragon -h` shows how, and `dragon -` reads it from standard input"),
         (["no_such_program_anywhere"], "no such program in PATH"),
         (["-l", "LOUD", "x.py"], "the levels are"),
         (["--nonsense", "x.py"], "--nonsense"),

@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     )
     telemetry.add_options(result)
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
-    result.add_argument("program", nargs="?", metavar="PROG", help="a Python program or an executable")
+    result.add_argument("program", nargs="?", metavar="PROG", help="a Python program (-: on stdin) or an executable")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return result
 
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         del words[0]
     arguments = parser().parse_args(_split_module(words))
     if arguments.module is None and arguments.program is None:
-        parser().error("no program given; `dragon -h` shows how")
+        parser().error("no program given; `dragon -h` shows how, and `dragon -` reads it from standard input")
     level = _log_level(arguments.log_level)
     if level is not None:
         os.environ[variables.LOG_LEVEL] = level
@@ -223,7 +223,7 @@ def _split_module(words: list[str]) -> list[str]:
 def _command(program: str, rest: list[str]) -> list[str]:
     import shutil
 
-    if os.path.isfile(os.path.join(program, "__main__.py")):
+    if program == "-" or os.path.isfile(os.path.join(program, "__main__.py")):
         return [sys.executable, program, *rest]
     found = program if os.path.isfile(program) else shutil.which(program)
     if found is None:
