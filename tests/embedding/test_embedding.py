@@ -98,6 +98,38 @@ def test_a_script_without_a_main_guard_works(site: Site, start: str) -> None:
     assert done.stdout == "[0, 1, 4, 9] [0, -1, -2]\n25 0\n", done.stderr
 
 
+def test_a_start_method_may_be_chosen_above_the_main_guard(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp
+        import dragon
+
+        mp.set_start_method("dragon")
+
+        def tell(_):
+            return mp.get_start_method()
+
+        if __name__ == "__main__":
+            with mp.Pool(1) as pool:
+                print(pool.map(tell, [1]))
+    """)
+    assert (done.stdout, done.stderr) == ("['dragon']\n", "")
+
+
+def test_a_pool_above_the_main_guard_is_told_where_it_belongs(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp
+        import dragon
+
+        mp.set_start_method("dragon")
+        pool = mp.Pool(1)
+        if __name__ == "__main__":
+            pool.map(abs, [1])
+    """)
+    assert done.returncode == 1
+    assert "you have forgotten to use the proper idiom" in done.stderr
+    assert "already been set" not in done.stderr
+
+
 @pytest.mark.parametrize("command", [(), ("-m", "dragon")], ids=["python", "dragon"])
 @pytest.mark.parametrize("arguments", [("-m", "pack"), ("pack",)], ids=["package", "folder"])
 def test_what_a_main_file_of_a_package_or_a_folder_makes_is_found(

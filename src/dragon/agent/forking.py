@@ -81,7 +81,7 @@ class Forker:
             child.import_main(request.main)
         except BaseException as error:
             # A process of its own meets the same error, where the user sees it.
-            self._give_up_forking(f"raised {error!r}")
+            self._give_up_forking(" ".join(f"raised {type(error).__name__}: {error}".split()))
         else:
             reason = _unsafe_to_fork()
             if reason:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from multiprocessing import context as mp_context
 from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
 from multiprocessing import util as mp_util
@@ -49,12 +50,16 @@ def apply_environment(changes: dict[str, str | None]) -> None:
 
 def import_main(main: tuple[str, str]) -> None:
     """Import the main program as `__mp_main__`, as multiprocessing's spawn does. Raises what it raises."""
-    current = mp_process.current_process()
-    current._inheriting = True  # type: ignore[attr-defined]
+    current: Any = mp_process.current_process()
+    start_methods: Any = mp_context._default_context
+    current._inheriting = True
+    # What its creator chose is set already; a program may choose it once more outside of its main block.
+    chosen, start_methods._actual_context = start_methods._actual_context, None
     try:
         getattr(mp_spawn, f"_fixup_main_from_{main[0]}")(restored(main[1]))
     finally:
-        del current._inheriting  # type: ignore[attr-defined]
+        start_methods._actual_context = chosen
+        del current._inheriting
 
 
 def run_forked(
