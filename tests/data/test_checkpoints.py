@@ -115,16 +115,21 @@ def test_with_wait_for_keys_a_value_is_of_this_checkpoint(make: Make) -> None:
     ddict.pput("kept", 0)
     ddict.checkpoint()
     assert ddict["kept"] == 0
-    assert ddict.get("key") is None
-    with pytest.raises(DDictTimeoutError, match="key 'key' to be written"):
-        ddict["key"]
+    for read in (ddict.__getitem__, ddict.get):
+        with pytest.raises(DDictTimeoutError, match="key 'key' to be written"):
+            read("key")
     ddict["key"] = 1
-    assert ddict["key"] == 1
+    assert ddict["key"] == ddict.get("key") == 1
     ddict.checkpoint()
     ddict["other"] = 2
     ddict.checkpoint()
     ddict["other"] = 3
     assert sorted(ddict) == ["kept", "other"] or "key" not in ddict
+
+
+def test_with_wait_for_keys_a_default_is_for_keys_that_are_not_there(make: Make) -> None:
+    ddict = make(working_set_size=2, wait_for_keys=True)
+    assert ("key" in ddict, ddict.get("key", "default")) == (False, "default")
 
 
 def test_a_key_that_readers_wait_for_is_new_in_each_checkpoint(make: Make) -> None:

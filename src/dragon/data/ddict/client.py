@@ -195,6 +195,19 @@ class Client:
         shards = self._open_shards()
         return shards if self._bound is None else [shards[self._bound]]
 
+    def _now(self, key: Any) -> Any:
+        """The value of a key, or MISSING; that of this checkpoint alone where readers wait for it."""
+        encoded = self._key(key)
+        return self._loaded(self._shard(encoded).value(encoded, self._checkpoint, self._exact))
+
+    def _await(self, shard: AnyShard, encoded: bytes, key: Any) -> Any:
+        """The value of a key once it is written in this checkpoint."""
+
+        def look() -> Any:
+            return shard.value(encoded, self._checkpoint, True)
+
+        return self._until(shard, look, lambda value: value is not MISSING, self._timeout, f"key {key!r} to be written")
+
     def _until(
         self, shard: AnyShard, look: Callable[[], Any], wanted: Callable[[Any], bool], timeout: float | None, what: str
     ) -> Any:

@@ -23,7 +23,6 @@ from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.parts import Parts
 from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
-from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.entries import PERSISTENT
@@ -158,14 +157,6 @@ class DDict(Parts, MutableMapping[Any, Any]):
             raise self._missing(key, shard)
         return value if self._picklers[1] is None else self._picklers[1].loads(value)
 
-    def _await(self, shard: AnyShard, encoded: bytes, key: Any) -> Any:
-        """The value of a key once it is written in this checkpoint."""
-
-        def look() -> Any:
-            return shard.value(encoded, self._checkpoint, True)
-
-        return self._until(shard, look, lambda value: value is not MISSING, self._timeout, f"key {key!r} to be written")
-
     def __setitem__(self, key: Any, value: Any) -> None:
         encoded = encode_key(key) if self._picklers[0] is None else self._key(key)
         record = encode_value(value) if self._picklers[1] is None else encode_value(self._picklers[1].dumps(value))
@@ -208,10 +199,11 @@ class DDict(Parts, MutableMapping[Any, Any]):
         return value
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
-        encoded = self._key(key)
-        value = self._loaded(self._shard(encoded).value(encoded, self._checkpoint, self._exact))
-        return default if value is MISSING else value
+        """The value of a key, or `default` where the dictionary does not have the key."""
+        value = self._now(key)
+        if value is not MISSING:
+            return value
+        return self[key] if self._exact and key in self else default
 
     def put_new(self, key: Any, value: Any) -> bool:
         """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
@@ -220,7 +212,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """The value of a key, which is `default` from now on where there was none; for all processes the same one."""
         while True:
-            value = self.get(key, MISSING)
+            value = self._now(key)
             if value is not MISSING:
                 return value
             if self.put_new(key, default):
@@ -390,7 +382,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
         @functools.wraps(function)
         def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
             key = ("memoize", name, args, tuple(sorted(kwargs.items())))
-            found = self.get(key, MISSING)
+            found = self._now(key)
             if found is MISSING:
                 found = self[key] = function(*args, **kwargs)
             result: R = found
