@@ -386,6 +386,14 @@ def test_going_on_after_a_restart(persistent: Callable[..., DDict]) -> None:
     assert persistent(restart=True)["key"] == 1
 
 
+def test_where_there_is_nothing_to_go_on_from_after_a_restart_it_is_told(persistent: Callable[..., DDict]) -> None:
+    persistent().persist()
+    with pytest.warns(
+        RuntimeWarning, match="no checkpoint of a dictionary 'other', which begins empty; there are those"
+    ):
+        assert len(persistent(restart=True, name="other")) == 0
+
+
 @pytest.mark.parametrize(("written", "restored"), [(1, 3), (3, 1), (2, 5), (4, 3)])
 def test_another_number_of_managers(persistent: Callable[..., DDict], written: int, restored: int) -> None:
     ddict = persistent(managers_per_node=written)

@@ -23,6 +23,7 @@ __all__ = [
     "Header",
     "keys_in",
     "managers_of",
+    "names_in",
     "read_header",
     "records_in",
     "snapshot_path",
@@ -69,6 +70,12 @@ def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:
         if parts is not None and parts[1] == name:
             found.setdefault(int(parts[3]), []).append(int(parts[2]))
     return found
+
+
+def names_in(folder: str) -> list[str]:
+    """The names of the dictionaries of which there are files, in order."""
+    found = [_NUMBERS.fullmatch(path.stem) for path in Path(folder).glob("*.ddict")]
+    return sorted({parts[1] for parts in found if parts is not None})
 
 
 def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> int:

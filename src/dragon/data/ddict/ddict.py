@@ -22,7 +22,12 @@ from dragon.data.ddict.checks import (
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
 from dragon.data.ddict.parts import Parts
-from dragon.data.ddict.persistence import CheckpointPersister, NULLCheckpointPersister, check_persister
+from dragon.data.ddict.persistence import (
+    CheckpointPersister,
+    NULLCheckpointPersister,
+    check_persister,
+    warn_of_no_checkpoint,
+)
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.entries import PERSISTENT
@@ -139,6 +144,8 @@ class DDict(Parts, MutableMapping[Any, Any]):
         try:
             if restart:
                 restore_from = max(self.persisted_ids(), default=restore_from)
+                if restore_from is None:
+                    warn_of_no_checkpoint(name, options.persist_path)
             if restore_from is not None:
                 self.restore(restore_from)
         except BaseException:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError
+from dragon.runtime.snapshot import names_in
 
 __all__ = [
     "CheckpointPersister",
@@ -12,6 +14,7 @@ __all__ = [
     "NULLCheckpointPersister",
     "PosixCheckpointPersister",
     "check_persister",
+    "warn_of_no_checkpoint",
 ]
 
 
@@ -48,3 +51,14 @@ def check_persister(persister: type[CheckpointPersister], persist_freq: int) -> 
             f"{getattr(persister, '__name__', persister)} is not offered; "
             "PosixCheckpointPersister writes to any file system that is mounted"
         )
+
+
+def warn_of_no_checkpoint(name: str, folder: str) -> None:
+    """Where a program goes on after a restart, and there is nothing to go on from."""
+    others = ", ".join(map(repr, names_in(folder)))
+    warnings.warn(
+        f"restart: {folder} has no checkpoint of a dictionary {name!r}, which begins empty"
+        + (f"; there are those of {others}" if others else ""),
+        RuntimeWarning,
+        stacklevel=3,
+    )
