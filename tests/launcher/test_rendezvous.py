@@ -105,6 +105,21 @@ def test_nodes_that_are_missing_are_named() -> None:
     asynchronously(run())
 
 
+def test_who_waits_long_is_told_of_the_nodes_that_are_missing(
+    refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragon.launcher.rendezvous._TOLD_AFTER", 0.1)
+
+    async def run() -> None:
+        meeting = Meeting("alpha", "beta")
+        with pytest.raises(LaunchError):
+            await meeting.gather(0.5)
+        await meeting.end()
+
+    asynchronously(run())
+    assert refusals.messages == ["waiting up to 0.5 s for 2 of 2 nodes: alpha, beta"]
+
+
 def test_a_node_that_joins_and_dies_is_named() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b")

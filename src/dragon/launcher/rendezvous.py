@@ -28,6 +28,7 @@ __all__ = ["Rendezvous"]
 log = runtime_log("frontend")
 
 _GREETING_TIMEOUT = 5.0
+_TOLD_AFTER = 10.0  # seconds of waiting for nodes
 _LARGEST_GREETING = 256 * 1024
 _MOST_GREETINGS = 256  # at a time; the others wait in the kernel's queue
 
@@ -82,12 +83,16 @@ class Rendezvous:
         return token
 
     async def gather(self, timeout: float) -> None:
-        """Wait until all nodes are there. Raises LaunchError that names those that are missing."""
+        """Wait until all nodes are there. Raises LaunchError that names those that are missing; who waits is told
+        of them before."""
+        told = self._loop.call_later(_TOLD_AFTER, self._tell_of_missing, timeout)
         try:
             async with asyncio.timeout(timeout):
                 await self._complete.wait()
         except TimeoutError:
-            raise LaunchError(self._missing(timeout)) from None
+            raise LaunchError(self._too_late(timeout)) from None
+        finally:
+            told.cancel()
         if self._failure:
             raise LaunchError(self._failure)
 
@@ -129,11 +134,20 @@ class Rendezvous:
                 control.close()
         await asyncio.sleep(0)
 
-    def _missing(self, timeout: float) -> str:
+    def _tell_of_missing(self, timeout: float) -> None:
+        count, names = self._missing()
+        log.warning("waiting up to %g s for %s: %s", timeout, count, names)
+
+    def _missing(self) -> tuple[str, str]:
+        """How many, and which."""
         names = [name for name, member in zip(self.nodes, self.members, strict=True) if member is None]
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+        return f"{len(names)} of {len(self.nodes)} nodes", shown
+
+    def _too_late(self, timeout: float) -> str:
+        count, names = self._missing()
         return (
-            f"{len(names)} of {len(self.nodes)} nodes did not join within {timeout:g} s: {shown}. Check that each can "
+            f"{count} did not join within {timeout:g} s: {names}. Check that each can "
             f"reach this host ({socket.gethostname()}) at TCP port {self.port} (firewall, --network-prefix), and that "
             f"Python and dragon {dragon.__version__} are installed there at the same path; --join-timeout gives them "
             "longer"
