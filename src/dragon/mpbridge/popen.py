@@ -65,7 +65,8 @@ class Popen:
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
         self._descriptors = []
         folder = current_folder(placed.is_local)
-        request, record = new_request(process_obj.name, cpus=placed.mask, folder=folder, node=placed.node.index)
+        name = str(process_obj.name)  # multiprocessing takes anything for one
+        request, record = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
         request.streams = [Output("null"), Output(), Output()]
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))

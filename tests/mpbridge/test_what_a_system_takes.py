@@ -57,6 +57,23 @@ def test_a_program_runs_in_a_folder_that_was_removed(site: Site, command: list[s
     assert (done.stdout, done.stderr) == ("runs\n", "")
 
 
+def test_a_process_may_be_named_by_a_number(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp
+        import dragon
+
+        def tell():
+            print(mp.current_process().name)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            process = mp.Process(target=tell, name=7)
+            process.start()
+            process.join()
+    """)
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 def test_variables_arguments_and_folders_that_are_not_utf_8_pass(site: Site) -> None:
     folder = site.folder / os.fsdecode(b"f\xff")
     folder.mkdir()
