@@ -357,7 +357,7 @@ def test_the_streams_of_a_created_executable_are_connections(tmp_path: Path) -> 
     assert process_service.join(made.p_uid) == 0
     assert made.stderr_conn is None
     assert written.read_text() == "two\n"
-    with pytest.raises(ValueError, match="stdin cannot be"):
+    with pytest.raises(ValueError, match="stdin must be None, PIPE or DEVNULL, not -2"):
         process_service.create("true", "", [], None, stdin=MSG_STDOUT)
     with pytest.raises(NotSupportedError, match="ProcessGroup"):
         process_service.create("true", "", [], None, pmi="pmix")
@@ -392,7 +392,8 @@ def test_a_template_starts_any_number_of_processes() -> None:
         ({"target": "true", "env": {"A=B": "1"}}, ValueError, "'A=B'"),
         ({"target": "true", "env": {"A": "cut\0off"}}, ValueError, "'A'"),
         ({"target": "true", "stdout": ""}, ValueError, "non-empty"),
-        ({"target": "true", "stdout": -2}, ValueError, "stdout"),
+        ({"target": "true", "stdout": -2}, ValueError, "stdout must be None, PIPE, DEVNULL or the path of a file"),
+        ({"target": print, "kwargs": [1]}, TypeError, "kwargs must map"),
         ({"target": "true", "policy": "here"}, TypeError, "here"),
     ],
 )

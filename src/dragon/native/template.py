@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragon.infrastructure.errors import NotSupportedError
@@ -62,8 +62,10 @@ class ProcessTemplate:
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
         self.args = checked_arguments(args)
+        if not isinstance(kwargs, Mapping | None):
+            raise TypeError(f"kwargs must map the names of arguments to their values, not {kwargs!r}")
         self.kwargs = dict(kwargs or {})
-        cwd = os.fspath(cwd)
+        cwd = os.fsdecode(cwd)
         self.cwd = os.path.abspath(cwd if os.path.isabs(cwd) else os.path.join(current_folder(local=False), cwd))
         if not os.path.isdir(self.cwd):
             raise FileNotFoundError(2, "the working directory of a process does not exist", self.cwd)

@@ -24,7 +24,9 @@ def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
         return value
     allowed = (None, PIPE, DEVNULL, STDOUT) if name == "stderr" else (None, PIPE, DEVNULL)
     if value not in allowed:
-        raise ValueError(f"{name} cannot be {value!r}")
+        choices = {"stdin": "None, PIPE or DEVNULL", "stdout": "None, PIPE, DEVNULL or the path of a file"}
+        either = choices.get(name, "None, PIPE, DEVNULL, STDOUT or the path of a file")
+        raise ValueError(f"{name} must be {either}, not {value!r}")
     return value
 
 
