@@ -153,6 +153,7 @@ def test_help_teaches(site: Site) -> None:
     [
         ([], "no program given; `dragon -h` shows how, and `dragon -` reads it from standard input"),
         (["no_such_program_anywhere"], "no such program in PATH"),
+        (["/"], "the folder '/' has no __main__.py that could be run"),
         (["-l", "LOUD", "x.py"], "the levels are"),
         (["--nonsense", "x.py"], "--nonsense"),
     ],

@@ -226,6 +226,8 @@ def _command(program: str, rest: list[str]) -> list[str]:
     if program == "-" or os.path.isfile(os.path.join(program, "__main__.py")):
         return [sys.executable, program, *rest]
     found = program if os.path.isfile(program) else shutil.which(program)
+    if found is None and os.path.isdir(program):
+        parser().error(f"the folder {program!r} has no __main__.py that could be run")
     if found is None:
         parser().error(f"there is no file {program!r} here, and no such program in PATH")
     if found.endswith(".py") or not os.access(found, os.X_OK):
