@@ -211,7 +211,7 @@ class RemoteChannel(_Remote):
         self._out = None
         kind, text = ask("remote.why_gone", outbox=outbox._name())
         if kind:
-            raise error_named(kind, text)
+            raise error_named(kind, text) from None
 
     def _receive(self, timeout: float | None, **task: Any) -> Channel:
         """The next message, in this thread's own channel."""
