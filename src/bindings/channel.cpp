@@ -9,6 +9,15 @@ namespace {
     throw nb::python_error();
 }
 
+[[noreturn]] void raise_destroyed() { raise(python.destroyed, "the queue was destroyed"); }
+
+// The channel of a handle that is to be looked at. Raises DestroyedError where there is nothing to see.
+Channel& usable(const ChannelHandle& h) {
+    Channel& channel = h.get();
+    if (channel.destroyed.load()) raise_destroyed();
+    return channel;
+}
+
 // What a wait that did not end well means to the user of a queue or a connection.
 void check(Status status, PyObject* timed_out) {
     switch (status) {
@@ -16,7 +25,7 @@ void check(Status status, PyObject* timed_out) {
             PyErr_SetNone(timed_out);
             throw nb::python_error();
         case Status::Destroyed:
-            raise(python.destroyed, "it was destroyed");
+            raise_destroyed();
         case Status::EndOfFile:
             raise(PyExc_EOFError, "every writing end is closed");
         case Status::Broken:
@@ -28,7 +37,7 @@ void check(Status status, PyObject* timed_out) {
 
 Destination destination(ChannelHandle& h, Nanoseconds deadline, uint64_t ticket = 0) {
     Channel& channel = h.get();
-    return {*h.a, channel, h.handle.offset, deadline, ticket};
+    return {ChannelHandle::Use(h), *h.a, channel, deadline, ticket};
 }
 
 PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
@@ -36,19 +45,21 @@ PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
     return nb::none().release().ptr();
 }
 
-Status take(ChannelHandle& h, Message& message, Nanoseconds deadline,
+// Takes a message; the arena that it is in.
+Arena& take(ChannelHandle& h, Message& message, Nanoseconds deadline,
             std::atomic<uint64_t>* taker = nullptr) {
     Channel& channel = h.get();
     Arena& a = *h.a;
-    return wait(a, h.handle.offset, Purpose::Get, deadline,
-                [&](Nanoseconds d) { return channel.get(a, message, d, taker); });
+    Status status =
+        wait(h, Purpose::Get, deadline, [&](Nanoseconds d) { return channel.get(a, message, d, taker); });
+    check(status, python.queue_empty);
+    return a;
 }
 
 PyObject* get(PyObject* self, Nanoseconds deadline) {
     auto& h = self_of<ChannelHandle>(self);
     Message message;
-    check(take(h, message, deadline), python.queue_empty);
-    return to_object(*h.a, message);
+    return to_object(take(h, message, deadline), message);
 }
 
 PyObject* method_put(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -109,8 +120,7 @@ nb::object get_task(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
     std::atomic<uint64_t>& mine = word(doing, index);
     mine.store(0);
     Message message;
-    check(take(h, message, kForever, &mine), python.queue_empty);
-    return nb::steal(to_object(*h.a, message));
+    return nb::steal(to_object(take(h, message, kForever, &mine), message));
 }
 
 void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle timeout, uint64_t ticket) {
@@ -121,14 +131,12 @@ void put_taken(ChannelHandle& h, uint32_t kind, nb::handle buffer, nb::handle ti
 
 nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
     Message message;
-    check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
-    return to_parts(*h.a, message);
+    return to_parts(take(h, message, deadline_from(timeout.ptr())), message);
 }
 
 nb::tuple get_task_parts(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
     Message message;
-    check(take(h, message, 0, &word(doing, index)), python.queue_empty);
-    return to_parts(*h.a, message);
+    return to_parts(take(h, message, 0, &word(doing, index)), message);
 }
 
 void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handle timeout) {
@@ -138,8 +146,7 @@ void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handl
 
 nb::tuple get_frames(ChannelHandle& h, nb::handle timeout) {
     Message message;
-    check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
-    return to_frames(*h.a, message);
+    return to_frames(take(h, message, deadline_from(timeout.ptr())), message);
 }
 
 nb::tuple take_packed(ChannelHandle& h, size_t most) { return take_parcel(*h.a, h.get(), most); }
@@ -161,23 +168,22 @@ bool put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
 
 nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
     Message message;
-    check(take(h, message, deadline_from(timeout.ptr())), python.queue_empty);
-    return nb::steal(to_bytes(*h.a, message));
+    return nb::steal(to_bytes(take(h, message, deadline_from(timeout.ptr())), message));
 }
 
 bool wait_readable(ChannelHandle& h, nb::handle timeout) {
     Channel& channel = h.get();
-    Status status = wait(*h.a, h.handle.offset, Purpose::Read, deadline_from(timeout.ptr()),
+    Status status = wait(h, Purpose::Read, deadline_from(timeout.ptr()),
                          [&](Nanoseconds d) { return channel.wait_readable(d); });
-    if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
+    if (status == Status::Destroyed) raise_destroyed();
     return status == Status::Ok;
 }
 
 bool join(ChannelHandle& h, nb::handle timeout) {
     Channel& channel = h.get();
-    Status status = wait(*h.a, h.handle.offset, Purpose::Join, deadline_from(timeout.ptr()),
-                         [&](Nanoseconds d) { return channel.join(d); });
-    if (status == Status::Destroyed) raise(python.destroyed, "it was destroyed");
+    Status status =
+        wait(h, Purpose::Join, deadline_from(timeout.ptr()), [&](Nanoseconds d) { return channel.join(d); });
+    if (status == Status::Destroyed) raise_destroyed();
     return status == Status::Ok;
 }
 
@@ -238,10 +244,10 @@ void bind_channel(nb::module_& m) {
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
-        .def("_size", [](ChannelHandle& h) { return h.get().size(); })
+        .def("_size", [](ChannelHandle& h) { return usable(h).size(); })
         .def("_capacity", [](ChannelHandle& h) { return h.get().capacity(); })
-        .def("_full", [](ChannelHandle& h) { return h.get().full(); })
-        .def("_task_done", [](ChannelHandle& h) { return h.get().task_done(); })
+        .def("_full", [](ChannelHandle& h) { return usable(h).full(); })
+        .def("_task_done", [](ChannelHandle& h) { return usable(h).task_done(); })
         .def("_join", &join, nb::arg("timeout").none())
         .def("_destroy", [](ChannelHandle& h) { h.get().destroy(*h.a); });
 }

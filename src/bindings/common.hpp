@@ -29,12 +29,30 @@ struct Shared {
     Handle handle;
     Role role = Role::Plain;
     const Meta* meta = nullptr;
+    size_t users = 0;
+    bool left = false;
+
+    // For as long as a thread uses the object without the GIL, it stays where it is: close() in another
+    // thread leaves it to the last user to let go of it.
+    class Use {
+      public:
+        explicit Use(Shared& h) : h_(h) { ++h.users; }
+        Use(const Use&) = delete;
+        ~Use() {
+            if (--h_.users == 0 && h_.left) h_.drop();
+        }
+        Shared& handle() const { return h_; }
+
+      private:
+        Shared& h_;
+    };
 
     Shared(Handle h, Role r) : a(&arena()), handle(h), role(r), meta(&a->meta(h.offset)) {}
     Shared(const Shared&) = delete;
-    ~Shared() {
+    ~Shared() { drop(); }
+    void drop() {
         try {
-            close();
+            let_go();
         } catch (const std::exception& e) {
             nb::error_scope scope;
             PyErr_SetString(PyExc_RuntimeError, e.what());
@@ -42,12 +60,16 @@ struct Shared {
         }
     }
     void close() {
+        left = true;
+        if (users == 0) let_go();
+    }
+    void let_go() {
         if (a && has_arena() && &arena() == a) a->release(handle, role);
         a = nullptr;
     }
-    bool closed() const { return a == nullptr; }
+    bool closed() const { return left; }
     T& get() const {
-        if (!a) throw nb::value_error("this handle is closed");
+        if (left) throw nb::value_error("this handle is closed");
         if (!has_arena() || &arena() != a)
             throw ObjectDestroyed("the run that this object belonged to has ended");
         // A forked child's copy of a handle does not keep the object.
@@ -88,21 +110,27 @@ inline std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
 extern uint64_t guest_thread;
 inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
 
+// What a thread gets whose handle another one closed while it waited: as of the standard library, a get()
+// meets the end.
+[[noreturn]] void raise_closed(Purpose purpose);
+
 // Calls what on_inquiry() was given.
 void report_myself();
 
 // Tries `f(0)` first, then waits in `f(deadline)` without the GIL, running signal handlers as signals arrive.
-// A wait ends with the run: once a second it is made sure that the agent is alive.
-template <class F>
-Status wait(Arena& a, Offset object, Purpose purpose, Nanoseconds deadline, F f) {
+// A wait ends with the run, and where another thread closes the handle: both are looked for once a second.
+template <class H, class F>
+Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
     Status status = f(Nanoseconds{0});
     if (status != Status::Timeout || deadline == 0) return status;
+    typename H::Use use(h);
+    Arena& a = *h.a;
     Nanoseconds start = now();
     struct Waiting {
         Arena& a;
         int place;
         ~Waiting() { a.end_wait(place); }
-    } waiting{a, a.begin_wait(object, purpose, thread_id(), start)};
+    } waiting{a, a.begin_wait(h.handle.offset, purpose, thread_id(), start)};
     for (;; start = now()) {
         Nanoseconds until = std::min(deadline, start + 1'000'000'000);
         {
@@ -113,6 +141,7 @@ Status wait(Arena& a, Offset object, Purpose purpose, Nanoseconds deadline, F f)
         }
         if (status == Status::Timeout && a.asked()) report_myself();
         if (status != Status::Interrupted && (status != Status::Timeout || until == deadline)) return status;
+        if (h.closed()) raise_closed(purpose);
         // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }

@@ -48,7 +48,7 @@ OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
 }
 
 Status put_block(const Destination& to, Label label, OwnBlock& block) {
-    Status status = wait(to.a, to.offset, Purpose::Put, to.deadline,
+    Status status = wait(to.use.handle(), Purpose::Put, to.deadline,
                          [&](Nanoseconds d) { return to.channel.put_block(to.a, label, block.offset(), d); });
     if (status == Status::Ok) block.pass_on();
     return status;
@@ -57,7 +57,7 @@ Status put_block(const Destination& to, Label label, OwnBlock& block) {
 Status put_bytes(const Destination& to, uint32_t kind, const void* data, size_t size) {
     Label label{kind, size, to.ticket};
     if (size <= kSmall)
-        return wait(to.a, to.offset, Purpose::Put, to.deadline,
+        return wait(to.use.handle(), Purpose::Put, to.deadline,
                     [&](Nanoseconds d) { return to.channel.put_small(to.a, label, data, d); });
     // Where it would be refused anyway nothing is copied.
     if (to.deadline == 0 && to.channel.full()) return Status::Timeout;

@@ -25,8 +25,8 @@ bool acquire(LockHandle& h, Nanoseconds deadline) {
     Lock& lock = h.get();
     OwnerId self = h.a->self();
     uint64_t thread = thread_id();
-    Status status = wait(*h.a, h.handle.offset, Purpose::Acquire, deadline,
-                         [&](Nanoseconds d) { return lock.acquire(self, thread, d); });
+    Status status =
+        wait(h, Purpose::Acquire, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); });
     try {
         return acquired(status, "lock");
     } catch (...) {
@@ -72,8 +72,7 @@ PyObject* lock_exit(PyObject* self, PyObject* const*, Py_ssize_t) { return lock_
 
 bool acquire(SemaphoreHandle& h, Nanoseconds deadline) {
     Semaphore& semaphore = h.get();
-    return acquired(wait(*h.a, h.handle.offset, Purpose::Acquire, deadline,
-                         [&](Nanoseconds d) { return semaphore.acquire(d); }),
+    return acquired(wait(h, Purpose::Acquire, deadline, [&](Nanoseconds d) { return semaphore.acquire(d); }),
                     "semaphore");
 }
 
@@ -140,7 +139,7 @@ int words_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 template <class H, class F>
 bool wait_on(H& h, nb::handle timeout, const char* what, F f) {
-    return acquired(wait(*h.a, h.handle.offset, Purpose::Wait, deadline_from(timeout.ptr()), f), what);
+    return acquired(wait(h, Purpose::Wait, deadline_from(timeout.ptr()), f), what);
 }
 
 }  // namespace

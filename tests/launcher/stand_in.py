@@ -101,6 +101,9 @@ async def main() -> int:
     token = serve_options()
     if token.index is not None and str(token.index) in os.environ.get("STAND_IN_SILENT", "").split(","):
         await asyncio.sleep(300)
+    if str(token.index) in os.environ.get("STAND_IN_FAILING", "").split(","):
+        print("no memory left", file=sys.stderr)
+        return 3
     this = describe_this_node()
     this.host_name = token.claims.get("host_name", this.host_name)
     try:

@@ -146,6 +146,33 @@ def test_an_agent_that_cannot_start_is_told_at_once(site: Site) -> None:
     assert "can't open file" in done.stderr
 
 
+TOLD = "echo $INDEX of $NODES"
+
+
+@pytest.mark.parametrize("options", ['{"resilient": true}', '{"resilient": true, "idle": 1}'])
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("STAND_IN_FAILING", "the agent of node-0 ended with code 3:\nno memory left"),
+        ("STAND_IN_SILENT", "1 of 3 nodes did not join within 10 s: node-0. Check"),
+    ],
+)
+def test_a_resilient_run_begins_without_a_node_that_it_can_do_without(
+    site: Site, options: str, how: str, why: str
+) -> None:
+    options = options.replace("}", ', "join_timeout": 10}')
+    done = run(site, "sh", "-c", TOLD, options=options, env={how: "0"})
+    assert done.stdout == "0 of node-1 node-2\ncode 0\n", done.stderr
+    assert f"the run begins without node-0: {why}" in done.stderr
+
+
+def test_a_resilient_run_with_too_few_nodes_does_not_begin(site: Site) -> None:
+    done = run(site, "true", options='{"resilient": true, "idle": 1}', env={"STAND_IN_FAILING": "1,2"})
+    assert done.returncode == 1
+    assert "launch failed: the agent of node-" in done.stderr
+    assert "no memory left" in done.stderr
+
+
 def test_the_others_hear_of_a_lost_node(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
     process = start(site, "sh", "-c", "echo ready; exec sleep 60")
     assert process.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,16 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(LaunchError, match=r"Ray is not installed here: pip install 'dragon-runtime\[ray\]'"):
         choose(Wanted(wlm="ray"), {})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:99999"])
+def test_an_address_where_nothing_listens_is_told_at_once(site: Site, address: str) -> None:
+    pytest.importorskip("ray")
+    begun = time.monotonic()
+    done = site.dragon("--wlm", "ray", "--address", address, "true")
+    assert done.returncode != 0
+    assert f"no Ray cluster at '{address}': " in done.stderr
+    assert time.monotonic() - begun < 30
 
 
 def over(cluster: RayCluster, *command: str, nodes: int = 0) -> list[str | Path]:

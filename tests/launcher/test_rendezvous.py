@@ -135,6 +135,29 @@ def test_a_node_that_joins_and_dies_is_named() -> None:
     asynchronously(run())
 
 
+def test_a_run_that_can_do_without_a_node_that_dies_goes_on_with_the_others() -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b", "c")
+        meeting.spare = 1
+        control = await meeting.call()
+        control.send("join", **await greeting(meeting, control))
+        while meeting.members[0] is None:
+            await asyncio.sleep(0.01)
+        control.abort("gone")
+        joining = [asyncio.ensure_future(meeting.join(name)) for name in "bc"]
+        await meeting.gather(20)
+        meeting.settle()
+        meeting.announce({})
+        (first, _), (second, _) = joined = await asyncio.gather(*joining)
+        assert [(member.node.host_name, member.node.index) for member in first.members] == [("b", 0), ("c", 1)]
+        assert (second.index, second.parent) == (1, first.members[0])
+        for _, control in joined:
+            control.close()
+        await meeting.end()
+
+    asynchronously(run())
+
+
 def test_a_wrong_secret_is_refused(refusals: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         meeting = Meeting("a")

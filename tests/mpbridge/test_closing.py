@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import signal
 import sys
+import time
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,24 @@ def test_a_closed_queue_does_not_tell_whether_it_is_empty(kind: str) -> None:
     queue.close()
     with pytest.raises(OSError, match="is closed"):
         queue.empty()
+
+
+def heed_no_signal(ready: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready.put("ready")
+    time.sleep(60)
+
+
+def test_terminating_a_pool_does_not_wait_long_for_a_task_that_heeds_no_signal() -> None:
+    context = mp.get_context("dragon")
+    ready = context.SimpleQueue()
+    pool = context.Pool(1)
+    pool.apply_async(heed_no_signal, (ready,))
+    ready.get()
+    begun = time.monotonic()
+    pool.terminate()
+    pool.join()
+    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="multiprocessing runs them from Python 3.13 on")

@@ -161,6 +161,17 @@ def test_a_killed_member_is_restarted(wait_until: Wait) -> None:
     members.close()
 
 
+def test_a_member_whose_program_is_gone_is_not_restarted_but_told(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nrm {program}\n")
+    program.chmod(0o755)
+    members = group((1, ProcessTemplate(str(program))), restart=True)
+    with pytest.raises(DragonUserCodeError, match=rf"could not be started: .*{program}"):
+        members.join(timeout=30)
+    assert [code for _, code in members.inactive_puids] == [0, 127]
+    members.close()
+
+
 @pytest.mark.parametrize("nodes", ["1", "2"])
 def test_members_that_are_stopped_end_without_a_word(site: Site, nodes: str) -> None:
     program = site.write(

@@ -6,6 +6,7 @@ import ast
 import queue as standard
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -137,6 +138,23 @@ def test_a_closed_queue_is_an_error_here_and_goes_on_elsewhere() -> None:
     assert other.get() == 1
 
 
+def test_closing_a_queue_ends_the_waits_of_this_processs_other_threads() -> None:
+    for host in System().nodes:
+        policy = Policy(placement=Policy.Placement.HOST_ID, host_id=host)
+        queue = Queue(1, policy=policy)
+        with ThreadPoolExecutor(2) as threads:
+            getting, polling = threads.submit(queue.get), threads.submit(queue.poll, None)
+            time.sleep(0.1)
+            queue.close()
+            with pytest.raises(EOFError, match="another thread closed this handle"):
+                getting.result(30)
+            with pytest.raises(ValueError, match="another thread closed this handle"):
+                polling.result(30)
+        next_one = Queue(policy=policy)  # which may lie where the other lay
+        next_one.put("mine")
+        assert next_one.get(timeout=30) == "mine"
+
+
 def test_destroying_a_queue_wakes_who_waits_with_an_error() -> None:
     queue, ready = Queue(), Queue()
     process = run(get_for_ever, queue, ready)
@@ -145,6 +163,20 @@ def test_destroying_a_queue_wakes_who_waits_with_an_error() -> None:
     queue.destroy()
     assert ready.get(timeout=30) == "destroyed"
     process.join()
+
+
+def test_a_destroyed_queue_says_so() -> None:
+    for host in System().nodes:
+        queue = Queue(joinable=True, policy=Policy(placement=Policy.Placement.HOST_ID, host_id=host))
+        other = Queue.attach(queue.serialize())
+        queue.put(1)
+        queue.destroy()
+        for handle in (queue, other):
+            calls = (lambda q=handle: q.put(1), handle.get, handle.poll, handle.size, handle.full, handle.empty)
+            for call in (*calls, handle.task_done, handle.join):
+                with pytest.raises(DestroyedError, match="the queue was destroyed"):
+                    call()
+            handle.destroy()  # it is
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"[1, 2]", "", 7])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -59,3 +60,15 @@ def test_cleaners_of_temporary_folders_are_kept_out_of_it(
     wait_until(lambda: site.run("flock", "--exclusive", "--nonblock", folder, "true").returncode == 1)
     process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("nodes", ["", "--nodes 2"], ids=["one node", "two nodes"])
+def test_a_full_disk_is_told_by_the_file_that_cannot_be_written(site: Site, nodes: str) -> None:
+    if subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    full = Path(site.environment["XDG_RUNTIME_DIR"])
+    script = f"mount -t tmpfs -o size=16k none {full} && ! yes 2> /dev/null > {full}/filled"
+    done = site.run("unshare", "-m", "sh", "-c", f"{script}; exec {sys.executable} -m dragon {nodes} /bin/true")
+    assert done.returncode == 1
+    assert re.search(rf"{full}/dragon-\S+: No space left|No space left on device: '{full}/dragon-", done.stderr)
+    assert "Traceback" not in done.stderr

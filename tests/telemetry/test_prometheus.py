@@ -103,6 +103,23 @@ def test_nothing_else_is_answered(address: str) -> None:
             return  # it closed with some of that unread
 
 
+def test_a_page_of_another_name_that_points_here_reads_nothing(address: str) -> None:
+    port = address.rpartition(":")[2]
+    for host in (f"localhost:{port}", "LOCALHOST", f"[::1]:{port}", "127.0.0.1"):
+        assert status(address, host) == 200
+    for host in ("elsewhere.example", f"elsewhere.example:{port}", f"127.0.0.1.elsewhere.example:{port}"):
+        assert status(address, host) == 421
+
+
+def status(address: str, host: str) -> int:
+    """What a browser gets that has found the server under the name of a host."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{address}/metrics", headers={"Host": host}), timeout=30):
+            return 200
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
 def test_a_port_that_is_taken_is_told_and_the_program_runs(site: Site, nodes: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +15,8 @@ from clusters import TORCHLOADER, Cluster
 
 from conftest import Site
 from torchloader.scheduling.log import replay
+
+WaitUntil = Callable[[Callable[[], object]], None]
 
 NOTHING_RUNS = "torchloader: no workload runs on this machine; `torchloader run WORKLOAD` starts one\n"
 
@@ -326,15 +328,21 @@ def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluste
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_profile_that_is_ended_leaves_nothing_that_runs(cluster: Cluster, number: int) -> None:
+def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: WaitUntil, number: int) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
     told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
-    profile = cluster.site.start(*TORCHLOADER, "profile", str(path), *told, env={"TMPDIR": str(cluster.site.folder)})
+    temporary = cluster.site.folder / "temporary"
+    temporary.mkdir()
+    profile = cluster.site.start(*TORCHLOADER, "profile", str(path), *told, env={"TMPDIR": str(temporary)})
     assert profile.stderr is not None
     assert profile.stderr.readline().startswith("1 workers: ")
     profile.send_signal(number)
     profile.communicate(timeout=30)
+    if number == signal.SIGKILL:
+        wait_until(lambda: not cluster.site.processes())
+        assert cluster.site.dragon("/bin/true").returncode == 0  # sweeps away what nobody else could
     cluster.site.assert_nothing_left(within=30)
+    assert not list(temporary.iterdir())
 
 
 def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["whole_file"]
+__all__ = ["whole_file", "write_bytes"]
 
 
 @contextmanager
@@ -27,3 +27,11 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.rename(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file. Raises OSError, which names it also where the disk is full, as Python's own does not."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -56,19 +56,25 @@ class Launcher(ABC):
 
     def __init__(self) -> None:
         self.starters: list[Starter] = []
+        self.failures: list[Starter] = []  # those that failed() has told of
 
     @abstractmethod
     async def start(self, token: Token) -> None:
         """Start one agent per node. Raises LaunchError where that is impossible; returns before they have joined."""
 
     async def failed(self) -> str:
-        """Waits until a command that starts agents has failed, and says so of it and others, with what they wrote."""
-        if not self.starters:
+        """Waits until a command that starts agents has failed, and says so of it and others, with what they wrote.
+
+        Called again, it waits for more of them.
+        """
+        left = [starter for starter in self.starters if starter not in self.failures]
+        if not left:
             await asyncio.Event().wait()
-        waiting = [asyncio.ensure_future(starter.failed()) for starter in self.starters]
+        waiting = {asyncio.ensure_future(starter.failed()): starter for starter in left}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait(waiting, timeout=_TOGETHER)
+            self.failures += [starter for task, starter in waiting.items() if task.done()]
             told = [task.result() for task in waiting if task.done()]
             more = len(told) - _MOST_FAILURES
             return "\n".join(told[:_MOST_FAILURES] + ([f"and {more} more did not start"] if more > 0 else []))

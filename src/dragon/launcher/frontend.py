@@ -109,6 +109,8 @@ class FrontEnd:
         self.launcher = launcher
         self.head = head
         self.options = options
+        spared = options.idle and not options.exhaust
+        self._needed = max(1, len(launcher.nodes) - options.idle) if spared else 1
         self.head_node: int | None = None
         self.terminal = Terminal(self._on_terminal_closed)
         self.input = StandardInput(self._on_input)
@@ -131,7 +133,8 @@ class FrontEnd:
         tell_loop_errors(self.loop)
         allow_many_files()
         self.code: asyncio.Future[int] = self.loop.create_future()
-        self.meeting = Rendezvous(self.launcher.nodes, self.launcher.identity)
+        nodes, spare = self.launcher.nodes, len(self.launcher.nodes) - self._needed
+        self.meeting = Rendezvous(nodes, self.launcher.identity, spare if self.options.resilient else 0)
         self.alive: dict[int, Control] = {}
         self.all_gone = asyncio.Event()
         for number in heeded(PASSED_ON):
@@ -163,15 +166,17 @@ class FrontEnd:
         waits: list[asyncio.Future[Any]] = [meeting, self.code]
         try:
             await self.launcher.start(token)
-            failure = asyncio.ensure_future(self.launcher.failed())
-            waits.append(failure)
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if self.code.done():
-                return False
-            if not meeting.done():
-                raise LaunchError(failure.result())
+            while not meeting.done():
+                failure = asyncio.ensure_future(self.launcher.failed())
+                waits[2:] = [failure]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if self.code.done():
+                    return False
+                if not meeting.done() and not self._goes_without(failure.result()):
+                    raise LaunchError(failure.result())
             try:
                 meeting.result()
+                self.meeting.settle()
             except LaunchError as error:
                 raise LaunchError("\n".join(filter(None, [str(error), self.launcher.told()]))) from error
             return True
@@ -180,6 +185,11 @@ class FrontEnd:
                 if wait is not self.code:
                     wait.cancel()
 
+    def _goes_without(self, failure: str) -> bool:
+        """Whether the run can do without the nodes of which no agent could be started."""
+        one_each = len(self.launcher.starters) == len(self.launcher.nodes)
+        return one_each and self.meeting.goes_without(len(self.launcher.failures), failure)
+
     def _take_over(self) -> None:
         for index, control in enumerate(self.meeting.controls):
             assert control is not None
@@ -187,7 +197,7 @@ class FrontEnd:
         self.meeting.close()  # nobody else is expected
         count = len(self.alive)
         settings = {
-            "idle": self.options.idle,
+            "idle": max(0, self.options.idle - (len(self.launcher.nodes) - count)),
             "resilient": self.options.resilient,
             "output_window": max(_SMALLEST_WINDOW, min(OUTPUT_WINDOW, _OUTPUT_MEMORY // count)),
         }
@@ -283,9 +293,7 @@ class FrontEnd:
             self.code.set_result(1)
 
     def _can_restart(self) -> bool:
-        spared = self.options.idle and not self.options.exhaust
-        needed = len(self.meeting.nodes) - self.options.idle if spared else 1
-        return self.options.resilient and len(self.alive) >= max(1, needed) and not self._interrupted
+        return self.options.resilient and len(self.alive) >= self._needed and not self._interrupted
 
     def _restart_head(self) -> None:
         if self.head_node is not None:

@@ -7,9 +7,12 @@ nothing else on the CPUs and GPUs that they hold.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +23,7 @@ __all__ = ["Ray"]
 
 _KEPT_LINES = 20
 _PLACEMENT_TIMEOUT = 60.0
+_ANSWER_TIMEOUT = 5.0
 
 
 class _Actor:
@@ -50,10 +54,14 @@ class Ray(Launcher):
             raise LaunchError("Ray is not installed here: pip install 'dragon-runtime[ray]'") from error
         self.ray: Any = ray
         if not ray.is_initialized():
+            if address == "auto":
+                address = os.environ.get("RAY_ADDRESS", address)
             try:
+                _expect_answer(address)
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="dragon")
-            except ConnectionError as error:
-                raise LaunchError(f"no Ray cluster at {address!r}: {error}; `ray start` makes one") from error
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or error
+                raise LaunchError(f"no Ray cluster at {address!r}: {why}; `ray start` makes one") from error
         alive = [node for node in ray.nodes() if node["Alive"]]
         if count > len(alive):
             raise LaunchError(f"{count} nodes were asked for; the Ray cluster has {len(alive)}")
@@ -110,6 +118,13 @@ class Ray(Launcher):
         if self._group is not None:
             self.ray.util.remove_placement_group(self._group)
         self.ray.shutdown()
+
+
+def _expect_answer(address: str) -> None:
+    """Raises OSError where nothing listens: Ray would try that for more than a minute."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.port is not None:
+        socket.create_connection((place.hostname, place.port), timeout=_ANSWER_TIMEOUT).close()
 
 
 async def _awaited(reference: Any) -> Any:

@@ -43,10 +43,11 @@ class _Refused(Exception):
 
 
 class Rendezvous:
-    """Waits for the agents of `nodes`, named as the launcher names them."""
+    """Waits for the agents of `nodes`, named as the launcher names them; of which `spare` may fail to come."""
 
-    def __init__(self, nodes: list[str], identity: Identity | None = None) -> None:
+    def __init__(self, nodes: list[str], identity: Identity | None = None, spare: int = 0) -> None:
         self.nodes = nodes
+        self.spare = spare
         self.members: list[Member | None] = [None] * len(nodes)
         self.controls: list[Control | None] = [None] * len(nodes)
         self.authority = Authority.create()
@@ -55,6 +56,9 @@ class Rendezvous:
         self._greetings: set[asyncio.Task[None]] = set()
         self._complete = asyncio.Event()
         self._failure = ""
+        self._lost = 0  # that had joined
+        self._not_started = 0
+        self._reasons: list[str] = []  # why some nodes are not there
         self.announced = False
         self._open = False
 
@@ -83,18 +87,43 @@ class Rendezvous:
         return token
 
     async def gather(self, timeout: float) -> None:
-        """Wait until all nodes are there. Raises LaunchError that names those that are missing; who waits is told
-        of them before."""
+        """Wait until all nodes are there that can come. Raises LaunchError that names those that are missing; who
+        waits is told of them before."""
         told = self._loop.call_later(_TOLD_AFTER, self._tell_of_missing, timeout)
         try:
             async with asyncio.timeout(timeout):
                 await self._complete.wait()
         except TimeoutError:
-            raise LaunchError(self._too_late(timeout)) from None
+            if self.controls.count(None) > self.spare:
+                raise LaunchError(self._too_late(timeout)) from None
+            self._reasons.append(self._too_late(timeout))
         finally:
             told.cancel()
         if self._failure:
             raise LaunchError(self._failure)
+
+    def goes_without(self, count: int, reason: str) -> bool:
+        """So many agents could not be started: whether the run can do without them, and so is not to wait for them."""
+        self._not_started = count
+        self._reasons.append(reason)
+        self._look()
+        return count <= self.spare
+
+    def settle(self) -> None:
+        """Have the nodes that are there be all there are. Raises LaunchError where one was lost in the last moment."""
+        if self._failure:
+            raise LaunchError(self._failure)
+        there = [index for index, control in enumerate(self.controls) if control is not None]
+        if len(there) == len(self.nodes):
+            return
+        absent = ", ".join(self._name(index) for index in range(len(self.nodes)) if index not in there)
+        log.error("the run begins without %s: %s", absent, "; ".join(self._reasons))
+        self.nodes = [self.nodes[index] for index in there]
+        self.controls = [self.controls[index] for index in there]
+        self.members = [self.members[index] for index in there]
+        for index, member in enumerate(self.members):
+            assert member is not None
+            member.node.index, member.node.is_primary = index, index == 0
 
     def announce(self, settings: dict[str, Any]) -> None:
         """Send each node its membership."""
@@ -220,13 +249,30 @@ class Rendezvous:
         control.peer = self.nodes[index] or member.node.host_name
         control.largest = LARGEST_FRAME
         self.members[index], self.controls[index] = member, control
-        control.on_lost = lambda reason: self._fail(f"{control.peer} joined and was lost again: {reason}")
-        if all(self.controls):
+        control.on_lost = lambda reason: self._lose(index, f"{control.peer} joined and was lost again: {reason}")
+        self._look()
+
+    def _lose(self, index: int, reason: str) -> None:
+        self.controls[index] = None
+        self._lost += 1
+        self._reasons.append(reason)
+        if self._lost > self.spare:
+            self._failure = self._failure or reason
             self._complete.set()
+        self._look()
+
+    def _look(self) -> None:
+        """Whether all are there but for those that will not come. (Of one that is lost, its command may end too.)"""
+        if self.controls.count(None) <= min(self.spare, max(self._lost, self._not_started)):
+            self._complete.set()
+
+    def _name(self, index: int) -> str:
+        member = self.members[index]
+        return self.nodes[index] or (member.node.host_name if member else f"node {index}")
 
     def _place(self, member: Member, index: int | None) -> int:
         """The index of a node: its own word, else the launcher's node of that name, else the next that is free."""
-        free = [place for place, control in enumerate(self.controls) if control is None]
+        free = [place for place, member in enumerate(self.members) if member is None]
         if index is not None:
             if index not in free:
                 raise _Refused("joined twice, or is no node of the run", f"place {index} is taken, or does not exist")
@@ -257,7 +303,3 @@ class Rendezvous:
         if text not in self._logged:
             self._logged.add(text)
             log.warning("%s (this is logged once)", text.format(*values))
-
-    def _fail(self, reason: str) -> None:
-        self._failure = self._failure or reason
-        self._complete.set()

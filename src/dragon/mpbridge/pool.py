@@ -11,6 +11,8 @@ from dragon.native.workers import WorkerProcess, work
 
 __all__ = ["Pool"]
 
+_PATIENCE = 5.0
+
 
 class ApplyResult(results.ApplyResult):
     timeout_error = multiprocessing.TimeoutError
@@ -46,6 +48,10 @@ class Pool(pool.Pool):
     ) -> None:
         self._ctx = context
         super().__init__(processes, initializer, initargs, maxtasksperchild)
+
+    def terminate(self, patience: float = _PATIENCE) -> None:
+        """End the workers now, those that heed no SIGTERM after `patience` seconds."""
+        super().terminate(patience)
 
     def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
         context, wrap = self._ctx, self._wrap_exceptions

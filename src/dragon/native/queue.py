@@ -149,7 +149,6 @@ class Queue(Channel):
         """End the queue for every process; what is in it is dropped."""
         if not self._closed:
             self._destroy()
-            self._close()
 
     def serialize(self) -> bytes:
         """The queue's name, for Queue.attach() in any process of the run. The caller keeps the queue alive."""

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from dragon import _core
@@ -15,7 +16,7 @@ from dragon.infrastructure.messages import Request, decode_reply, encode
 from dragon.runtime import inspection
 from dragon.runtime.run import this_run
 
-__all__ = ["ask", "error_named"]
+__all__ = ["Unwanted", "ask", "error_named"]
 
 _ONE_SECOND = struct.pack("@ll", 1, 0)
 
@@ -39,8 +40,19 @@ _ERRORS: dict[str, type[Exception]] = {
 _ERRORS |= DDICT_ERRORS
 
 
-def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: Any) -> Any:
-    """The agent's answer. Raises what the agent raised, RunEndedError where there is none."""
+class Unwanted(Exception):
+    """The answer is not wanted any more."""
+
+
+def ask(
+    operation: str,
+    descriptors: list[int] | None = None,
+    wanted: Callable[[], bool] | None = None,
+    /,
+    **arguments: Any,
+) -> Any:
+    """The agent's answer. Raises what the agent raised, RunEndedError where there is none, Unwanted once `wanted`,
+    which is asked once a second, denies it."""
     run = this_run()
     try:
         connection = _connection(run.agent_address)
@@ -48,7 +60,8 @@ def ask(operation: str, descriptors: list[int] | None = None, /, **arguments: An
         data = len(body).to_bytes(4, "little") + body
         sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
         connection.sendall(data[sent:])
-        reply = decode_reply(_receive(connection, int.from_bytes(_receive(connection, 4), "little")))
+        size = int.from_bytes(_receive(connection, 4, wanted), "little")
+        reply = decode_reply(_receive(connection, size))
     except (OSError, EOFError) as error:
         _local.connection = None
         run.check()
@@ -86,7 +99,7 @@ def _connection(address: str) -> socket.socket:
     return known.socket
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int, wanted: Callable[[], bool] | None = None) -> bytes:
     data = bytearray()
     while len(data) < size:
         try:
@@ -94,6 +107,8 @@ def _receive(connection: socket.socket, size: int) -> bytes:
         except BlockingIOError:  # after a second
             if _core.asked():
                 inspection.answer(this_run().folder)
+            if wanted is not None and not wanted():
+                raise Unwanted from None
             continue
         if not part:
             raise EOFError("the connection was closed")

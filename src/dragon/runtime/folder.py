@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.whole_file import write_bytes
 
 __all__ = [
     "FrontEnd",
@@ -71,7 +72,7 @@ class RunInfo(msgspec.Struct):
     def write(self, folder: Path) -> None:
         """Put it in the folder, whole or not at all."""
         temporary = folder / f".{_INFO}.{os.getpid()}"
-        temporary.write_bytes(msgspec.json.encode(self))
+        write_bytes(temporary, msgspec.json.encode(self))
         temporary.chmod(0o600)
         temporary.rename(folder / _INFO)
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragon.infrastructure.whole_file import write_bytes
+
 if TYPE_CHECKING:
     import logging
 
@@ -58,7 +60,7 @@ def write_hosts(path: Path, names: Sequence[str]) -> None:
         known = Path(_HOSTS).read_text()
     except OSError:
         known = ""
-    path.write_text(f"127.0.0.1 {' '.join(names)}\n{known}")
+    write_bytes(path, f"127.0.0.1 {' '.join(names)}\n{known}".encode())
 
 
 def _in_child(name: str) -> int:

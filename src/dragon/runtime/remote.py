@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from dragon import _core
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import Name, as_name
-from dragon.runtime.agent_client import ask, error_named
+from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.handle import Channel, Handle
 from dragon.runtime.lacking import warn_user
 
@@ -52,19 +52,27 @@ class _Remote:
     ) -> tuple[bool, Any]:
         """Whether the method succeeded within `timeout` seconds, and its result."""
         released = [_released.popleft() for _ in range(len(_released))]
-        done, value = ask(
-            "remote.operate",
-            name=self._remote_name,
-            kind=self._kind,
-            method=method,
-            given=arguments,
-            timeout=timeout,
-            thread=threading.get_ident(),
-            payload=payload,
-            released=released,
-            **more,
-        )
+        try:
+            done, value = ask(
+                "remote.operate",
+                None,
+                self._is_open if timeout != 0 else None,
+                name=self._remote_name,
+                kind=self._kind,
+                method=method,
+                given=arguments,
+                timeout=timeout,
+                thread=threading.get_ident(),
+                payload=payload,
+                released=released,
+                **more,
+            )
+        except Unwanted:
+            raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
         return done, value
+
+    def _is_open(self) -> bool:
+        return not self._remote_closed
 
     def _checked_wait(self, method: str, *arguments: Any, timeout: float | None) -> bool:
         self._check_open()
@@ -203,7 +211,7 @@ class RemoteChannel(_Remote):
         self._out = None
         kind, text = ask("remote.why_gone", outbox=outbox._name())
         if kind:
-            raise error_named(kind, text)
+            raise error_named(kind, text) from None
 
     def _receive(self, timeout: float | None, **task: Any) -> Channel:
         """The next message, in this thread's own channel."""

@@ -164,14 +164,19 @@ def _start_agent(folder: Path, label: str, command: str) -> run_folder.Owner:
         descriptors = [null.fileno(), 1, 2, _core.arena_fd(), agent_socket.fileno(), zygote_socket.fileno()]
         pid = _execute_agent(descriptors, settings)
     agent = run_folder.Owner(pid, run_folder.process_start_time(pid) or 0)
-    run_folder.RunInfo(
+    info = run_folder.RunInfo(
         owner=owner,
         agent=agent,
         arena_fd=ARENA,
         command=os.fsencode(command or " ".join(sys.argv)).decode(errors="replace"),
         started=time.time(),
         front_end=run_folder.FrontEnd(owner, run_folder.this_machine()) if command else None,
-    ).write(folder)
+    )
+    try:
+        info.write(folder)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)  # it would complain of a folder that is about to go
+        raise
     return agent
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
@@ -66,20 +67,35 @@ async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if method != "GET":
         return Response(b"only GET\n", status="405 Method Not Allowed")
+    if not _is_here(host := headers.get("host", "")):
+        told = f"this is no server of {host!r}: ask for it by its address, or as localhost\n"
+        return Response(told.encode(), status="421 Misdirected Request")
     try:
         target = urlsplit(rest.partition(" ")[0])
-    except ValueError as error:
-        return Response(f"{error}\n".encode(), status="400 Bad Request")
-    handler = routes.get(target.path)
-    if handler is None:
-        there = ", ".join(sorted(routes))
-        return Response(f"there is {there}\n".encode(), status="404 Not Found")
-    try:
+        handler = routes.get(target.path)
+        if handler is None:
+            there = ", ".join(sorted(routes))
+            return Response(f"there is {there}\n".encode(), status="404 Not Found")
         return await handler(Request(target.path, dict(parse_qsl(target.query)), headers))
     except ValueError as error:
         return Response(f"{error}\n".encode(), status="400 Bad Request")
     except DragonError as error:
         return Response(f"{error}\n".encode(), status="503 Service Unavailable")
+
+
+def _is_here(host: str) -> bool:
+    """Whether a browser that asks this host can only mean this server.
+
+    Any other name may be a page's own, which its owner has pointed here to read what only this machine may.
+    """
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name.lower() in ("", "localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _write(writer: asyncio.StreamWriter, response: Response) -> None:

@@ -9,9 +9,9 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dragon import _core
 from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.signals import PR_SET_PDEATHSIG, leave
+from dragon.runtime.folder import make_folder, remove_folder
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.mistakes import InputError
@@ -74,12 +75,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
     parser.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
     arguments = parser.parse_args(list(words))
-    with tempfile.TemporaryDirectory(prefix="torchloader-") as scratch:
-        try:
-            points = _sweep(arguments, Path(scratch))
-        except (SweepError, NoMasterError, DragonError) as error:
-            print(f"torchloader: {worded(error)}", file=sys.stderr)
-            return 1
+    try:
+        with _scratch() as scratch:
+            points = _sweep(arguments, scratch)
+    except (SweepError, NoMasterError, DragonError) as error:
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
+        return 1
     curve = _fit(points)
     print(_table(points, curve))
     if arguments.out:
@@ -102,6 +103,16 @@ def _file(text: str) -> Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
     return path
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the block's time. Where this process is killed, the next run of any program removes it."""
+    folder = make_folder()
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
 
 
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
