@@ -150,6 +150,26 @@ def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
         assert pool.map(square, range(20), 1) == [x * x for x in range(20)]
 
 
+def test_every_task_of_workers_that_die_and_cannot_be_replaced_gets_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = Queue()
+    with Pool(2) as pool:
+        results = [pool.apply_async(wait_and_heed_no_signal, (ready,)) for _ in range(2)]
+        for _ in results:
+            ready.get(timeout=30)
+        first, second = pool._pool
+
+        def fail_while_the_other_dies(index: int) -> None:
+            second.kill()
+            second.join()
+            raise OSError("no memory left")
+
+        monkeypatch.setattr(pool._workers, "_start", fail_while_the_other_dies)
+        first.kill()
+        for result in results:
+            with pytest.raises(WorkerLostError, match="signal 9"):
+                result.get(30)
+
+
 def test_an_initializer_runs_in_every_worker_and_its_error_is_every_tasks() -> None:
     with Pool(2, remember, ("hello",)) as pool:
         assert set(pool.map(recall, range(4))) == {"hello"}

@@ -202,6 +202,7 @@ class Workers:
         self._terminated = False
         self._not_started: BaseException | None = None
         self._stillborn = 0
+        self._over: set[int] = set()  # the places of workers whose end was dealt with, and that were not replaced
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
@@ -217,7 +218,7 @@ class Workers:
 
     def _watch(self) -> None:
         """Replace workers that end, until they have seen the end of the tasks or no more are wanted."""
-        while waiting := {p.sentinel: i for i, p in enumerate(self.processes) if self._is_awaited(i)}:
+        while waiting := {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}:
             events = select.poll()
             for fd in [*waiting, self._wake]:
                 events.register(fd, select.POLLIN)
@@ -233,13 +234,9 @@ class Workers:
             self._wake = -1
         self.ended.set()
 
-    def _is_awaited(self, index: int) -> bool:
-        if self.processes[index].is_alive():
-            return True
-        return self._replacing and self._doing[index] != FINISHED
-
     def _ended(self, index: int) -> None:
         process = self.processes[index]
+        self._over.add(index)
         how = _wait_for(process)
         ticket = self._doing[index]
         if ticket == FINISHED or self._terminated:
@@ -261,6 +258,7 @@ class Workers:
                 self._doing[index] = _STARTING
                 try:
                     self.processes[index] = self._start(index)
+                    self._over.discard(index)
                 except Exception as error:
                     self._replacing = False
                     self._not_started = error
