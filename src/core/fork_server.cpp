@@ -168,6 +168,7 @@ Next ForkServer::serve() {
         }
         ::umask(asked_.umask < 0 ? umask_ : static_cast<mode_t>(asked_.umask));
         for (int number = 0; number < 3; ++number) streams_[number] = open_stream(number);
+        tell_streams();
         if (asked_.executable.empty()) {
             alike_ = alike_ && asked_.main == main_ && asked_.surroundings == surroundings_;
             if (alike_) return fork_for_it();
@@ -191,6 +192,8 @@ Next ForkServer::fork_for_it() {
 
 // What is to be that stream of the new process. What is opened for it is closed once that is there.
 int ForkServer::open_stream(int number) {
+    std::vector<int>& passed = passed_[static_cast<size_t>(number)];
+    passed.clear();
     int given = descriptors_[static_cast<size_t>(number)];
     const SpawnRequest::Output& output = asked_.streams[static_cast<size_t>(number)];
     if (output.kind == "null") return null_;
@@ -212,24 +215,36 @@ int ForkServer::open_stream(int number) {
     if (pipe2(ends, O_CLOEXEC) != 0) throw SystemFailure(errno, "pipe");
     opened_.insert(opened_.end(), ends, ends + 2);
     auto [theirs, ours] = number == 0 ? std::pair{ends[0], ends[1]} : std::pair{ends[1], ends[0]};
-    std::vector<int> sent{ours};
+    passed.push_back(ours);
     if (output.kind == "tee" || output.kind == "inherit") {
         // What a labelled process passes on to its children is a pipe of ours: they go past it.
         if (!labelled_.count(inode(given)))
-            sent.push_back(given);
+            passed.push_back(given);
         else if (!forwards_)
-            sent.push_back(number);
+            passed.push_back(number);
     }
     if (label_ && output.kind != "pipe") labelled_.insert(inode(ends[0]));
-    event("stream", 3, asked_.puid, asked_.group)
-        .text("name")
-        .text(asked_.name)
-        .text("number")
-        .number(static_cast<uint64_t>(number))
-        .text("channel")
-        .raw(output.channel.empty() ? kNil : output.channel);
-    send_events(sent);
     return theirs;
+}
+
+// The agent has its ends of them before there is a process that writes.
+void ForkServer::tell_streams() {
+    for (size_t number = 0; number < 3; ++number) {
+        const std::vector<int>& passed = passed_[number];
+        if (passed.empty()) continue;
+        std::string_view channel = asked_.streams[number].channel;
+        event("stream", 4, asked_.puid, asked_.group)
+            .text("name")
+            .text(asked_.name)
+            .text("number")
+            .number(number)
+            .text("channel")
+            .raw(channel.empty() ? kNil : channel)
+            .text("descriptors")
+            .number(passed.size());
+        beside_.insert(beside_.end(), passed.begin(), passed.end());
+    }
+    if (!beside_.empty()) flush();
 }
 
 std::vector<int> ForkServer::descriptors() const {
@@ -367,16 +382,14 @@ void ForkServer::synchronise() {
 }
 
 void ForkServer::flush() {
-    if (untold_) send_events({});
-}
-
-void ForkServer::send_events(const std::vector<int>& descriptors) {
+    if (!untold_) return;
     std::string head;
     MsgpackWriter(head).array(untold_);
-    ssize_t sent = send_packet(agent_, head, events_, descriptors);
+    ssize_t sent = send_packet(agent_, head, events_, beside_);
     int error = errno;
     events_.clear();
     untold_ = 0;
+    beside_.clear();
     // Where the agent is gone, next() tells of that.
     if (sent < 0 && error != EPIPE && error != ECONNRESET) throw SystemFailure(error, "telling the agent");
 }

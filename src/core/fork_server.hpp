@@ -81,10 +81,10 @@ class ForkServer {
     void read_beside();
     Next fork_for_it();
     int open_stream(int number);
+    void tell_streams();
     void close_descriptors();
     bool read_signals() const;  // whether one of them was SIGTERM
     MsgpackWriter event(std::string_view kind, uint8_t values, uint64_t puid, uint64_t group);
-    void send_events(const std::vector<int>& descriptors);
     void ended(const Child& child, int status);
 
     int requests_, agent_, signals_, null_;
@@ -100,12 +100,14 @@ class ForkServer {
     size_t size_ = 0;
     std::vector<int> descriptors_, opened_;
     std::array<int, 3> streams_{};
+    std::array<std::vector<int>, 3> passed_;  // what the agent gets of each stream
     int lacking_ = 0;  // the number of the stream whose file cannot be opened, or kFolder
     SpawnRequest asked_;
     OwnerId slot_ = 0;
     std::string why_;
     std::string events_;
     uint32_t untold_ = 0;
+    std::vector<int> beside_;  // descriptors that the untold events are about
     std::unordered_map<pid_t, Child> children_;
 };
 

@@ -355,7 +355,8 @@ class Cluster:
         elif operation == "kill":
             self._kill(**arguments)
         elif operation == "group":
-            self._services.groups.on_event(**arguments)
+            for event in arguments["events"]:
+                self._services.groups.on_event(**event)
         else:
             log.warning("%s sent %r, which means nothing here", self.peers.links.host(node), operation)
 

@@ -69,11 +69,6 @@ class Peers:
         """Send a signal to a process of another node."""
         self.links.notify(node_of_puid(puid), "kill", {"puid": puid, "number": number})
 
-    def tell_group(self, home: int, kind: str, event: dict[str, Any]) -> None:
-        """Tell the node that follows a group what happened to a member here."""
-        if home not in self.lost:
-            self.links.notify(home, "group", {"kind": kind, **event})
-
     def start(
         self,
         node: int,

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+from dragon.agent.group_notices import GroupNotices
 from dragon.agent.groups import Groups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.named_groups import NamedGroups
@@ -37,6 +38,7 @@ class Services:
         self.jobs = Jobs(run.node, peers)
         self.processes = Processes(run, spawner, self.jobs, peers)
         self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.host_name, peers)
+        self._notices = GroupNotices(peers, spawner) if peers is not None else None
         self.shards = Shards(run, peers)
         self.remote = RemoteObjects(peers) if peers is not None else None
         self._parts: dict[str, Any] = {
@@ -82,10 +84,10 @@ class Services:
         else:
             event = {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")}
         home = self.groups.home_of(event["group"])
-        if home == self.run.node or self.peers is None:
+        if home == self.run.node or self._notices is None:
             self.groups.on_event(kind, **event)
         else:
-            self.peers.tell_group(home, kind, event)
+            self._notices.tell(home, kind, event)
 
     def end(self) -> None:
         """End the run; may be called again."""

@@ -157,7 +157,9 @@ class Spawner:
                 else:
                     if kind in ("started", "failed"):
                         self._kept.pop(event["puid"], None)
-                    self._on_event(kind, event, descriptors)
+                    count = event.pop("descriptors", 0)
+                    self._on_event(kind, event, descriptors[:count])
+                    del descriptors[:count]
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:

@@ -1,0 +1,38 @@
+"""What happens here to members of groups that other nodes follow, told to those nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dragon.agent.peers import Peers
+from dragon.agent.spawner import Spawner
+
+__all__ = ["GroupNotices"]
+
+_PATIENCE = 0.05  # seconds
+
+
+class GroupNotices:
+    """Each notice wakes another agent, which takes as long as many starts: while this node is starting processes, what
+    ended well is told together."""
+
+    def __init__(self, peers: Peers, spawner: Spawner) -> None:
+        self._peers = peers
+        self._spawner = spawner
+        self._loop = asyncio.get_running_loop()
+        self._untold: dict[int, list[dict[str, Any]]] = {}
+
+    def tell(self, home: int, kind: str, event: dict[str, Any]) -> None:
+        """Tell the node that follows a group what happened to a member here, in the order in which it did."""
+        untold = self._untold.setdefault(home, [])
+        untold.append({"kind": kind, **event})
+        if event.get("code") != 0 or not self._spawner.unanswered:
+            self._send(home)
+        elif len(untold) == 1:
+            self._loop.call_later(_PATIENCE, self._send, home)
+
+    def _send(self, home: int) -> None:
+        events = self._untold.pop(home, [])
+        if events and home not in self._peers.lost:
+            self._peers.links.notify(home, "group", {"events": events})
