@@ -1,8 +1,9 @@
-"""Imports go down the floors of docs/architecture.md, never up."""
+"""Imports go down the floors of docs/architecture.md, never up; and pytest can tell the test modules apart."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,8 @@ def test_imports_go_down(path: Path) -> None:
     if f"{package}/{room}" in HANDS_ON:
         pytest.skip("hands names on under the path that programs know")
     assert {name for name in imports(path, package) if floors.get(name, 0) > floor} == set()
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
