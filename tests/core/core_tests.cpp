@@ -1123,11 +1123,12 @@ std::string payload_of(const std::string& payload) {
     return more;
 }
 
-// The sockets of a fork server, as the agent and who starts processes have them.
+// A new arena, and the sockets of a fork server in it, as the agent and who starts processes have them.
 struct Served {
     int requests[2], agent[2], signals;
 
     Served() {
+        new_arena();
         CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, requests) == 0);
         CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, agent) == 0);
         sigset_t set;
@@ -1174,7 +1175,6 @@ void let_it_fork(const Served& sockets, ForkServer& server) {
 }
 
 void a_server_forks_by_itself_once_it_may() {
-    new_arena();
     Served sockets;
     ForkServer server = sockets.server();
     let_it_fork(sockets, server);
@@ -1207,7 +1207,6 @@ void a_server_forks_by_itself_once_it_may() {
 }
 
 void another_main_program_is_not_forked_for_unasked() {
-    new_arena();
     Served sockets;
     ForkServer server = sockets.server();
     let_it_fork(sockets, server);
@@ -1225,7 +1224,6 @@ void another_main_program_is_not_forked_for_unasked() {
 }
 
 void a_request_that_is_too_large_for_a_datagram_lies_beside_it() {
-    new_arena();
     Served sockets;
     ForkServer server = sockets.server();
     auto record = new_words(4);
@@ -1238,7 +1236,6 @@ void a_request_that_is_too_large_for_a_datagram_lies_beside_it() {
 }
 
 void requests_that_are_no_requests_are_refused() {
-    new_arena();
     Served sockets;
     ForkServer server = sockets.server();
     auto record = new_words(4);
