@@ -4,11 +4,6 @@ namespace dragon::py {
 
 namespace {
 
-[[noreturn]] void raise(PyObject* type, const char* text) {
-    PyErr_SetString(type, text);
-    throw nb::python_error();
-}
-
 [[noreturn]] void raise_destroyed() { raise(python.destroyed, "the queue was destroyed"); }
 
 // The channel of a handle that is to be looked at. Raises DestroyedError where there is nothing to see.

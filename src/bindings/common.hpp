@@ -110,9 +110,10 @@ inline std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
 extern uint64_t guest_thread;
 inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_thread_ident(); }
 
-// What a thread gets whose handle another one closed while it waited: as of the standard library, a get()
-// meets the end.
-[[noreturn]] void raise_closed(Purpose purpose);
+[[noreturn]] inline void raise(PyObject* type, const char* text) {
+    PyErr_SetString(type, text);
+    throw nb::python_error();
+}
 
 // Calls what on_inquiry() was given.
 void report_myself();
@@ -141,7 +142,10 @@ Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
         }
         if (status == Status::Timeout && a.asked()) report_myself();
         if (status != Status::Interrupted && (status != Status::Timeout || until == deadline)) return status;
-        if (h.closed()) raise_closed(purpose);
+        // As of the standard library, a get() meets the end.
+        if (h.closed())
+            raise(purpose == Purpose::Get ? PyExc_EOFError : PyExc_ValueError,
+                  "another thread closed this handle");
         // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }

@@ -20,12 +20,6 @@ Python python{};
 uint32_t node_index = 0;
 uint64_t guest_thread = 0;
 
-void raise_closed(Purpose purpose) {
-    PyErr_SetString(purpose == Purpose::Get ? PyExc_EOFError : PyExc_ValueError,
-                    "another thread closed this handle");
-    throw nb::python_error();
-}
-
 void warn_recovered(const char* what) {
     if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "the %s was held by a process that died; it is recovered",
                          what) < 0)
