@@ -1,9 +1,10 @@
-"""Imports go down the floors of docs/architecture.md, never up; and pytest can tell the test modules apart."""
+"""Imports go down the floors of docs/architecture.md, never up or in circles; pytest can tell test modules apart."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,29 @@ def test_imports_go_down(path: Path) -> None:
     if f"{package}/{room}" in HANDS_ON:
         pytest.skip("hands names on under the path that programs know")
     assert {name for name in imports(path, package) if floors.get(name, 0) > floor} == set()
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a module imports, whenever and for whatever; not those whose names a package hands on."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return (found & NAMES) - {name_of(path)}
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def test_no_modules_import_each_other() -> None:
+    order = TopologicalSorter({name_of(path): imported(path) for path in MODULES})
+    order.prepare()  # raises CycleError, which names a circle
 
 
 def test_no_two_test_modules_have_one_name() -> None:

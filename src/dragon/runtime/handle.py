@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -41,11 +42,10 @@ class Handle:
             self._core_class.__init__(self, *arguments, **options)
             return
         from dragon.runtime.agent_client import ask
-        from dragon.runtime.remote import remote_class
 
         name = ask("remote.make", node=node, kind=self._core_class.__name__, given=arguments, options=options)
         here: Any = type(self)
-        self.__class__ = remote_class(here)
+        self.__class__ = _remote_class(here)
         self._open(as_name(name))  # type: ignore[attr-defined]
 
     @classmethod
@@ -71,10 +71,8 @@ class Handle:
     def _attached(cls, name: tuple[int, int, int], state: Any = None) -> Self:
         """A handle of an object that exists. Raises DestroyedError where it is gone."""
         if name[2] >> 8 != this_run().node:
-            from dragon.runtime.remote import remote_class
-
             local: Any = cls
-            remote = remote_class(local)
+            remote = _remote_class(local)
             handle: Self = remote.__new__(remote)  # type: ignore[call-overload]
             handle._open(name)  # type: ignore[attr-defined]
         else:
@@ -82,6 +80,23 @@ class Handle:
             cls._core_class.__init__(handle, name)
         handle._set_state(state)
         return handle
+
+
+@functools.cache
+def _remote_class(local: Any) -> type[Any]:
+    """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
+    from dragon.runtime.remote import REMOTE  # not needed by programs of one node
+
+    remote = REMOTE[local._core_class]
+    # What a local class makes of the operations lies above the remote ones.
+    changed = {
+        name: vars(cls)[name]
+        for cls in reversed(local.__mro__)
+        if issubclass(cls, Handle) and cls.__module__ != Handle.__module__
+        for name in vars(cls).keys() & set(dir(remote)) - {"__module__", "__doc__"}
+    }
+    contents = {**changed, "_local_class": local, "_operations": remote, "__module__": local.__module__}
+    return type(local.__name__, (remote, local), contents)
 
 
 def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import queue
 import threading
@@ -14,10 +13,9 @@ from dragon import _core
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.agent_client import Unwanted, ask, error_named
-from dragon.runtime.handle import Channel, Handle
 from dragon.runtime.lacking import warn_user
 
-__all__ = ["RemoteWords", "from_parts", "node_of", "remote_class", "to_parts"]
+__all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 
 
 def node_of(name: Name) -> int:
@@ -112,11 +110,11 @@ def _limit(block: bool, timeout: float | None) -> float | None:
 _scratch = threading.local()
 
 
-def _own_channel() -> Channel:
+def _own_channel() -> _core.Channel:
     """A channel of this thread's, through which objects become messages and back."""
     if getattr(_scratch, "pid", 0) != os.getpid():
-        _scratch.channel, _scratch.pid = Channel(), os.getpid()
-    channel: Channel = _scratch.channel
+        _scratch.channel, _scratch.pid = _core.Channel(), os.getpid()
+    channel: _core.Channel = _scratch.channel
     return channel
 
 
@@ -137,7 +135,7 @@ def from_parts(kind: int, data: Any) -> Any:
 class RemoteChannel(_Remote):
     _kind = "Channel"
 
-    _out: Channel | None = None
+    _out: _core.Channel | None = None
     _bounded: bool | None = None
 
     def put(
@@ -158,7 +156,7 @@ class RemoteChannel(_Remote):
                 self._lose_outbox(outbox)
         self._put_message(*to_parts(obj), _limit(block, timeout))
 
-    def _outbox(self) -> Channel | None:
+    def _outbox(self) -> _core.Channel | None:
         """The way to the channel on which nobody waits for an answer, None where there is none: a put that may find the
         channel full waits, and the connection may have broken just now."""
         if self._out is None and self._bounded is not True:
@@ -167,7 +165,7 @@ class RemoteChannel(_Remote):
             if not self._bounded:
                 name = ask("remote.outbox", name=self._remote_name)
                 try:
-                    self._out = Channel._attached(as_name(name))
+                    self._out = _core.Channel(as_name(name))
                 except _core.DestroyedError:
                     return None
         return self._out
@@ -203,17 +201,17 @@ class RemoteChannel(_Remote):
         try:
             return self._wait("put", timeout=timeout, outgoing=channel._name(), ticket=ticket)[0]
         finally:
-            if not channel.empty():
+            if channel._size():
                 channel._get_parts(0)  # the agent could not even try
 
-    def _lose_outbox(self, outbox: Channel) -> None:
+    def _lose_outbox(self, outbox: _core.Channel) -> None:
         """The way there is gone. Raises what kept earlier messages from arriving; else trying the channel tells why."""
         self._out = None
         kind, text = ask("remote.why_gone", outbox=outbox._name())
         if kind:
             raise error_named(kind, text) from None
 
-    def _receive(self, timeout: float | None, **task: Any) -> Channel:
+    def _receive(self, timeout: float | None, **task: Any) -> _core.Channel:
         """The next message, in this thread's own channel."""
         self._check_open()
         inbox = _own_channel()
@@ -375,7 +373,7 @@ class RemoteWords(_Remote):
         self._call("write", start, payload=data)
 
 
-_REMOTE: dict[type, type[_Remote]] = {
+REMOTE: dict[type, type[_Remote]] = {
     _core.Channel: RemoteChannel,
     _core.Lock: RemoteLock,
     _core.Semaphore: RemoteSemaphore,
@@ -383,18 +381,3 @@ _REMOTE: dict[type, type[_Remote]] = {
     _core.Condition: RemoteCondition,
     _core.Words: RemoteWords,
 }
-
-
-@functools.cache
-def remote_class(local: Any) -> type[Any]:
-    """The class of a remote object's handle whose local ones are of class `local`, of which it is a subclass."""
-    remote = _REMOTE[local._core_class]
-    # What a local class makes of the operations lies above the remote ones.
-    changed = {
-        name: vars(cls)[name]
-        for cls in reversed(local.__mro__)
-        if issubclass(cls, Handle) and cls.__module__ != Handle.__module__
-        for name in vars(cls).keys() & set(dir(remote)) - {"__module__", "__doc__"}
-    }
-    contents = {**changed, "_local_class": local, "_operations": remote, "__module__": local.__module__}
-    return type(local.__name__, (remote, local), contents)

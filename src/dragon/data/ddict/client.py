@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, cast
@@ -64,7 +64,7 @@ def _open(number: str, settings: Settings) -> AnyShard:
     return ReplicatedShard(number, settings) if settings.holders else open_shard(number, settings)
 
 
-class Client:
+class Client(MutableMapping[Any, Any]):
     """One process's handle. Not for several threads at a time."""
 
     _creator = False

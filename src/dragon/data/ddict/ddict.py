@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -46,7 +46,7 @@ R = TypeVar("R")
 _UNSET: Any = object()
 
 
-class DDict(Parts, MutableMapping[Any, Any]):
+class DDict(Parts):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -304,7 +304,7 @@ class DDict(Parts, MutableMapping[Any, Any]):
 
     def local_len(self) -> int:
         """Keys on this node."""
-        return sum(shard.count(self._checkpoint) for shard in self._local())
+        return len(self.local_keys())
 
     def local_keys(self) -> DDictKeysView:
         """Keys on this node."""

@@ -9,13 +9,13 @@ from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dragon.data.ddict.client import Client
 from dragon.data.ddict.sentinel_queue import SentinelQueue
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.nodes import node_at
 
 if TYPE_CHECKING:
-    from dragon.data.ddict.ddict import DDict
     from dragon.native.process import Process
 
 __all__ = ["FilterContextManager", "FilterIterator"]
@@ -24,7 +24,9 @@ _AHEAD = 256  # items that a manager's function may be ahead of who takes them
 _LOOK_AFTER = 1.0  # seconds without an item after which the process is looked at
 
 
-def _choose(ddict: DDict, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: SentinelQueue) -> None:
+def _choose(
+    ddict: Client, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: SentinelQueue
+) -> None:
     queue.putter()
     try:
         for item in code(ddict, *arguments):
@@ -79,7 +81,7 @@ class FilterContextManager:
 
     def __init__(
         self,
-        ddict: DDict,
+        ddict: Client,
         code: Callable[..., Iterable[Any]],
         arguments: tuple[Any, ...],
         comparator: Callable[[Any, Any], Any],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any
 
-if TYPE_CHECKING:
-    from dragon.data.ddict.ddict import DDict
+from dragon.data.ddict.batches import Batches
 
 __all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView", "equal"]
 
@@ -22,7 +21,7 @@ def equal(one: Any, other: Any) -> bool:
 class DDictMappingProxy:
     """A dictionary that can only be read."""
 
-    def __init__(self, ddict: DDict) -> None:
+    def __init__(self, ddict: Mapping[Any, Any]) -> None:
         self._ddict = ddict
 
     def __contains__(self, key: Any) -> bool:
@@ -41,15 +40,15 @@ class DDictMappingProxy:
         """The value of a key, or `default`."""
         return self._ddict.get(key, default)
 
-    def keys(self) -> DDictKeysView:
+    def keys(self) -> KeysView[Any]:
         """All keys."""
         return self._ddict.keys()
 
-    def values(self) -> DDictValuesView:
+    def values(self) -> ValuesView[Any]:
         """All values."""
         return self._ddict.values()
 
-    def items(self) -> DDictItemsView:
+    def items(self) -> ItemsView[Any, Any]:
         """All keys with their values."""
         return self._ddict.items()
 
@@ -61,7 +60,7 @@ class DDictMappingProxy:
 class _View:
     """Looks at the dictionary anew each time. `managers` limits it to some."""
 
-    def __init__(self, ddict: DDict, managers: list[int] | None = None) -> None:
+    def __init__(self, ddict: Batches, managers: list[int] | None = None) -> None:
         self._ddict = ddict
         self._managers = managers
 
@@ -73,7 +72,9 @@ class _View:
         return DDictMappingProxy(self._ddict)
 
     def __len__(self) -> int:
-        return len(self._ddict) if self._managers is None else self._ddict.local_len()
+        if self._managers is None:
+            return len(self._ddict)
+        return sum(shard.count(self._ddict._checkpoint) for shard in self._ddict._local())
 
     def __reversed__(self) -> Any:
         raise NotImplementedError("the keys of a distributed dictionary have no order")

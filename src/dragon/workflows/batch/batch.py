@@ -130,7 +130,7 @@ class Batch:
             stdout, stderr: where its output goes, as for the batch.
             pmi: how the ranks of a job find each other, as for a ProcessGroup; None for programs without MPI.
         """
-        return Options(self, reads, writes, name, timeout, stdout, stderr, pmi)
+        return Options(self._submit, reads, writes, name, timeout, stdout, stderr, pmi)
 
     def function(
         self,
@@ -224,7 +224,7 @@ class Batch:
 
         Raises OSError where the file cannot be read, BatchError where it describes no task.
         """
-        return MakeTask(self, ptd_file, args, kwargs)
+        return MakeTask(self.options, ptd_file, args, kwargs)
 
     # ---- waiting
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
+from dragon.workflows.batch.access import Access, access
 from dragon.workflows.batch.errors import BatchError
-
-if TYPE_CHECKING:
-    from dragon.workflows.batch.batch import Batch
-    from dragon.workflows.batch.task import Task
+from dragon.workflows.batch.options import Options
+from dragon.workflows.batch.task import Task
 
 __all__ = ["MakeTask"]
 
@@ -36,8 +35,14 @@ class MakeTask:
     BatchError for a file that describes no task, TypeError for arguments that the file does not name.
     """
 
-    def __init__(self, batch: Batch, path: str | os.PathLike[str], args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self._batch = batch
+    def __init__(
+        self,
+        options: Callable[..., Options],
+        path: str | os.PathLike[str],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._options = options
         self._path = os.fspath(path)
         self._description = self._read()
         self._values = self._named("import_args", args, kwargs)
@@ -70,9 +75,9 @@ class MakeTask:
         """Submit a task."""
         values = {**self._values, **self._named("run_args", args, kwargs)}
         one = {key: self._filled(part, values) for key, part in self._description.items()}
-        options = self._batch.options(
-            reads=[self._access(part, writes=False) for part in one.get("reads") or []],
-            writes=[self._access(part, writes=True) for part in one.get("writes") or []],
+        options = self._options(
+            reads=[_access(part, writes=False) for part in one.get("reads") or []],
+            writes=[_access(part, writes=True) for part in one.get("writes") or []],
             name=one.get("name"),
             timeout=one.get("timeout"),
             stdout=one.get("stdout"),
@@ -106,12 +111,12 @@ class MakeTask:
         except (KeyError, ValueError) as error:
             raise TypeError(f"{self._path}: {text!r} needs a value that was not given: {error}") from None
 
-    def _access(self, part: Any, writes: bool) -> Any:
-        make = self._batch.write if writes else self._batch.read
-        if isinstance(part, dict):
-            return make(part["obj"], *(part.get("channels") or []))
-        return make(part)
-
     @staticmethod
     def _template(part: dict[str, Any]) -> ProcessTemplate:
         return ProcessTemplate(**{key: value for key, value in part.items() if key in _PROCESS and value is not None})
+
+
+def _access(part: Any, writes: bool) -> Access:
+    if isinstance(part, dict):
+        return access(part["obj"], tuple(part.get("channels") or []), writes)
+    return access(part, (), writes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dragon.infrastructure.facts import PMIBackend
 from dragon.native.process import ProcessTemplate
@@ -12,10 +12,7 @@ from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.call import NEVER, Kind, Work, function_work, job_work, process_work
 from dragon.workflows.batch.logs import checked_stream
-
-if TYPE_CHECKING:
-    from dragon.workflows.batch.batch import Batch
-    from dragon.workflows.batch.task import Task
+from dragon.workflows.batch.task import Task
 
 __all__ = ["Options"]
 
@@ -32,7 +29,7 @@ class Options:
 
     def __init__(
         self,
-        batch: Batch,
+        submit: Callable[..., Task],
         reads: Iterable[Access] | None,
         writes: Iterable[Access] | None,
         name: str | None,
@@ -41,7 +38,7 @@ class Options:
         stderr: Any,
         pmi: PMIBackend | str | None,
     ) -> None:
-        self._batch = batch
+        self._submit = submit
         self._accesses = [*_checked("reads", reads), *_checked("writes", writes)]
         timeout = checked_seconds("timeout", timeout)
         if timeout is not None and not timeout > 0:
@@ -53,11 +50,11 @@ class Options:
 
     def function(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task:
         """Submit `target(*args, **kwargs)`. Raises what pickling that raises, SubmitAfterCloseError after the end."""
-        return self._submit(Kind.FUNCTION, function_work(target, args, kwargs), 1, None)
+        return self._submitted(Kind.FUNCTION, function_work(target, args, kwargs), 1, None)
 
     def process(self, template: ProcessTemplate) -> Task:
         """Submit a process, whose exit code is the result. Without a node in its policy it runs on the batch's."""
-        return self._submit(Kind.PROCESS, process_work(template), 1, [template])
+        return self._submitted(Kind.PROCESS, process_work(template), 1, [template])
 
     def job(self, templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
         """Submit processes that run together: pairs of how many, and which. If one fails, the others are ended.
@@ -69,7 +66,9 @@ class Options:
             raise TypeError(f"a job is described by a list of (number of processes, template), not {templates!r}")
         templates = list(templates)
         work, weight = job_work(templates, self._pmi)
-        return self._submit(Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)])
+        return self._submitted(
+            Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)]
+        )
 
-    def _submit(self, kind: Kind, work: Work, weight: int, ranks: list[ProcessTemplate] | None) -> Task:
-        return self._batch._submit(kind, work, weight, ranks, self._accesses, self._name, self._timeout, self._streams)
+    def _submitted(self, kind: Kind, work: Work, weight: int, ranks: list[ProcessTemplate] | None) -> Task:
+        return self._submit(kind, work, weight, ranks, self._accesses, self._name, self._timeout, self._streams)

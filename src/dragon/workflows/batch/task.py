@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from dragon.workflows.batch.call import NEVER, Kind, Output
+from dragon.workflows.batch.client import Client
 from dragon.workflows.batch.errors import BatchError, TaskNotReadyError
 from dragon.workflows.batch.logs import read_files
 from dragon.workflows.batch.promise import Promise
 
-if TYPE_CHECKING:
-    from dragon.workflows.batch.batch import Batch
-
 __all__ = ["Task"]
+
+
+class Home(Protocol):
+    """The batch of a task, which lives as long as any of its tasks."""
+
+    _client: Client
 
 
 class Task:
@@ -24,7 +28,7 @@ class Task:
 
     __slots__ = ("__weakref__", "_batch", "_promise", "kind", "name", "output", "weight")
 
-    def __init__(self, batch: Batch, promise: Promise, kind: Kind, name: str, weight: int, output: Output) -> None:
+    def __init__(self, batch: Home, promise: Promise, kind: Kind, name: str, weight: int, output: Output) -> None:
         self._batch = batch
         self._promise = promise
         self.kind = kind
@@ -114,5 +118,5 @@ class Task:
         return _restore, (self._batch, self._promise.key, self.kind, self.name, self.weight, self.output)
 
 
-def _restore(batch: Batch, key: tuple[int, int], *fields: Any) -> Task:
+def _restore(batch: Home, key: tuple[int, int], *fields: Any) -> Task:
     return Task(batch, batch._client.known(key), *fields)
