@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import util as mp_util
 from typing import Any, Literal, Self
 
 from torchloader.loader.checks import check_dataset, check_number, check_options, check_workers
@@ -128,7 +128,8 @@ class ElasticDataLoader:
         at_first = 1 if count == "auto" else count
         self._crew = Crew(maker, worker_init_fn, self.prefetch_factor, at_first, timeout)
         self._tuner = Tuner(max_workers or 4 * len(os.sched_getaffinity(0))) if count == "auto" else None
-        self._finalizer = weakref.finalize(self, self._crew.close)
+        # Which does nothing in a process that is forked from the trainer: the workers are not its own.
+        self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
         self._next_epoch = 0
         self._epoch, self._position = 0, 0
         self._resumed = 0
@@ -237,7 +238,7 @@ class _Iteration:
         self._ahead: dict[int, tuple[Indices, int]] = {}
         self._over = False
         self._before = time.perf_counter()
-        self._finalizer = weakref.finalize(self, self._crew.finish, self._number)
+        self._finalizer = mp_util.Finalize(self, self._crew.finish, (self._number,))
 
     def __iter__(self) -> Self:
         return self
