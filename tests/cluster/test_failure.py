@@ -242,13 +242,26 @@ def test_members_of_a_lost_node_are_started_again_on_another_one(site: Site) -> 
     assert process.returncode == 0, err
 
 
-@pytest.mark.parametrize("pool", ["dragon.native.pool.Pool(2)", "multiprocessing.get_context('dragon').Pool(2)"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "dragon.native.pool.Pool(2)",
+        "dragon.native.pool.Pool(policy=one_on_each_node(), processes_per_policy=1)",
+        "multiprocessing.get_context('dragon').Pool(2)",
+    ],
+)
 def test_a_pool_goes_on_without_a_lost_node(site: Site, pool: str) -> None:
     process, pids = start(
         site,
         f"""
     import multiprocessing
     import dragon.native.pool
+    from dragon.infrastructure.policy import Policy
+    from dragon.native.machine import Node, System
+
+    def one_on_each_node():
+        hosts = [Node(node).hostname for node in System().nodes]
+        return [Policy(placement=Policy.Placement.HOST_NAME, host_name=host) for host in hosts]
 
     if __name__ == "__main__":
         queue = Queue()

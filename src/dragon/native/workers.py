@@ -260,8 +260,7 @@ class Workers:
                     self.processes[index] = self._start(index)
                     self._over.discard(index)
                 except Exception as error:
-                    self._replacing = False
-                    self._not_started = error
+                    self._not_started = error  # its place stays empty: the others' may be on other nodes
 
     def _give_up(self, error: BaseException) -> None:
         """No more are started, for they would end as the last ones did."""

@@ -133,8 +133,9 @@ def _check_node(node: int) -> None:
     """Raises NodeLostError where the run has that node no more."""
     try:
         node_at(node)
-    except LookupError:
-        raise NodeLostError(f"node {node}, which holds this part of the dictionary, is gone") from None
+    except LookupError as error:
+        ask("shards.service", node=node)  # raises with the host's name and why it is gone
+        raise NodeLostError(f"{error}, which held a part of the dictionary") from error
 
 
 _local = threading.local()
