@@ -113,15 +113,19 @@ def test_a_user_without_privileges_can_rehearse_nodes(site: Site) -> None:
     assert hosts == {"node-0", "node-1"}
 
 
-def test_processes_of_a_node_carry_nothing_of_its_agent_along(site: Site) -> None:
+def test_processes_carry_nothing_along_of_their_agent_or_of_what_starts_others(site: Site) -> None:
     source = """
         import sys
-        from dragon.native.process import Process
+
+        OF_THE_AGENT = {"asyncio", "ssl", "logging", "uvloop", "psutil", "dragon.agent.server"}
+        OF_PLACEMENT = {"dataclasses", "dragon.infrastructure.policy"}
 
         def say():
-            print({"asyncio", "ssl", "logging", "uvloop", "psutil", "dragon.agent.server"} & sys.modules.keys())
+            print((OF_THE_AGENT | OF_PLACEMENT) & sys.modules.keys())
 
         if __name__ == "__main__":
+            from dragon.native.process import Process
+
             for _ in range(2):
                 process = Process(say)
                 process.start()

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dragon._core import DestroyedError
 
-__all__ = ["DestroyedError", "DragonError", "DragonLoggingError", "NodeLostError", "NotSupportedError", "RunEndedError"]
+__all__ = [
+    "DestroyedError",
+    "DragonError",
+    "DragonLoggingError",
+    "NodeLostError",
+    "NotSupportedError",
+    "PolicyError",
+    "RunEndedError",
+]
 
 
 class DragonError(Exception):
@@ -21,6 +29,10 @@ class RunEndedError(DragonError):
 
 class NodeLostError(DragonError, ConnectionError):
     """A node of the run that an operation needs is gone, or cannot be reached."""
+
+
+class PolicyError(DragonError, ValueError):
+    """A policy that makes no sense or that no node of the run can meet."""
 
 
 class NotSupportedError(DragonError, NotImplementedError):

@@ -11,14 +11,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import PolicyError
 from dragon.infrastructure.plain_number import plain_number
 
 __all__ = ["Policy", "PolicyError"]
-
-
-class PolicyError(DragonError, ValueError):
-    """A policy that makes no sense or that no node of the run can meet."""
 
 
 _context = threading.local()

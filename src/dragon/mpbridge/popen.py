@@ -64,7 +64,7 @@ class Popen:
 
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
         self._descriptors = []
-        folder = current_folder(placed.is_local)
+        folder = current_folder(local)
         name = str(process_obj.name)  # multiprocessing takes anything for one
         request, record = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)

@@ -14,7 +14,6 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Channel, read_serialized
 from dragon.runtime.picklers import pickler_of
-from dragon.runtime.placement import place
 from dragon.runtime.remote import node_of
 from dragon.runtime.run import identity, this_run
 
@@ -79,9 +78,7 @@ class Queue(Channel):
             raise TypeError(f"maxsize must be a whole number, not {maxsize!r}")
         if buffered and (strm_channels is not None or num_streams > 0 or mgr_channel is not None):
             raise ValueError("a buffered queue has no stream channels and no manager channel")
-        named = policy is not None and policy.placement in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID)
-        node = place(policy).node.index if named else this_run().node
-        self._make_on(node, max(maxsize, 0), maker=identity().puid)
+        self._make_on(_node_for(policy), max(maxsize, 0), maker=identity().puid)
         self._set_state(self._state_of(joinable, pickler))
 
     @staticmethod
@@ -186,6 +183,15 @@ class _PickledQueue(Queue):
 
     def get_nowait(self, **options: Any) -> Any:
         return self.get(False, **options)
+
+
+def _node_for(policy: Policy | None) -> int:
+    """The node that a policy names, else this process's own."""
+    if policy is None or policy.placement not in (policy.Placement.HOST_NAME, policy.Placement.HOST_ID):
+        return this_run().node
+    from dragon.runtime.placement import place  # not loaded before: every module here makes every fork dearer
+
+    return place(policy).node.index
 
 
 def _class_for(pickler: Any, cls: type[_Q]) -> type[_Q]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing.connection  # noqa: F401  programs that have pipes use it without importing it themselves
-from dataclasses import dataclass
 from multiprocessing import BufferTooShort
 from typing import Any, Self
+
+import msgspec
 
 from dragon.infrastructure.messages import Name, Output
 from dragon.runtime.handle import Channel
@@ -134,8 +135,7 @@ class Connection:
                 channel._close()
 
 
-@dataclass
-class ConnectionOptions:
+class ConnectionOptions(msgspec.Struct):
     """Taken where programs give it, and unused: messages of any size find their memory."""
 
     creation_policy: Any = None
@@ -145,8 +145,7 @@ class ConnectionOptions:
     default_pool: Any = None
 
 
-@dataclass
-class PipeOptions:
+class PipeOptions(msgspec.Struct):
     """The same for both ends of a pipe."""
 
     creation_policy: Any = None

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from dragon.infrastructure import variables
+from dragon.infrastructure.errors import PolicyError
 from dragon.infrastructure.node_desc import NodeDescriptor
-from dragon.infrastructure.policy import PolicyError
 
 __all__ = ["listed", "note_missing", "one_warning", "warn_user"]
 
