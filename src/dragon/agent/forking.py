@@ -24,6 +24,10 @@ __all__ = ["Forker"]
 
 _THREADS_END_WITHIN = 0.2  # seconds
 
+_RANDOM: Any = vars(random)["_inst"]
+# random.seed(), which is what `random` wants done after a fork, without the pages that it goes through.
+_reseed = _random.Random.seed.__get__(_RANDOM)
+
 
 class Forker:
     """Starts the Python processes that the server is asked for."""
@@ -86,6 +90,7 @@ class Forker:
             reason = _unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
+        _RANDOM.gauss_next = None  # the second one of a pair that the import had begun
         # Or every child would print again what the import printed.
         mp_util._flush_std_streams()  # type: ignore[attr-defined]
         gc.freeze()
@@ -116,13 +121,6 @@ class Forker:
                 death_signal=signal.SIGKILL,
                 detached=False,
             )
-
-
-def _reseed() -> None:
-    """random.seed(), which is what `random` wants done after a fork, without the pages that it goes through."""
-    generator: Any = vars(random)["_inst"]
-    _random.Random.seed(generator)
-    generator.gauss_next = None
 
 
 class _ForkHooks:

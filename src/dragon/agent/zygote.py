@@ -23,6 +23,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
 from dragon.infrastructure.signals import PR_SET_PDEATHSIG, PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system_text import restored
+from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.run import Identity, Run, belong
 
@@ -30,11 +31,10 @@ __all__ = ["Zygote", "children_of"]
 
 _GRACE = 3.0
 _LARGEST_MESSAGE = 256 * 1024
+_ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.native.bootstrap:run")
 _PRELOADED = (
-    "dragon.mpbridge.bootstrap",
     "dragon.mpbridge.queues",
     "dragon.mpbridge.synchronize",
-    "dragon.native.bootstrap",
     "dragon.native.queue",
     "dragon.native.workers",
 )
@@ -59,6 +59,8 @@ class Zygote:
         signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
         set_for_programs(signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        for entry in _ENTRIES:
+            find_entry(entry)
         for module in _PRELOADED:
             importlib.import_module(module)
         self.server = _core.ForkServer(self.requests.fileno(), self.agent.fileno(), signals)

@@ -9,6 +9,7 @@ import sys
 from multiprocessing import process as mp_process
 from multiprocessing import resource_tracker
 from multiprocessing import util as mp_util
+from typing import Any
 
 from dragon import _core
 from dragon.runtime import serialization
@@ -29,6 +30,8 @@ class InheritedDescriptor:
 
 _HONOURS_ATEXIT = sys.version_info >= (3, 13)  # as multiprocessing does from then on
 
+_TRACKER: Any = resource_tracker._resource_tracker
+
 _inherited: list[int] = []
 
 # Before the process object: its parent, whether that is on the same node, and the parent's descriptor of its resource
@@ -38,6 +41,9 @@ HEADER = struct.Struct("<i?iQ")
 
 def _nothing() -> None:
     """In place of closing stdin and opening /dev/null instead: it is that already, and fifty pages stay unwritten."""
+
+
+_CLOSE_STDIN = mp_util._close_stdin  # type: ignore[attr-defined]  # kept: freeing it would write to twenty pages
 
 
 def _tracker_of(process: int, descriptor: int, inode: int) -> int | None:
@@ -57,11 +63,11 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     """Run the process object that Popen wrote; returns its exit code."""
     _inherited[:] = descriptors
     parent, local, tracker, inode = HEADER.unpack_from(payload)
-    shared = os.dup(descriptors[0]) if local else _tracker_of(parent, tracker, inode)
+    shared = descriptors[0] if local else _tracker_of(parent, tracker, inode)
     if shared is not None:
         # Importing the main program may have started one in the zygote.
-        resource_tracker._resource_tracker._pid = None  # type: ignore[attr-defined]
-        resource_tracker._resource_tracker._fd = shared  # type: ignore[attr-defined]
+        _TRACKER._pid = None
+        _TRACKER._fd = shared
     current = mp_process.current_process()
     current._inheriting = True  # type: ignore[attr-defined]
     try:
@@ -73,7 +79,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         parent_sentinel = _core.open_process(parent) if local else os.eventfd(0)
     except ProcessLookupError:
         parent_sentinel = os.eventfd(1)  # it has ended: readable for ever
-    for fd in descriptors:
+    for fd in descriptors[1:]:
         os.close(fd)
     if _HONOURS_ATEXIT:
         atexit._clear()  # what importing the main program registered is for the main process

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from multiprocessing import context as mp_context
 from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
@@ -26,14 +27,32 @@ from dragon.runtime.surroundings import take_over
 _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 
 __all__ = [
+    "Entry",
     "apply_environment",
     "end_as_interrupted",
+    "find_entry",
     "import_main",
     "report",
     "run_exit_handlers",
     "run_forked",
     "write_traceback",
 ]
+
+# What a process runs first: it is given the payload of the request and the descriptors, and returns the exit code.
+Entry = Callable[[Any, list[int]], int]
+_entries: dict[str, Entry] = {}
+
+
+def find_entry(name: str) -> Entry:
+    """An entry of the runtime by its name, "module:function". The zygote finds them for all: a process that looks for
+    its own copies thirty pages more."""
+    entry = _entries.get(name)
+    if entry is None:
+        module, _, function = name.partition(":")
+        if not module.startswith("dragon."):
+            raise ValueError(f"{name} is no entry of the runtime")
+        entry = _entries[name] = getattr(importlib.import_module(module), function)
+    return entry
 
 
 def apply_environment(changes: dict[str, str | None]) -> None:
@@ -95,12 +114,7 @@ def run_entry(entry: str, payload: bytes | tuple[Name, int], variables: list[str
     _open_streams()
     for variable, descriptor in zip(variables, descriptors, strict=False):
         os.environ[variable] = str(descriptor)
-    module, _, function = entry.partition(":")
-    if not module.startswith("dragon."):
-        raise ValueError(f"{entry} is no entry of the runtime")
-    # Looked up first: importing what is there already touches thirty pages more, each of which is copied after a fork.
-    call = getattr(sys.modules.get(module) or importlib.import_module(module), function)
-    return int(call(payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors))
+    return find_entry(entry)(payload if isinstance(payload, bytes) else _in_arena(*payload), descriptors)
 
 
 def _in_arena(name: Name, size: int) -> memoryview:
