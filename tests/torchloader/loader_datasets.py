@@ -56,6 +56,19 @@ class Deadly(Noisy):
         return super().__getitem__(index)
 
 
+class DeadlyOnce(Noisy):
+    """The same while a file is there."""
+
+    def __init__(self, length: int, file: str) -> None:
+        super().__init__(length)
+        self.file = file
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index == 7 and os.path.exists(self.file):
+            os._exit(9)
+        return super().__getitem__(index)
+
+
 class Unreadable(Noisy):
     """It cannot be sent to a worker."""
 

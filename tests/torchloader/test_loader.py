@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from loader_datasets import (
     Changing,
     Counting,
     Deadly,
+    DeadlyOnce,
     Failing,
     FailingInTwoArguments,
     Holding,
@@ -398,6 +400,32 @@ def test_a_sample_that_ends_its_worker_is_named() -> None:
     assert str(caught.value) == (
         "three loading workers ended over one batch (the last with exit code 9), of the samples [4, 5, 6, 7]"
     )
+
+
+def test_the_next_epoch_is_loaded_though_workers_ended_in_the_last_one(tmp_path: Path) -> None:
+    deadly = tmp_path / "deadly"
+    deadly.touch()
+    with loader_of(DeadlyOnce(20, str(deadly)), num_workers=2, timeout=60) as loader:
+        batches = iter(loader)
+        with pytest.raises(LoadingError, match="ended over one batch"):
+            list(batches)
+        deadly.unlink()
+        assert all_indices_of(loader) == list(range(20))
+        with pytest.raises(LoadingError, match="begin another one"):
+            next(batches)
+
+
+def test_the_next_epoch_is_loaded_though_workers_could_not_begin_in_the_last_one(tmp_path: Path) -> None:
+    lacking = tmp_path / "settings"
+
+    def begin(worker: int) -> None:
+        lacking.read_text()
+
+    with loader_of(Noisy(20), num_workers=3, timeout=60, worker_init_fn=begin) as loader:
+        with pytest.raises(FileNotFoundError):
+            list(loader)
+        lacking.touch()
+        assert all_indices_of(loader) == list(range(20))
 
 
 def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:

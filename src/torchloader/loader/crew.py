@@ -104,6 +104,8 @@ class Crew:
             with self._lock:
                 if self.size and snapshot is None:
                     continue  # they have become more meanwhile
+                if self._trouble is not None and not self._live:
+                    self._begin_anew()
                 self._iterations += 1
                 self._live.add(self._iterations)
                 self._snapshots.begin(self._iterations, snapshot)
@@ -142,7 +144,7 @@ class Crew:
     def want(self, iteration: int, number: int, epoch: int, indices: Indices) -> None:
         """Have a batch made."""
         with self._lock:
-            self._check_open()
+            self._check_live(iteration)
             self._assignments.want((iteration, number), Task(iteration, number, epoch, indices))
             self._hand_out()
 
@@ -150,7 +152,7 @@ class Crew:
         """A batch that is wanted, once it is made, and the seconds in which it was not. Without workers it is made
         here; with `alone` also where they are still starting. Raises LoadingError, TimeoutError after the loader's
         time, and ValueError once it is closed."""
-        self._check_open()
+        self._check_live(iteration)
         self._receive(0)
         made = self._made.pop((iteration, number), None)
         if made is not None:
@@ -172,6 +174,7 @@ class Crew:
             if not self._receive(_LOOK_AFTER_WORKERS):
                 self._look_after_workers()
             if self._trouble is not None:
+                self.finish(key[0])
                 raise self._trouble
             if self._timeout is not None and time.perf_counter() - since > self._timeout:
                 raise TimeoutError(f"no batch in {self._timeout} s from {self.ready} loading workers")
@@ -212,15 +215,17 @@ class Crew:
         return True
 
     def _begins(self, message: Ready) -> None:
-        if message.error is not None:
-            self._trouble = unpack(message.error).error
-            return
         with self._lock:
             worker = self._workers.get(message.worker)
-            if worker is not None and not worker.leaving:
-                worker.ready, self._failed_starts = True, 0
-                self._assignments.join(worker.number)
-                self._hand_out()
+            if worker is None or worker.leaving:
+                return
+            if message.error is not None:
+                self._trouble = unpack(message.error).error
+                self._dismiss(worker)
+                return
+            worker.ready, self._failed_starts = True, 0
+            self._assignments.join(worker.number)
+            self._hand_out()
 
     def _is_made(self, made: Made) -> None:
         key, outcome = (made.iteration, made.number), unpack(made.outcome)
@@ -268,10 +273,7 @@ class Crew:
             self._results, self._floor = Queue(0), Value("Q", 0)
         staying = [worker for worker in self._workers.values() if not worker.leaving]
         for worker in sorted(staying, key=lambda each: -each.number)[: max(0, len(staying) - self.size)]:
-            worker.leaving = True
-            self._assignments.leave(worker.number)
-            worker.leave.set()
-            worker.tasks.put(None)
+            self._dismiss(worker)
         if self._closed:
             return
         taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
@@ -311,8 +313,22 @@ class Crew:
                 process.start()
             except Exception as error:
                 self._trouble = error
-                return
+                self._ended(worker, died=False)
+                continue
             worker.process = process
+
+    def _begin_anew(self) -> None:
+        """Forget what ended earlier iterations, and the workers that were still starting then."""
+        for worker in self._workers.values():
+            if not worker.ready:
+                self._dismiss(worker)
+        self._trouble, self._failed_starts = None, 0
+
+    def _dismiss(self, worker: _Worker) -> None:
+        worker.leaving = True
+        self._assignments.leave(worker.number)
+        worker.leave.set()
+        worker.tasks.put(None)
 
     def _look_after_workers(self) -> None:
         self._looked = time.monotonic()
@@ -353,6 +369,11 @@ class Crew:
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("the loader is closed")
+
+    def _check_live(self, iteration: int) -> None:
+        self._check_open()
+        if iteration not in self._live:
+            raise LoadingError("this iteration ended with an error of its loading workers: begin another one")
 
 
 def _told(code: int | None) -> str:
