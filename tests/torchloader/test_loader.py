@@ -494,6 +494,9 @@ def test_arguments_that_make_no_sense(options: dict[str, Any], told: str) -> Non
         ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
         ({"num_workers": "2"}, "num_workers must be a whole number, or \"auto\" at the start, not '2'"),
         ({"timeout": "2"}, "timeout must be a number of seconds, not '2'"),
+        ({"generator": 5}, "generator must be a torch.Generator, not 5"),
+        ({"sampler": 5}, "sampler must give one index or batch of indices after another, not 5"),
+        ({"batch_sampler": 5}, "batch_sampler must give one index or batch of indices after another, not 5"),
     ],
 )
 def test_arguments_of_a_wrong_kind(options: dict[str, Any], told: str) -> None:

@@ -79,7 +79,7 @@ def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_p
         ("pollux", POLLUX.replace(",107,", ",inf,"), "row 2, column time: 'inf'"),
         ("pollux", POLLUX.replace(",107,", ",nan,"), "row 2, column time: 'nan'"),
         ("philly", "{}", "no list of jobs"),
-        ("philly", "jobid", "Expecting value"),
+        ("philly", "", "is no JSON"),
         ("philly", json.dumps([*PHILLY, {"jobid": "x"}]), "job 3, key submitted_time: KeyError"),
         ("philly", json.dumps([{**PHILLY[0], "submitted_time": "soon"}]), "job 1, key submitted_time"),
         ("pai", "", "the formats are philly, helios, pollux"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 __all__ = ["at_least", "not_negative", "positive"]
 
 _MOST = 1e9  # seconds are thirty years then; far beyond, times do not go on when seconds are added to them
+_LEAST = 1e-6  # far below, what is divided by it is more than that
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -27,8 +28,8 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def positive(most: float = _MOST) -> Callable[[str], float]:
-    """A number above 0, and no larger than `most`."""
-    return _number(lambda number: 0 < number <= most, f"a positive number of at most {most:.0f}")
+    """A number above 0, by a millionth at least, and no larger than `most`."""
+    return _number(lambda number: _LEAST <= number <= most, f"a number from {_LEAST:f} to {most:.0f}")
 
 
 def not_negative(most: float = _MOST) -> Callable[[str], float]:

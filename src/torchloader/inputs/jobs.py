@@ -13,6 +13,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from torchloader.inputs.dataset import EXPECTED, is_dataset
 from torchloader.inputs.job import LATEST, NAME, Devices, Job
 from torchloader.inputs.mistakes import Mistake, Workload
 from torchloader.prediction.architectures import DEPTHS, known
@@ -117,6 +118,8 @@ class _Reading:
         elif arch and self.has("depth") and not known(arch, self.values["depth"]):
             choice = "; ".join(f"{each} {', '.join(map(str, depths))}" for each, depths in DEPTHS.items())
             self.wrong("arch", repr(f"{arch} {self.values['depth']}"), f"one of {choice}")
+        if arch and self.values.get("dataset") and not is_dataset(self.values["dataset"]):
+            self.contradicts("dataset", EXPECTED)
 
     def _check_devices(self) -> None:
         if not self.has("devices"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
@@ -46,6 +47,7 @@ def check_options(
     prefetch_factor: int | None,
     max_workers: int | None,
     seed: int | None,
+    generator: Any,
     rank: int,
     world_size: int,
 ) -> None:
@@ -58,6 +60,11 @@ def check_options(
     check_number(1, **{name: value for name, value in optional.items() if value is not None})
     if seed is not None:
         check_number(seed=seed)
+    if generator is not None and not hasattr(generator, "initial_seed"):
+        raise TypeError(f"generator must be a torch.Generator, not {generator!r}")
+    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if given is not None and not isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
+            raise TypeError(f"{name} must give one index or batch of indices after another, not {given!r}")
     check_number(rank=rank, world_size=world_size)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size}")

@@ -103,6 +103,7 @@ class ElasticDataLoader:
             prefetch_factor,
             max_workers,
             seed,
+            generator,
             rank,
             world_size,
         )

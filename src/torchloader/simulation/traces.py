@@ -141,7 +141,7 @@ def philly(path: Path) -> Iterator[_Entry]:
     try:
         jobs = json.loads(path.read_text())
     except ValueError as error:
-        raise TraceError(f"{path}: {error}; is this the right format?") from None
+        raise TraceError(f"{path} is no JSON: {error}; is this the right format?") from None
     if not isinstance(jobs, list):
         raise TraceError(f"{path}: there is no list of jobs; is this the right format?")
     for number, job in enumerate(jobs, 1):

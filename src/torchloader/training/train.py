@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchloader.inputs.dataset import EXPECTED, is_dataset
 from torchloader.prediction.architectures import DEPTHS
 from torchloader.training.datasets import JpegFolder, LatencyDataset, SyntheticImages
 from torchloader.training.models import build
@@ -116,13 +117,8 @@ def _dataset(options: argparse.Namespace) -> tuple[Any, int]:
 
 
 def _dataset_name(text: str) -> str:
-    kind, _, argument = text.partition(":")
-    try:
-        known = text == "images" or (kind == "jpeg" and argument) or (kind == "latency" and float(argument) >= 0)
-    except ValueError:
-        known = False
-    if not known:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither images, latency:SECONDS nor jpeg:FOLDER")
+    if not is_dataset(text):
+        raise argparse.ArgumentTypeError(f"must be {EXPECTED}, not {text!r}")
     return text
 
 

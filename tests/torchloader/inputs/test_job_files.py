@@ -95,6 +95,8 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
         ("name: a, script: a.py, batch: 8, environment: {A: [1]}", ".environment[...]", "`int | float | str`"),
         ("name: a, batch: 8", ".script", "either script or arch and depth"),
         ("name: a, batch: 8, arch: resnet, depth: 11", ".arch", "one of resnet 10"),
+        ("name: a, batch: 8, arch: vgg, depth: 11, dataset: 'slow:1'", ".dataset", "images, latency:SECONDS or jpeg"),
+        ("name: a, batch: 8, arch: vgg, depth: 11, dataset: 'latency:soon'", ".dataset", "images, latency:SECONDS"),
         ("name: a, script: a.py, batch: 9, devices: 2", ".batch", "a multiple of its 2 devices"),
         ("name: a, script: a.py, batch: 8, devices: 2, workers: 1", ".workers", "at least one for each"),
         ("name: a, script: a.py, batch: 8, devices: [[0, 0]]", ".devices", "every index once"),
