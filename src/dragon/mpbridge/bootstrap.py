@@ -65,6 +65,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     parent, local, tracker, inode = HEADER.unpack_from(payload)
     shared = descriptors[0] if local else _tracker_of(parent, tracker, inode)
     if shared is not None:
+        os.set_inheritable(shared, False)  # a fresh interpreter got it as programs get descriptors
         # Importing the main program may have started one in the zygote.
         _TRACKER._pid = None
         _TRACKER._fd = shared
