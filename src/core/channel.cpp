@@ -163,6 +163,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
         if (destroyed.load()) return Status::Destroyed;
         if (is_broken()) return Status::Broken;
         if (!full() && try_put()) {
+            if (has_just_moved()) read_spin_.expect_short_waits();
             readers_.notify_one();
             return Status::Ok;
         }

@@ -17,7 +17,6 @@
 namespace dragon {
 
 using Word = std::atomic<uint32_t>;
-using Nanoseconds = int64_t;
 
 inline constexpr Nanoseconds kForever = INT64_MAX;
 
@@ -70,29 +69,39 @@ class Slices {
 class Spin {
   public:
     // Waits are expected to be short, or else long, until something is learned.
-    explicit Spin(bool short_waits = true) : score_(short_waits ? 8 : 0) {}
+    explicit Spin(bool short_waits = true) : score_(short_waits ? kShort : 0) {}
 
     template <class Ready>
     bool until(Ready ready, Nanoseconds budget = 50'000) {
         int32_t score = score_.load(std::memory_order_relaxed);
         // After a run of failures only one wait in 32 tries again, to notice when waits become short.
-        if (score <= 0 && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
-        Nanoseconds end = now() + budget;
+        bool moved = has_just_moved();
+        if (score <= 0 && !moved && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
+        Nanoseconds end = now() + (moved ? 4 * budget : budget);
         do {
             // No PAUSE here: on a virtual machine it leaves to the hypervisor (88 us a round trip
             // against 2.4).
             for (int i = 0; i < 64; ++i) {
                 if (ready()) {
-                    score_.store(std::min(score + 4, 16), std::memory_order_relaxed);
+                    learn(score, std::min(score + 4, 16));
                     return true;
                 }
             }
         } while (now() < end);
-        score_.store(std::max(score - 4, 0), std::memory_order_relaxed);
+        if (moved) moved_in_vain();
+        learn(score, std::max(score - 4, 0));
         return false;
     }
 
+    // Who is waited for can answer at once from now on.
+    void expect_short_waits() { learn(score_.load(std::memory_order_relaxed), kShort); }
+
   private:
+    static constexpr int32_t kShort = 8;
+    // What stands beside it is read by others, who should not wait for a store that changes nothing.
+    void learn(int32_t before, int32_t now) {
+        if (now != before) score_.store(now, std::memory_order_relaxed);
+    }
     std::atomic<int32_t> score_;
     std::atomic<uint32_t> skipped_{0};
 };
@@ -132,10 +141,11 @@ struct Sleepers {
         count.fetch_add(1);
         pending.store(0);  // whoever was to be woken may have been killed
         bool slept = !ready();
+        Nanoseconds began = slept ? now() : 0;
         Status status = slept ? futex_wait(word, seen, deadline, slice) : Status::Ok;
         count.fetch_sub(1);
         pending.store(0);
-        if (slept && status == Status::Ok) was_woken_from(waker.load());
+        if (slept && status == Status::Ok) was_woken_from(waker.load(), now() - began);
         return status;
     }
 };
