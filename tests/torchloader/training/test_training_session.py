@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from test_training_checkpoints import at_most  # noqa: E402
 from tiny_training import BATCH, EPOCHS, STEPS, Master, equal, rank, train  # noqa: E402
 
 from conftest import Site  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
 from dragon.native.queue import Queue  # noqa: E402
+from full_disk import at_most  # noqa: E402
 from torchloader.training.protocol import (  # noqa: E402
     Cancel,
     Cancelled,
