@@ -20,6 +20,7 @@ from dragon import _core
 from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.signals import PR_SET_PDEATHSIG, leave
+from dragon.infrastructure.whole_file import write_bytes
 from dragon.runtime.folder import make_folder, remove_folder
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
@@ -86,7 +87,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.out:
         found = {"version": 1, "curve": asdict(curve), "measured": [asdict(each) for each in points]}
         try:
-            arguments.out.write_text(json.dumps(found, indent=2))
+            write_bytes(arguments.out, json.dumps(found, indent=2).encode())
         except OSError as error:
             print(f"torchloader: {worded(error)}", file=sys.stderr)
             return 1
