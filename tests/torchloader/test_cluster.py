@@ -111,6 +111,19 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
+def test_what_a_full_disk_keeps_a_command_from_is_its_answer(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+    cluster.until_state("job", "finished")
+    settings = cluster.folder / "settings.json"
+    settings.rename(cluster.folder / "kept.json")
+    settings.symlink_to("/dev/full")
+    assert cluster.command("stop").stderr == f"torchloader: {settings}: No space left on device\n"
+    (cluster.folder / "kept.json").replace(settings)
+    assert cluster.command("stop").returncode == 0
+    assert cluster.end() == 0
+    assert cluster.err == ""
+
+
 def test_a_job_that_is_submitted_leaves_its_name_to_one_that_is_to_come(cluster: Cluster) -> None:
     cluster.start(cluster.job("late", 5, 0.001, 0.01, arrival=100_000))
     path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
