@@ -340,7 +340,7 @@ def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluste
     assert "workers are enough" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL])
 def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: WaitUntil, number: int) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
     told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
@@ -356,6 +356,19 @@ def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: Wa
         assert cluster.site.dragon("/bin/true").returncode == 0  # sweeps away what nobody else could
     cluster.site.assert_nothing_left(within=30)
     assert not list(temporary.iterdir())
+
+
+def test_a_profile_goes_on_under_nohup_when_its_terminal_is_closed(cluster: Cluster) -> None:
+    path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
+    told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
+    profile = cluster.site.start("nohup", *TORCHLOADER, "profile", str(path), *told)
+    assert profile.stderr is not None
+    while not profile.stderr.readline().startswith("1 workers: "):
+        pass
+    profile.send_signal(signal.SIGHUP)
+    out, err = profile.communicate(timeout=60)
+    assert profile.returncode == 0, err
+    assert "workers are enough" in out
 
 
 def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from dragon import _core
 from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.signals import PR_SET_PDEATHSIG, leave
+from dragon.infrastructure.signals import ENDING, PR_SET_PDEATHSIG, heeded, leave
 from dragon.infrastructure.whole_file import write_bytes
 from dragon.runtime.folder import make_folder, remove_folder
 from torchloader.cli.masters import asked
@@ -132,7 +132,7 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     cores = max(arguments.workers) * max(map(len, job.devices.by_node), default=job.devices.count)
     options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
     command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in heeded((*ENDING, signal.SIGQUIT)):
         signal.signal(number, leave)
     with (scratch / "output").open("w") as output:
         run = subprocess.Popen(
