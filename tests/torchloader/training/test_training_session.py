@@ -249,6 +249,17 @@ def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
     assert "training goes on without this checkpoint" in caplog.text
 
 
+def test_training_goes_on_where_its_traces_cannot_be_written(
+    undisturbed: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), at_most(500):
+        weights, _ = train(folder=tmp_path)
+    assert equal(undisturbed, weights)
+    (told,) = [record.getMessage() for record in caplog.records if "traces" in record.getMessage()]
+    assert told.startswith(f"training goes on without traces: {tmp_path}")
+    assert train(folder=tmp_path)  # a torn row is no hindrance later
+
+
 def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
     with Session.join(folder=tmp_path, device="cpu") as session:
         session.restore(torch.nn.Linear(2, 2))
