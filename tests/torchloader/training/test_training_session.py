@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from conftest import Site  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
 from dragon.native.queue import Queue  # noqa: E402
 from full_disk import at_most  # noqa: E402
+from torchloader.training import session as session_module  # noqa: E402
 from torchloader.training.protocol import (  # noqa: E402
     Cancel,
     Cancelled,
@@ -247,6 +249,25 @@ def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
         weights, _ = train(folder=tmp_path, save_every=0)
     assert equal(undisturbed, weights)
     assert "training goes on without this checkpoint" in caplog.text
+
+
+def test_a_pause_waits_until_its_checkpoint_can_be_saved(
+    undisturbed: dict[str, Any], master: Master, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session_module, "_PAUSE_AGAIN", 0.0)
+    master.order(Pause())
+    full_disk = ExitStack()
+    full_disk.enter_context(at_most(5000))
+
+    def step(session: Session, loader: Any) -> None:
+        if session.iteration == 20:
+            full_disk.close()
+
+    with caplog.at_level(logging.WARNING), full_disk, pytest.raises(Left) as left:
+        train(step)
+    assert left.value.report.iteration >= 20
+    assert "training goes on without this checkpoint" in caplog.text
+    assert equal(undisturbed, train()[0])
 
 
 def test_training_goes_on_where_its_traces_cannot_be_written(
