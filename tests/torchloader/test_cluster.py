@@ -215,6 +215,20 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
         assert "queued" not in cluster.states("job")[1:]
 
 
+@pytest.mark.parametrize("victim", ["job-rank0-1", "application master on"])
+def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster, victim: str) -> None:
+    cluster.start(cluster.job("job", 5, 1000.0, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+
+    def workers() -> set[int]:
+        return {pid for name, pid in cluster.processes().items() if name.startswith("dragon_process_")}
+
+    cluster.until_state("job", "running")
+    cluster.until(lambda: len(workers()) >= 2)
+    hanging = workers()
+    cluster.kill(next(name for name in cluster.processes() if name.startswith(victim)))
+    cluster.until(lambda: not hanging & workers())
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_job_outlives_masters_that_are_killed_in_the_midst_of_orders(cluster: Cluster, seed: int) -> None:
     chance = random.Random(seed)
