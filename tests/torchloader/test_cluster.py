@@ -111,6 +111,18 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
+def test_a_command_that_was_given_up_is_not_done_later(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+    cluster.until_state("job", "finished")
+    path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
+    cluster.signal("master", signal.SIGSTOP)
+    assert "the master did not answer in 15 s" in cluster.command("submit", str(path)).stderr
+    cluster.signal("master", signal.SIGCONT)
+    assert cluster.command("submit", str(path)).stdout == "late is starting\n"
+    assert cluster.command("stop").returncode == 0
+    assert cluster.end() == 0
+
+
 def test_what_a_full_disk_keeps_a_command_from_is_its_answer(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("job", "finished")

@@ -27,11 +27,15 @@ __all__ = ["reply"]
 def reply(master: Master, asked: Asked) -> None:
     """Do what a command asks for, or say why it cannot be done."""
     try:
+        asker = Queue.attach(asked.answer)
+    except DestroyedError:
+        return  # it has given up, and said that there was no answer: what it asked for must not happen after that
+    try:
         answer = _answer(master, asked)
     except OSError as error:  # such as that the disk is full: what was asked for did not happen
         answer = {"error": worded(error)}
     with contextlib.suppress(DestroyedError):  # who asked has given up
-        Queue.attach(asked.answer).put(msgspec.json.encode(answer))
+        asker.put(msgspec.json.encode(answer))
 
 
 def _answer(master: Master, asked: Asked) -> dict[str, Any]:
