@@ -111,6 +111,16 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
+def test_jobs_train_on_where_nobody_can_be_told_of_them(cluster: Cluster) -> None:
+    path = cluster.site.write(cluster.job("job", 20, 0.001, 0.01), "jobs.toml")
+    told = ("run", str(path), "--folder", str(cluster.folder), "--device", "cpu", "--cores", "8")
+    run = cluster.site.run("sh", "-c", '"$@" | head -1', "sh", *TORCHLOADER, *told)
+    assert run.stdout == f"the event log and what is measured are in {cluster.folder}\n"
+    log = cluster.folder / "events.jsonl"
+    assert run.stderr == f"torchloader: stdout cannot be written: Broken pipe; what happens is in {log}\n"
+    assert cluster.states("job")[-1] == "finished"
+
+
 def test_a_command_that_was_given_up_is_not_done_later(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
     cluster.until_state("job", "finished")
