@@ -182,7 +182,8 @@ def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         if run.poll() is not None:
-            raise SweepError(f"the run ended: {(scratch / 'output').read_text().strip()}")
+            said = (scratch / "output").read_text().strip()
+            raise SweepError(f"the run ended: {said or f'exit code {run.returncode}, without a word'}")
         try:
             found = asked(str(run.pid), "status")["applications"]
         except NoMasterError:
