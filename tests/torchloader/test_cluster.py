@@ -111,6 +111,41 @@ def test_jobs_are_submitted_to_a_workload_that_is_held_open(cluster: Cluster) ->
     assert cluster.end() == 0
 
 
+def test_jobs_train_on_where_nobody_can_be_told_of_them(cluster: Cluster) -> None:
+    path = cluster.site.write(cluster.job("job", 20, 0.001, 0.01), "jobs.toml")
+    told = ("run", str(path), "--folder", str(cluster.folder), "--device", "cpu", "--cores", "8")
+    run = cluster.site.run("sh", "-c", '"$@" | head -1', "sh", *TORCHLOADER, *told)
+    assert run.stdout == f"the event log and what is measured are in {cluster.folder}\n"
+    log = cluster.folder / "events.jsonl"
+    assert run.stderr == f"torchloader: stdout cannot be written: Broken pipe; what happens is in {log}\n"
+    assert cluster.states("job")[-1] == "finished"
+
+
+def test_a_command_that_was_given_up_is_not_done_later(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+    cluster.until_state("job", "finished")
+    path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
+    cluster.signal("master", signal.SIGSTOP)
+    assert "the master did not answer in 15 s" in cluster.command("submit", str(path)).stderr
+    cluster.signal("master", signal.SIGCONT)
+    assert cluster.command("submit", str(path)).stdout == "late is starting\n"
+    assert cluster.command("stop").returncode == 0
+    assert cluster.end() == 0
+
+
+def test_what_a_full_disk_keeps_a_command_from_is_its_answer(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 5, 0.001, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+    cluster.until_state("job", "finished")
+    settings = cluster.folder / "settings.json"
+    settings.rename(cluster.folder / "kept.json")
+    settings.symlink_to("/dev/full")
+    assert cluster.command("stop").stderr == f"torchloader: {settings}: No space left on device\n"
+    (cluster.folder / "kept.json").replace(settings)
+    assert cluster.command("stop").returncode == 0
+    assert cluster.end() == 0
+    assert cluster.err == ""
+
+
 def test_a_job_that_is_submitted_leaves_its_name_to_one_that_is_to_come(cluster: Cluster) -> None:
     cluster.start(cluster.job("late", 5, 0.001, 0.01, arrival=100_000))
     path = cluster.site.write(cluster.job("late", 5, 0.001, 0.01), "more.toml")
@@ -200,6 +235,20 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
     if victim == "master":
         assert in_order(samples)
         assert "queued" not in cluster.states("job")[1:]
+
+
+@pytest.mark.parametrize("victim", ["job-rank0-1", "application master on"])
+def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster, victim: str) -> None:
+    cluster.start(cluster.job("job", 5, 1000.0, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+
+    def workers() -> set[int]:
+        return {pid for name, pid in cluster.processes().items() if name.startswith("dragon_process_")}
+
+    cluster.until_state("job", "running")
+    cluster.until(lambda: len(workers()) >= 2)
+    hanging = workers()
+    cluster.kill(next(name for name in cluster.processes() if name.startswith(victim)))
+    cluster.until(lambda: not hanging & workers())
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -327,7 +376,7 @@ def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluste
     assert "workers are enough" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL])
 def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: WaitUntil, number: int) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
     told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
@@ -343,6 +392,19 @@ def test_a_profile_that_is_ended_leaves_nothing(cluster: Cluster, wait_until: Wa
         assert cluster.site.dragon("/bin/true").returncode == 0  # sweeps away what nobody else could
     cluster.site.assert_nothing_left(within=30)
     assert not list(temporary.iterdir())
+
+
+def test_a_profile_goes_on_under_nohup_when_its_terminal_is_closed(cluster: Cluster) -> None:
+    path = cluster.site.write(cluster.job("job", 100_000, 0.001, 0.01), "jobs.toml")
+    told = ("--device", "cpu", "--workers", "1", "2", "--seconds", "1")
+    profile = cluster.site.start("nohup", *TORCHLOADER, "profile", str(path), *told)
+    assert profile.stderr is not None
+    while not profile.stderr.readline().startswith("1 workers: "):
+        pass
+    profile.send_signal(signal.SIGHUP)
+    out, err = profile.communicate(timeout=60)
+    assert profile.returncode == 0, err
+    assert "workers are enough" in out
 
 
 def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:

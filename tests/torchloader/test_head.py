@@ -30,3 +30,22 @@ def test_a_node_that_is_lost_before_its_worker_runs_is_left_out(site: Site) -> N
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("torchloader: lost is left out: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_full_disk_below_the_folder_of_the_run_is_told_by_the_file(site: Site) -> None:
+    program = """
+    import os, sys
+    from pathlib import Path
+    from torchloader.service import head
+    from torchloader.service.settings import JOBS, Settings
+
+    Settings(".", 0.0, device="cpu").save()
+    Path(JOBS).write_text("[]")
+    (Path(os.environ["DRAGON_RUN"]) / "torchloader.json").symlink_to("/dev/full")
+    sys.exit(head.main(Path.cwd()))
+    """
+    done = site.dragon(site.write(program))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("torchloader: /")
+    assert line.endswith("/torchloader.json: No space left on device")

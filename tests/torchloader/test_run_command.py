@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from full_disk import at_most
 from torchloader.cli.main import main
 from torchloader.scheduling.application import Spec
 from torchloader.scheduling.log import EventLog
@@ -51,6 +52,21 @@ def test_a_folder_in_which_a_run_goes_on_is_left_to_it(
         assert main(["run", workload, "--folder", str(folder), "--cores", "3"]) == 2
     assert "another master has this event log open" in capsys.readouterr().err
     assert (folder / "settings.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words", ["run WORKLOAD --folder NEW", "report FOLDER", "simulate --jobs 1 --seeds 1 --out NEW"]
+)
+def test_a_full_disk_is_told_by_the_file_that_could_not_be_written(
+    workload: str, folder: Path, tmp_path: Path, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    places = {"WORKLOAD": workload, "FOLDER": str(folder), "NEW": str(tmp_path / "new")}
+    with at_most(10):
+        assert main([places.get(word, word) for word in words.split()]) != 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.endswith(": File too large")]
+    assert line.partition(": ")[2].startswith(str(tmp_path))
+    assert list(tmp_path.rglob("*.new")) == []
 
 
 @pytest.mark.parametrize("command", ["run", "report", "fit"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from full_disk import at_most
 from torchloader.cli.report import main
 from torchloader.prediction.curve import Curve
 from torchloader.report.history import history
@@ -62,6 +63,22 @@ def test_the_page_needs_nothing_else_and_says_why_a_job_failed(run: Path, capsys
     # Only names of vocabularies, which nobody fetches.
     assert re.findall(r'(?:src|href)="(https?:[^"]*)"', page) == []
     assert (run / "schedule.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_that_a_full_disk_tore_is_left_out_and_the_next_master_goes_on(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pace = PaceFile(run)
+    with at_most((run / "pace.csv").stat().st_size + 20):  # room for half a row
+        for second in (10, 11):
+            pace.write(float(second), "good", Pace(second * 10, 80.0, 0.75, 0.5), 3)
+        pace.close()
+    told = f"how fast jobs train is not written any more: {run / 'pace.csv'}: No space left on device\n"
+    assert capsys.readouterr().err == f"torchloader: {told}"
+    pace = PaceFile(run)
+    pace.write(12.0, "good", Pace(120, 80.0, 0.25, 0.5), 3)
+    pace.close()
+    assert [moment.time for moment in history(run).lives["good"].pace] == [3, 4, 5, 6, 7, 8, 9, 12]
 
 
 def test_several_runs_are_compared(run: Path, tmp_path: Path) -> None:

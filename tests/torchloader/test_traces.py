@@ -78,6 +78,7 @@ def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_p
         ("helios", HELIOS.replace(",36848,", ",inf,"), "row 3, column duration: 'inf'"),
         ("pollux", POLLUX.replace(",107,", ",inf,"), "row 2, column time: 'inf'"),
         ("pollux", POLLUX.replace(",107,", ",nan,"), "row 2, column time: 'nan'"),
+        ("pollux", POLLUX + POLLUX.splitlines()[1], "/trace: two jobs are named "),
         ("philly", "{}", "no list of jobs"),
         ("philly", "", "is no JSON"),
         ("philly", json.dumps([*PHILLY, {"jobid": "x"}]), "job 3, key submitted_time: KeyError"),

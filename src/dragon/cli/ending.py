@@ -9,7 +9,7 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from typing import NoReturn
 
-__all__ = ["end_with", "worded"]
+__all__ = ["discard_stdout", "end_with", "worded"]
 
 
 def worded(error: Exception) -> str:
@@ -38,11 +38,11 @@ def end_with(name: str, command: Callable[[], int], tell: Callable[[OSError], st
     except BrokenPipeError:
         # Who read it has seen enough, as of `dragon ps | head -1`.
         code = 128 + signal.SIGPIPE
-        _discard()
+        discard_stdout()
     except OSError as error:
         print(f"{name}: {tell(error)}", file=sys.stderr)
         code = 1
-        _discard()
+        discard_stdout()
     sys.exit(code)
 
 
@@ -58,6 +58,6 @@ def _all_printed(command: Callable[[], int]) -> int | str | None:
     return code
 
 
-def _discard() -> None:
-    """Python writes what is left once more when it ends, and would tell of that too."""
+def discard_stdout() -> None:
+    """Print to nowhere from now on. Python writes what is left once more when it ends, and would tell of that too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -19,7 +19,8 @@ from typing import Any
 from dragon import _core
 from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.signals import PR_SET_PDEATHSIG, leave
+from dragon.infrastructure.signals import ENDING, PR_SET_PDEATHSIG, heeded, leave
+from dragon.infrastructure.whole_file import write_bytes
 from dragon.runtime.folder import make_folder, remove_folder
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
@@ -86,7 +87,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.out:
         found = {"version": 1, "curve": asdict(curve), "measured": [asdict(each) for each in points]}
         try:
-            arguments.out.write_text(json.dumps(found, indent=2))
+            write_bytes(arguments.out, json.dumps(found, indent=2).encode())
         except OSError as error:
             print(f"torchloader: {worded(error)}", file=sys.stderr)
             return 1
@@ -131,7 +132,7 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     cores = max(arguments.workers) * max(map(len, job.devices.by_node), default=job.devices.count)
     options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
     command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in heeded((*ENDING, signal.SIGQUIT)):
         signal.signal(number, leave)
     with (scratch / "output").open("w") as output:
         run = subprocess.Popen(
@@ -181,7 +182,8 @@ def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         if run.poll() is not None:
-            raise SweepError(f"the run ended: {(scratch / 'output').read_text().strip()}")
+            said = (scratch / "output").read_text().strip()
+            raise SweepError(f"the run ended: {said or f'exit code {run.returncode}, without a word'}")
         try:
             found = asked(str(run.pid), "status")["applications"]
         except NoMasterError:

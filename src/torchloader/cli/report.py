@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from dragon.cli.ending import worded
+from dragon.infrastructure.whole_file import write_bytes
 from torchloader.report.figures import MissingError, comparison, overview
 from torchloader.report.history import history
 from torchloader.report.page import page
@@ -33,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     try:
         runs = [history(Path(folder)) for folder in arguments.folders]
         out.mkdir(parents=True, exist_ok=True)
-        (out / "report.html").write_text(page(runs))
+        write_bytes(out / "report.html", page(runs).encode())
         pictures = [
             (f"schedule-{number}.png" if len(runs) > 1 else "schedule.png", overview(run))
             for number, run in enumerate(runs, 1)
@@ -41,7 +43,9 @@ def main(words: Sequence[str]) -> int:
         if len(runs) > 1:
             pictures.append(("comparison.png", comparison(runs)))
         for name, figure in pictures:
-            figure.savefig(out / name, dpi=150)
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", dpi=150)
+            write_bytes(out / name, picture.getvalue())
     except (OSError, LogError, SettingsError, MissingError) as error:
         print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 1

@@ -18,6 +18,7 @@ import msgspec
 
 from dragon.cli.ending import worded
 from dragon.cli.main import main as dragon
+from dragon.infrastructure.whole_file import write_bytes
 from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.cluster import Cluster, read_cluster
@@ -182,7 +183,7 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
         hold=arguments.hold,
     )
     settings.save()
-    (folder / JOBS).write_bytes(msgspec.json.format(msgspec.json.encode(jobs)))
+    write_bytes(folder / JOBS, msgspec.json.format(msgspec.json.encode(jobs)))
 
 
 def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[str, Curve]:

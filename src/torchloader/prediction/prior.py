@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dragon.infrastructure.whole_file import write_bytes
 from torchloader.prediction.belief import Belief, Guess
 from torchloader.prediction.features import COLUMNS, Features
 from torchloader.prediction.nonnegative import nonnegative
@@ -89,7 +90,7 @@ class Prior:
             indent=1,
         )
         try:
-            temporary.write_text(text + "\n")
+            write_bytes(temporary, f"{text}\n".encode())
             temporary.rename(target)
         finally:
             temporary.unlink(missing_ok=True)

@@ -169,7 +169,7 @@ def _moments(path: Path) -> Iterator[tuple[str, Moment]]:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             if row["loss"] is None:
-                continue  # the last line is torn
+                continue  # a row that a full disk or a crash has torn
             yield (
                 row["application"],
                 Moment(

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.whole_file import write_bytes
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.states import State
 
@@ -95,7 +96,7 @@ def replay(path: str | os.PathLike[str]) -> Records:
 
 def write(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
     """A new log of events that have all happened."""
-    Path(path).write_bytes(b"".join(map(encoded, events)))
+    write_bytes(Path(path), b"".join(map(encoded, events)))
 
 
 class EventLog:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dragon.cli.ending import worded
 from dragon.infrastructure.errors import DestroyedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
@@ -25,9 +26,16 @@ __all__ = ["reply"]
 
 def reply(master: Master, asked: Asked) -> None:
     """Do what a command asks for, or say why it cannot be done."""
-    answer = msgspec.json.encode(_answer(master, asked))
+    try:
+        asker = Queue.attach(asked.answer)
+    except DestroyedError:
+        return  # it has given up, and said that there was no answer: what it asked for must not happen after that
+    try:
+        answer = _answer(master, asked)
+    except OSError as error:  # such as that the disk is full: what was asked for did not happen
+        answer = {"error": worded(error)}
     with contextlib.suppress(DestroyedError):  # who asked has given up
-        Queue.attach(asked.answer).put(answer)
+        asker.put(msgspec.json.encode(answer))
 
 
 def _answer(master: Master, asked: Asked) -> dict[str, Any]:
@@ -36,9 +44,9 @@ def _answer(master: Master, asked: Asked) -> dict[str, Any]:
     if asked.question == "submit":
         return _submit(master, asked)
     if asked.question == "stop":
-        master.settings = msgspec.structs.replace(master.settings, hold=False)
-        master.settings.save()  # for a master after this one
-        master.all_submitted = True
+        settings = msgspec.structs.replace(master.settings, hold=False)
+        settings.save()  # for a master after this one
+        master.settings, master.all_submitted = settings, True
         return {"told": "it ends when its applications have ended"}
     record = master.records.get(asked.application)
     if record is None:

@@ -81,3 +81,4 @@ class ApplicationMaster:
             self._ended[ended.application] = ended
             del self._parts[ended.application]
         self._master.put(ended)
+        part.end_what_ranks_started()

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.cli.ending import worded
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.whole_file import whole_file, write_bytes
 from dragon.native.machine import System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
@@ -56,7 +58,11 @@ class Head:
     def run(self) -> int:
         """Until the master has ended; its exit code."""
         self._start_workers()
-        self._make_contact()
+        try:
+            self._make_contact()
+        except OSError as error:  # the disk of the run's folder is full
+            print(f"torchloader: {worded(error)}", file=sys.stderr, flush=True)
+            return 1
         for left in reversed(range(_MASTERS)):
             settings = Settings.load(self._folder)  # a master before this one may have changed them
             master = Process(lead, (self._inbox, self._managers, settings), ident="master", policy=self._here)
@@ -117,7 +123,8 @@ class Head:
     def _make_contact(self) -> None:
         """In the run's own folder, which only its user can read, and which goes with it."""
         contact = Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
-        (Path(os.environ["DRAGON_RUN"]) / CONTACT).write_bytes(msgspec.json.encode(contact))
+        with whole_file(Path(os.environ["DRAGON_RUN"]) / CONTACT) as unfinished:
+            write_bytes(unfinished, msgspec.json.encode(contact))
 
 
 def main(folder: Path) -> int:

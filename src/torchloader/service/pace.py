@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
+import io
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from torchloader.service.attempt import Pace
@@ -15,29 +19,59 @@ COLUMNS = ("time", "application", "iteration", "samples_per_second", "waiting", 
 
 
 class PaceFile:
-    """A CSV in the folder of a run; one that is there is added to."""
+    """A CSV in the folder of a run; one that is there is added to.
+
+    Where it cannot be written, as on a full disk, that is told once, and jobs go on without it.
+    """
 
     def __init__(self, folder: Path) -> None:
-        new = not (folder / PACE).exists()
-        self._file = (folder / PACE).open("a", newline="", buffering=1)
-        self._writer = csv.writer(self._file)
-        self._broken = False
-        if new:
-            self._writer.writerow(COLUMNS)
+        self._path = folder / PACE
+        self._file = -1
+        try:
+            # Rows go to the disk at once: of what is kept here, closing would tell once more that there is no room.
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._begin()
+        except OSError as error:
+            self._give_up(error)
+
+    def _begin(self) -> None:
+        """Let the next row be one of its own, whatever became of the one before."""
+        size = os.fstat(self._file).st_size
+        if size < len(_encoded(COLUMNS)):
+            if size:
+                os.ftruncate(self._file, 0)
+            self._append(COLUMNS)
+        elif os.pread(self._file, 1, size - 1) != b"\n":
+            self._append(())
 
     def write(self, now: float, name: str, pace: Pace, workers: int) -> None:
         """What an application does at `now`, in seconds since the workload began, with so many workers per device."""
-        if self._broken:
-            return
         loss = "" if pace.loss is None else f"{pace.loss:.5f}"
-        row = [f"{now:.2f}", name, pace.iteration, f"{pace.samples:.2f}", f"{pace.waiting:.4f}", workers, loss]
+        self._append([f"{now:.2f}", name, pace.iteration, f"{pace.samples:.2f}", f"{pace.waiting:.4f}", workers, loss])
+
+    def _append(self, row: Sequence[object]) -> None:
+        if self._file < 0:
+            return
+        data = _encoded(row)
         try:
-            self._writer.writerow(row)
+            if os.write(self._file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            # Jobs go on without it.
-            self._broken = True
-            print(f"torchloader: how fast jobs train is not written any more: {error}", file=sys.stderr)
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        told = f"{self._path}: {error.strerror}"
+        print(f"torchloader: how fast jobs train is not written any more: {told}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Write no more."""
-        self._file.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _encoded(row: Sequence[object]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(row)
+    return text.getvalue().encode()

@@ -26,10 +26,11 @@ from torchloader.training.protocol import (
     encode,
 )
 
-__all__ = ["Part"]
+__all__ = ["Part", "end_children"]
 
 _LOOK = 0.2  # seconds between two looks at the processes, while no rank says anything
 _FOR_OWN_END = 10.0  # between a rank's failure and the end of the others
+_FOR_WORKERS = 3.0  # between a rank's end and that of what it has started
 _TAIL = 2000  # bytes of what a rank wrote last
 
 
@@ -95,6 +96,12 @@ class Part:
             self._killed,
             self._cancelled,
         )
+
+    def end_what_ranks_started(self) -> None:
+        """Once they have ended. Their loading workers do so by themselves, but for those that hang in the dataset."""
+        time.sleep(_FOR_WORKERS)
+        for process in self._processes.values():
+            end_children(process)
 
     def _start(self, rank: Rank) -> Process:
         launch = self._launch
@@ -180,3 +187,9 @@ class Part:
         except OSError as error:
             return f"; what it wrote cannot be read: {error}"
         return f"; it last wrote:\n{text}" if text else ""
+
+
+def end_children(process: Process) -> None:
+    """End all that a process has started."""
+    for child in process.children():
+        child.kill()

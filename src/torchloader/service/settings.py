@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
+from dragon.infrastructure.whole_file import whole_file, write_bytes
 from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
 
@@ -79,9 +79,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def save(self) -> None:
         """Write them into the folder, all at once."""
         path = Path(self.folder) / _SETTINGS
-        new = path.with_suffix(".new")
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
-        os.replace(new, path)
+        with whole_file(path) as new:
+            write_bytes(new, msgspec.json.format(msgspec.json.encode(self)))
 
     @property
     def image_size(self) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
+
+from dragon.cli.ending import discard_stdout
 
 __all__ = ["Teller", "told"]
 
 
 class Teller:
-    """Follows a log."""
+    """Follows a log. Where stdout cannot be written any more that is told on stderr, once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,8 +29,15 @@ class Teller:
             lines = file.read()
         whole = lines.rfind(b"\n") + 1
         self._at += whole
-        for line in lines[:whole].splitlines():
-            print(told(json.loads(line)), flush=True)
+        try:
+            for line in lines[:whole].splitlines():
+                print(told(json.loads(line)), flush=True)
+        except OSError as error:
+            # Whoever looked on is gone, or the disk of the file that this goes to is full; jobs train on.
+            discard_stdout()
+            text = f"stdout cannot be written: {error.strerror}; what happens is in {self._path}"
+            with contextlib.suppress(OSError):  # stderr may go to the same place
+                print(f"torchloader: {text}", file=sys.stderr, flush=True)
 
 
 def told(event: dict[str, Any]) -> str:

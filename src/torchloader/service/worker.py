@@ -10,6 +10,7 @@ from dragon.native.machine import current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from torchloader.service.application_master import manage
+from torchloader.service.part import end_children
 
 __all__ = ["end", "work"]
 
@@ -36,3 +37,4 @@ def end(manager: Process) -> None:
         manager.join()
     for rank in manager.children():
         rank.kill()
+        end_children(rank)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from dragon.infrastructure.whole_file import write_bytes
 from torchloader.scheduling.log import write
 from torchloader.scheduling.records import Event
 
@@ -110,7 +112,7 @@ class Result:
         """Write `summary.json`, `jobs.csv`, `workers.csv` and `events.jsonl` into a folder, made if need be."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        (path / "summary.json").write_text(json.dumps(self.summary(), indent=1) + "\n")
+        write_bytes(path / "summary.json", f"{json.dumps(self.summary(), indent=1)}\n".encode())
         _table(path / "jobs.csv", [field.name for field in fields(JobResult)], [asdict(job) for job in self.jobs])
         _table(
             path / "workers.csv", [field.name for field in fields(Moment)], [asdict(moment) for moment in self.moments]
@@ -119,7 +121,8 @@ class Result:
 
 
 def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, object]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_bytes(path, text.getvalue().encode())

@@ -184,8 +184,11 @@ def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: in
         raise TraceError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")
     entries = [each for each in FORMATS[form](Path(path)) if each.devices > 0 and each.seconds > 0]
     entries.sort(key=lambda each: (each.arrival, each.name))
-    jobs = []
+    jobs, names = [], set()
     for each in entries[:limit]:
+        if each.name in names:
+            raise TraceError(f"{path}: two jobs are named {each.name!r}; give each its own name")
+        names.add(each.name)
         chance = random.Random(f"{seed} {each.name}")
         kind = each.kind or chance.choice(MIX)
         job = job_of(each.name, kind, each.devices, each.seconds, each.arrival - entries[0].arrival, chance)

@@ -42,6 +42,7 @@ from torchloader.training.traces import Traces
 __all__ = ["Left", "Session"]
 
 _BEAT = 1.0  # seconds between two reports
+_PAUSE_AGAIN = 10.0  # seconds after a pause whose checkpoint could not be saved
 _LONGEST = 8000  # characters of a traceback
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Session:
         self._group: dist.ProcessGroup | None = None
         self._save_every, self._saved_at = save_every, time.monotonic()
         self._wish = Wish.NOTHING
+        self._pause_from = 0.0
         self._lock = threading.Lock()
         self._workers = surroundings.workers
         self._loader: ElasticDataLoader | None = None
@@ -301,6 +303,8 @@ class Session:
         if self._since.waited + self._since.computed >= _BEAT:
             self._beat()
         wish = self._wish
+        if wish is Wish.PAUSE and time.monotonic() < self._pause_from:
+            wish = Wish.NOTHING
         if wish is Wish.NOTHING and self.rank == 0 and time.monotonic() - self._saved_at > self._save_every:
             wish = Wish.SAVE if self._keeper is not None else wish
         self._follow(self._agreement.after(wish, waited + computed))
@@ -308,15 +312,18 @@ class Session:
     def _follow(self, agreed: Wish) -> None:
         if agreed is Wish.CANCEL:
             raise Left(Cancelled(self.rank, self.iteration))
-        if agreed is Wish.PAUSE:
+        if agreed is Wish.NOTHING:
+            return
+        try:
             self.save()
+        except CheckpointError as error:
+            # To leave now would lose what was trained: a pause waits until there is room.
+            self._saved_at = time.monotonic()
+            self._pause_from = self._saved_at + _PAUSE_AGAIN
+            _log.warning("training goes on without this checkpoint: %s", error)
+            return
+        if agreed is Wish.PAUSE:
             raise Left(Paused(self.rank, self.iteration))
-        if agreed is Wish.SAVE:
-            try:
-                self.save()
-            except CheckpointError as error:
-                self._saved_at = time.monotonic()
-                _log.warning("training goes on without this checkpoint: %s", error)
 
     def _beat(self, last: bool = False) -> None:
         """Report what was done since the beat before, and write it down."""

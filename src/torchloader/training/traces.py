@@ -8,12 +8,17 @@ Times are in seconds.
 from __future__ import annotations
 
 import csv
+import errno
+import io
 import json
+import logging
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+
+from dragon.infrastructure.whole_file import whole_file, write_bytes
 
 __all__ = ["HEARTBEATS", "ITERATIONS", "PHASES", "WORKERS", "Traces"]
 
@@ -22,20 +27,28 @@ ITERATIONS = ("iteration", *PHASES, "loss")
 HEARTBEATS = ("time", "iteration", "samples", "waiting", "computing", "workers")
 WORKERS = ("time", "iteration", "workers", "reason", "seconds")
 
+_COLUMNS = {"iterations": ITERATIONS, "heartbeats": HEARTBEATS, "workers": WORKERS}
+_log = logging.getLogger(__name__)
+
 
 class Traces:
     """The traces of one rank of an application, in a folder that is made where there is none.
 
     What is there of an earlier part of the application is continued after `iteration`: rows of iterations that were
-    done after the last checkpoint, and are done again, are removed.
+    done after the last checkpoint, and are done again, are removed. Where they cannot be written, as on a full disk,
+    that is told once in the log, and training goes on without them.
     """
 
     def __init__(self, folder: str | Path, application: str, rank: int = 0, iteration: int = 0) -> None:
         self._folder, self._application, self._rank = Path(folder), application, rank
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._iterations = self._open("iterations", ITERATIONS, iteration)
-        self._heartbeats = self._open("heartbeats", HEARTBEATS, iteration)
-        self._workers = self._open("workers", WORKERS, iteration)
+        # Rows wait here and not in files, which would tell once more when they are closed that there is no room.
+        self._rows: dict[str, list[str]] = {kind: [] for kind in _COLUMNS}
+        self._files: dict[str, io.FileIO] = {}
+        self._broken = False
+        with self._writing():
+            for kind, columns in _COLUMNS.items():
+                self._files[kind] = self._open(kind, columns, iteration)
 
     def path(self, kind: str, ending: str = "csv") -> Path:
         """Of one of its files."""
@@ -44,36 +57,54 @@ class Traces:
     def iteration(self, number: int, phases: Sequence[float], loss: float | None) -> None:
         """Note an iteration; `phases` are the seconds of PHASES."""
         times = ",".join(f"{seconds:.6f}" for seconds in phases)
-        self._iterations.write(f"{number},{times},{'' if loss is None else f'{loss:.6g}'}\n")
+        self._rows["iterations"].append(f"{number},{times},{'' if loss is None else f'{loss:.6g}'}\n")
 
     def heartbeat(
         self, time: float, iteration: int, samples: int, waiting: float, computing: float, workers: int
     ) -> None:
         """Note what was done since the heartbeat before; on disk are then all rows so far."""
-        self._heartbeats.write(f"{time:.3f},{iteration},{samples},{waiting:.6f},{computing:.6f},{workers}\n")
-        for file in (self._iterations, self._heartbeats):
-            file.flush()
+        self._rows["heartbeats"].append(f"{time:.3f},{iteration},{samples},{waiting:.6f},{computing:.6f},{workers}\n")
+        self._flush("iterations", "heartbeats")
 
     def workers(self, time: float, iteration: int, workers: int, reason: str, seconds: float) -> None:
         """Note that so many workers load from now on, and how long the change took."""
-        csv.writer(self._workers, lineterminator="\n").writerow(
+        row = io.StringIO()
+        csv.writer(row, lineterminator="\n").writerow(
             (f"{time:.3f}", iteration, workers, " ".join(reason.split()), f"{seconds:.6f}")
         )
-        self._workers.flush()
+        self._rows["workers"].append(row.getvalue())
+        self._flush("workers")
 
     def close(self) -> None:
         """Close the files and sum up the whole application, earlier parts too."""
-        for file in (self._iterations, self._heartbeats, self._workers):
+        self._flush(*_COLUMNS)
+        for file in self._files.values():
             file.close()
-        text = json.dumps(self._summary(), indent=2) + "\n"
-        path = self.path("summary", "json")
-        unfinished = path.with_name(f".{path.name}")
-        unfinished.write_text(text)
-        unfinished.replace(path)
+        if not self._broken:
+            with self._writing(), whole_file(self.path("summary", "json")) as unfinished:
+                write_bytes(unfinished, f"{json.dumps(self._summary(), indent=2)}\n".encode())
+
+    def _flush(self, *kinds: str) -> None:
+        for kind in kinds:
+            data = "".join(self._rows[kind]).encode()
+            self._rows[kind].clear()
+            if data and not self._broken:
+                with self._writing():
+                    if self._files[kind].write(data) < len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path(kind)))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._broken = True
+            where = error.filename or self._folder
+            _log.warning("training goes on without traces: %s: %s", where, error.strerror or error)
 
     def _summary(self) -> dict[str, object]:
-        rows = list(self._rows("iterations"))
-        beats = list(self._rows("heartbeats"))
+        rows = list(self._read("iterations"))
+        beats = list(self._read("heartbeats"))
         columns = {phase: [float(row[place]) for row in rows] for place, phase in enumerate(PHASES, 1)}
         samples = sum(int(row[2]) for row in beats)
         waiting, computing = (sum(float(row[place]) for row in beats) for place in (3, 4))
@@ -88,29 +119,28 @@ class Traces:
             "samples_per_second": samples / seconds if seconds else None,
             "busy": computing / seconds if seconds else None,
             "loss": losses[-1] if losses else None,
-            "worker_changes": sum(1 for _ in self._rows("workers")),
+            "worker_changes": sum(1 for _ in self._read("workers")),
             "phases": {phase: _spread(times) for phase, times in columns.items()},
         }
 
-    def _rows(self, kind: str) -> Iterable[list[str]]:
+    def _read(self, kind: str) -> Iterable[list[str]]:
         with self.path(kind).open(newline="") as file:
             reader = csv.reader(file)
             next(reader)
             yield from reader
 
-    def _open(self, kind: str, columns: Sequence[str], iteration: int) -> TextIO:
+    def _open(self, kind: str, columns: Sequence[str], iteration: int) -> io.FileIO:
         path = self.path(kind)
         if path.exists():
             self._cut(path, columns, iteration)
         else:
-            path.write_text(f"{','.join(columns)}\n")
-        return path.open("a", newline="")
+            write_bytes(path, f"{','.join(columns)}\n".encode())
+        return io.FileIO(path, "a")
 
     def _cut(self, path: Path, columns: Sequence[str], iteration: int) -> None:
         """Leave the rows up to an iteration. The last one may be torn: a process that was killed wrote it."""
         place = columns.index("iteration")
-        unfinished = path.with_name(f".{path.name}")
-        with path.open(newline="") as old, unfinished.open("w", newline="") as new:
+        with path.open(newline="") as old, whole_file(path) as unfinished, unfinished.open("w", newline="") as new:
             new.write(f"{','.join(columns)}\n")
             for line in list(old)[1:]:
                 cells = line.split(",")
@@ -119,7 +149,6 @@ class Traces:
                     new.write(line)
             new.flush()
             os.fsync(new.fileno())
-        unfinished.replace(path)
 
 
 def _spread(times: list[float]) -> dict[str, float] | None:

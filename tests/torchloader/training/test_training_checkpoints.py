@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import random
-import resource
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from full_disk import at_most  # noqa: E402
 from torchloader.training.checkpoint import CheckpointError, Checkpoints  # noqa: E402
 from torchloader.training.randomness import pack, random_state, set_random_state, unpack  # noqa: E402
 
@@ -79,17 +77,6 @@ def test_where_none_is_whole_training_does_not_silently_begin_anew(tmp_path: Pat
     damage(tmp_path / checkpoints.save(1, state(1)).file)
     with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         checkpoints.load()
-
-
-@contextmanager
-def at_most(size: int) -> Iterator[None]:
-    """Files can be no larger, as on a disk that is full. Python ignores the signal that would tell."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_full_disk_is_an_error_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:

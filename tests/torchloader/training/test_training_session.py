@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from test_training_checkpoints import at_most  # noqa: E402
 from tiny_training import BATCH, EPOCHS, STEPS, Master, equal, rank, train  # noqa: E402
 
 from conftest import Site  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
 from dragon.native.queue import Queue  # noqa: E402
+from full_disk import at_most  # noqa: E402
+from torchloader.training import session as session_module  # noqa: E402
 from torchloader.training.protocol import (  # noqa: E402
     Cancel,
     Cancelled,
@@ -247,6 +249,36 @@ def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
         weights, _ = train(folder=tmp_path, save_every=0)
     assert equal(undisturbed, weights)
     assert "training goes on without this checkpoint" in caplog.text
+
+
+def test_a_pause_waits_until_its_checkpoint_can_be_saved(
+    undisturbed: dict[str, Any], master: Master, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session_module, "_PAUSE_AGAIN", 0.0)
+    master.order(Pause())
+    full_disk = ExitStack()
+    full_disk.enter_context(at_most(5000))
+
+    def step(session: Session, loader: Any) -> None:
+        if session.iteration == 20:
+            full_disk.close()
+
+    with caplog.at_level(logging.WARNING), full_disk, pytest.raises(Left) as left:
+        train(step)
+    assert left.value.report.iteration >= 20
+    assert "training goes on without this checkpoint" in caplog.text
+    assert equal(undisturbed, train()[0])
+
+
+def test_training_goes_on_where_its_traces_cannot_be_written(
+    undisturbed: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), at_most(500):
+        weights, _ = train(folder=tmp_path)
+    assert equal(undisturbed, weights)
+    (told,) = [record.getMessage() for record in caplog.records if "traces" in record.getMessage()]
+    assert told.startswith(f"training goes on without traces: {tmp_path}")
+    assert train(folder=tmp_path)  # a torn row is no hindrance later
 
 
 def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
