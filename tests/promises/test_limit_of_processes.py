@@ -1,0 +1,83 @@
+"""Where no process can be made that is an error which says so, and things go on when there is room again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+LIMITED = """
+    import os, resource, select, signal, time
+    import dragon
+    from dragon.infrastructure.errors import DragonError
+    from dragon.native.process import Process, ProcessTemplate
+    from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+    from dragon.native.queue import Queue
+    from dragon.runtime.run import this_run
+
+    _, HARD = resource.getrlimit(resource.RLIMIT_NPROC)
+
+    def allow(pid, count):
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (count, HARD))
+
+    def tell(queue):
+        queue.put((os.getpid(), os.getppid()))
+
+    def stay(queue):
+        queue.put(os.getpid())
+        time.sleep(1000)
+
+    def the_zygote():
+        queue = Queue()
+        process = Process(tell, (queue,))
+        process.start()
+        process.join()
+        return queue.get()[1]
+"""
+
+
+NOBODY = 60000 + os.getpid() % 5000  # whom nobody else is at the same time
+
+
+@pytest.fixture
+def somebody() -> Iterator[list[str]]:
+    """How to run a program as somebody whose processes can be limited, which those of root cannot."""
+    if os.getuid() != 0:
+        yield []
+        return
+    command = ["setpriv", f"--reuid={NOBODY}", "--clear-groups"]
+    rights = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]  # Python may be in root's own folder
+    if not shutil.which("setpriv") or subprocess.run([*command, *rights, "true"], check=False).returncode:
+        pytest.skip("this machine does not let root become another user")
+    yield [*command, *rights]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A place outside of root's own folders, which must be left as it was found."""
+    place = Site(Path(tempfile.mkdtemp()))
+    place.shared = set(os.listdir("/dev/shm"))
+    if os.getuid() == 0:
+        for folder in (place.folder, Path(place.environment["XDG_RUNTIME_DIR"])):
+            os.chown(folder, NOBODY, NOBODY)
+    yield place
+    place.assert_nothing_left()
+    shutil.rmtree(place.folder)
+
+
+def test_a_run_ends_in_order_where_its_agent_may_start_no_thread(site: Site, somebody: list[str]) -> None:
+    program = """
+    if __name__ == "__main__":
+        the_zygote()
+        allow(this_run().agent.pid, 0)
+    """
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
+    assert done.stderr == ""
