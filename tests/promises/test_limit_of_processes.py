@@ -81,3 +81,19 @@ def test_a_run_ends_in_order_where_its_agent_may_start_no_thread(site: Site, som
     """
     done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
     assert done.stderr == ""
+
+
+def test_every_start_after_the_end_of_the_run_says_that_it_has_ended(site: Site, somebody: list[str]) -> None:
+    program = """
+    if __name__ == "__main__":
+        zygote = os.pidfd_open(the_zygote())
+        os.kill(this_run().agent.pid, signal.SIGKILL)
+        select.select([zygote], [], [])
+        for _ in range(3):
+            try:
+                Process("true").start()
+            except DragonError as error:
+                print(type(error).__name__)
+    """
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
+    assert done.stdout == "RunEndedError\n" * 3, done.stderr
