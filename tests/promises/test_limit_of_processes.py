@@ -73,6 +73,77 @@ def site() -> Iterator[Site]:
     shutil.rmtree(place.folder)
 
 
+def test_a_process_that_cannot_be_made_is_an_error_that_names_the_limit(site: Site, somebody: list[str]) -> None:
+    program = """
+    def group():
+        group = ProcessGroup()
+        group.add_process(2, ProcessTemplate("true"))
+        group.init()
+        group.start()
+        try:
+            group.join()
+        except DragonUserCodeError as error:
+            print("ulimit -u" in str(error))
+        group.close()
+
+    if __name__ == "__main__":
+        zygote = the_zygote()
+        allow(zygote, 0)
+        for target in (print, "true"):
+            try:
+                Process(target).start()
+            except BlockingIOError as error:
+                print("ulimit -u" in str(error))
+        group()
+        allow(zygote, HARD)
+        process = Process("true")
+        process.start()
+        print(process.join())
+    """
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
+    assert (done.stdout, done.stderr) == ("True\nTrue\nTrue\n0\n", "")
+
+
+def test_a_member_that_cannot_be_started_again_for_now_is_started_later(site: Site, somebody: list[str]) -> None:
+    program = """
+    if __name__ == "__main__":
+        zygote, queue = the_zygote(), Queue()
+        group = ProcessGroup(restart=True)
+        group.add_process(1, ProcessTemplate(stay, (queue,)))
+        group.init()
+        group.start()
+        first = queue.get()
+        allow(zygote, 0)
+        os.kill(first, signal.SIGKILL)
+        while 127 not in [code for _, code in group.exit_status]:
+            time.sleep(0.01)
+        allow(zygote, HARD)
+        print(queue.get(timeout=30) != first)
+        group.stop_restart()
+        group.kill()
+        group.join()
+        group.close()
+    """
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_run_for_which_there_is_no_room_ends_with_a_word_of_why(site: Site, somebody: list[str]) -> None:
+    program = """
+    if __name__ == "__main__":
+        allow(os.getpid(), 2)  # the agent has it too
+        for _ in range(3):
+            try:
+                Process("true").start()
+            except Exception as error:
+                print(error)
+    """
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
+    assert done.stdout.count("the run") == 3
+    assert "ulimit -u" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_run_ends_in_order_where_its_agent_may_start_no_thread(site: Site, somebody: list[str]) -> None:
     program = """
     if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dragon.agent.peers import Peers
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.responses import RemoteError
-from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.errors import NodeLostError, may_pass, what_to_raise
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.signals import how_ended
@@ -261,17 +261,21 @@ class Groups:
 
     # ---- events
 
-    def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127) -> None:
-        """A member has "failed" to start, or "exited" after it last wrote `text` to stderr."""
+    def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127, error: int = 0) -> None:
+        """A member has "failed" to start for that `error`, or "exited" after it last wrote `text` to stderr."""
         found = self._groups.get(group)
         member = found.by_puid.get(puid) if found else None
         if found is None:
             return
         if member is None:
             # It ended before the answer came that says which member it is.
-            self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code)
+            self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code, error)
         elif kind == "failed" and member.alive:
-            self._note_failure(found, member, f"{self._name(member)} could not be started: {text}", code)
+            what = f"{self._name(member)} could not be started: {text}{what_to_raise(error)}"
+            if found.restart and may_pass(error):
+                self._end_member(found, member, code, what)
+                return
+            self._note_failure(found, member, what, code)
             self._ended(found, member, code)
         elif member.alive:
             self._exited(found, member, code, text)

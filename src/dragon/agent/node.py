@@ -14,6 +14,7 @@ from dragon import _core
 from dragon.agent.main import fork_zygote
 from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
+from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.signals import ENDING, set_for_programs
 from dragon.runtime import folder as run_folder
@@ -35,14 +36,14 @@ def serve(token: Token) -> int:
     try:
         _take_host_name(token, folder)
         _core.create_arena(variables.arena_limit())
+        _core.set_keeper()
+        run = run_module.Run(folder, run_folder.this_process())
+        run_module.serve(run)
+        requests, zygote_requests = run_module.bind_sockets(folder)
+        become_reaper()
+        zygote, events = fork_zygote(run, zygote_requests, [requests])
     except (OSError, ValueError) as error:
         return _cannot(folder, error)
-    _core.set_keeper()
-    run = run_module.Run(folder, run_folder.this_process())
-    run_module.serve(run)
-    requests, zygote_requests = run_module.bind_sockets(folder)
-    become_reaper()
-    zygote, events = fork_zygote(run, zygote_requests, [requests])
     from dragon.agent.joining import join_and_serve
 
     try:
@@ -54,7 +55,8 @@ def serve(token: Token) -> int:
 
 def _cannot(folder: Path, error: Exception) -> int:
     run_folder.remove_folder(folder)
-    print(f"dragon: {socket.gethostname()} cannot be a node of the run: {error}", file=sys.stderr)
+    limit = what_to_raise(getattr(error, "errno", None) or 0)
+    print(f"dragon: {socket.gethostname()} cannot be a node of the run: {error}{limit}", file=sys.stderr)
     return 1
 
 

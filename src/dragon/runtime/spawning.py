@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from dragon import _core
 from dragon.infrastructure import messages
-from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.errors import RunEndedError, what_to_raise
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.system_text import restored, sendable
@@ -296,7 +296,8 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
         run.check()
     if record[STATUS] == FAILED:
         error = record[ERROR]
-        raise OSError(error, f"cannot start {request.name}: {os.strerror(error)}", _lacking(request, record[CODE]))
+        text = f"cannot start {request.name}: {os.strerror(error)}{what_to_raise(error)}"
+        raise OSError(error, text, _lacking(request, record[CODE]))
 
 
 def _lacking(request: Spawn, code: int) -> str:
