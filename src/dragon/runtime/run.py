@@ -22,7 +22,7 @@ import msgspec
 
 from dragon import _core
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import NotSupportedError, RunEndedError, what_to_raise
+from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
@@ -140,10 +140,8 @@ def start_run(label: str = "", command: str = "") -> Run:
     folder = run_folder.make_folder()
     try:
         agent = _start_agent(folder, label, command)
-    except BaseException as error:  # Ctrl-C among them
+    except BaseException:  # Ctrl-C among them
         run_folder.remove_folder(folder)
-        if isinstance(error, OSError) and (limit := what_to_raise(error.errno or 0)):
-            error.strerror = f"the run cannot start: {error.strerror}{limit}"
         raise
     started = Run(folder, agent, os.getpid(), label)
     _enter(started, Identity(puid=next_puid(0), name="head"))
