@@ -15,7 +15,7 @@ import pytest
 from conftest import Site
 
 LIMITED = """
-    import os, resource, select, signal, time
+    import os, resource, select, signal, sys, time
     import dragon
     from dragon.infrastructure.errors import DragonError
     from dragon.native.process import Process, ProcessTemplate
@@ -128,20 +128,32 @@ def test_a_member_that_cannot_be_started_again_for_now_is_started_later(site: Si
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_a_run_for_which_there_is_no_room_ends_with_a_word_of_why(site: Site, somebody: list[str]) -> None:
+@pytest.mark.parametrize("room", [1, 2, 3])
+def test_a_run_for_which_there_is_no_room_ends_with_a_word_of_why(site: Site, somebody: list[str], room: int) -> None:
     program = """
     if __name__ == "__main__":
-        allow(os.getpid(), 2)  # the agent has it too
+        allow(os.getpid(), int(sys.argv[1]))  # the agent has it too
         for _ in range(3):
             try:
                 Process("true").start()
             except Exception as error:
                 print(error)
     """
-    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
-    assert done.stdout.count("the run") == 3
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program), str(room))
+    assert done.stdout.count("\n") == 3, done.stderr
     assert "ulimit -u" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
+def test_a_command_for_which_there_is_no_room_says_so(site: Site, somebody: list[str], options: list[str]) -> None:
+    program = site.write("print('not reached')")
+    limited = [*somebody, "prlimit", "--nproc=1", sys.executable, "-m", "dragon"]
+    done = site.run(*limited, *options, program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("dragon: ")
+    assert "ulimit -u" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_run_ends_in_order_where_its_agent_may_start_no_thread(site: Site, somebody: list[str]) -> None:
