@@ -120,3 +120,47 @@ def test_a_small_dev_shm_is_no_limit(site: Site) -> None:
         pytest.skip("mount namespaces are not permitted here")
     done = site.run("unshare", "-m", "sh", "-c", script)
     assert done.stdout == "50000000.0\n", done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
+def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_some(
+    site: Site, options: list[str]
+) -> None:
+    program = site.write(
+        """
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+        from dragon.native.queue import Queue
+        from dragon.native.value import Value
+
+        def fill(queue, values):
+            for make in [lambda: queue.put(bytes(1 << 16)), lambda: values.append(Value("i", 0))]:
+                try:
+                    while True:
+                        make()
+                except MemoryError:
+                    pass
+
+        if __name__ == "__main__":
+            group = ProcessGroup(policy=Policy(placement=Policy.Placement.LOCAL))
+            group.add_process(2, ProcessTemplate("true"))
+            group.init()
+            queue, values = Queue(0), []
+            fill(queue, values)
+            try:
+                group.start()
+                group.join(timeout=20)
+            except (MemoryError, DragonUserCodeError) as error:
+                print("bytes of shared memory" in str(error))
+            values.clear()
+            while not queue.empty():
+                queue.get()
+            group.start()
+            group.join(timeout=20)
+            print([code for _, code in group.exit_status])
+            group.close()
+        """
+    )
+    done = site.dragon(*options, program, env={"DRAGON_ARENA_SIZE": "64M"})
+    assert done.stdout == "True\n[0, 0]\n", done.stderr

@@ -130,7 +130,15 @@ class Groups:
 
     async def _start(self, group: Group) -> list[int]:
         job = self._jobs.open(group, group.members) if group.pmi else None
-        await asyncio.gather(*self._start_members(group, group.members, job))
+        try:
+            starts = self._start_members(group, group.members, job)
+        except BaseException:  # none was started, and nobody is to wait for their end
+            for member in group.members:
+                member.alive = False
+            group.started, group.live = False, 0
+            group.cancel_timers()
+            raise
+        await asyncio.gather(*starts)
         return [member.puid for member in group.members]
 
     async def _start_ranks(self, group: Group, members: list[Member], job: Job) -> None:
@@ -151,8 +159,9 @@ class Groups:
             member.alive = True
             by_node.setdefault(member.template.node, []).append(member)
         waits: list[asyncio.Future[Any]] = []
-        for node, several in by_node.items():
-            requests, part = group.requests(several), None
+        asked = [(node, several, group.requests(several)) for node, several in by_node.items()]
+        for node, several, requests in asked:
+            part = None
             if job is not None:
                 place = {id(member): rank for rank, member in enumerate(members)}
                 part = self._jobs.part(job, node, [place[id(member)] for member in several])
@@ -171,7 +180,7 @@ class Groups:
             self._jobs.give_up(group, str(error))
             for member in members:
                 self._lost(group, member, str(error))
-        except (OSError, RuntimeError, RemoteError) as error:
+        except (OSError, MemoryError, RuntimeError, RemoteError) as error:
             self._jobs.give_up(group, str(error))
             for member in members:
                 self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
@@ -337,7 +346,10 @@ class Groups:
     def _start_again(self, group: Group, member: Member) -> None:
         if group.number in self._groups and group.restart and not group.ending:
             self._processes.move(member)
-            self._start_members(group, [member])
+            try:
+                self._start_members(group, [member])
+            except (OSError, MemoryError) as error:
+                self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
         elif member.code is not None:
             self._leave(group)
 
