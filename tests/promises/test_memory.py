@@ -164,3 +164,38 @@ def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_
     )
     done = site.dragon(*options, program, env={"DRAGON_ARENA_SIZE": "64M"})
     assert done.stdout == "True\n[0, 0]\n", done.stderr
+
+
+@pytest.mark.parametrize(("size", "count"), [(1 << 20, 250), (200, 700_000)])
+def test_messages_to_a_node_whose_memory_is_full_wait_for_room(site: Site, size: int, count: int) -> None:
+    program = site.write(
+        """
+        import sys, time
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def read(answers):
+            queue = Queue(0)
+            answers.put(queue)
+            while queue.qsize() < int(sys.argv[3]):  # its memory is nearly full
+                time.sleep(0.01)
+            time.sleep(0.5)
+            count = int(sys.argv[2])
+            answers.put([queue.get()[0] for _ in range(count)] == list(range(count)))
+
+        if __name__ == "__main__":
+            size, count = map(int, sys.argv[1:3])
+            answers = Queue()
+            reader = Process(read, (answers,), policy=Policy(host_name="node-1"))
+            reader.start()
+            queue = answers.get()
+            for number in range(count):
+                queue.put((number, bytes(size)))
+            print(answers.get())
+        """
+    )
+    nearly_all = count // 3
+    arena = {"DRAGON_ARENA_SIZE": "128M"}
+    done = site.dragon("--nodes", "2", program, str(size), str(count), str(nearly_all), env=arena)
+    assert (done.stdout, done.stderr) == ("True\n", "")
