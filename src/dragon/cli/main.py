@@ -183,8 +183,8 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         parser().error(worded(error))
     try:
         return local.run(command, arguments.label)
-    except OSError as error:
-        limit = what_to_raise(error.errno or 0)
+    except (DragonError, OSError) as error:
+        limit = what_to_raise(getattr(error, "errno", None) or 0)
         print(f"dragon: {worded(error).removesuffix(limit)}{limit}", file=sys.stderr)
         return 1
 
