@@ -348,7 +348,12 @@ size_t put_parcel(const Destination& to, const char* data, size_t size, Status& 
         PackedHead head;
         memcpy(&head, data + done, sizeof head);
         if (head.size > size - done - sizeof head) throw nb::value_error("a parcel is cut off");
-        status = put_bytes(to, head.kind, data + done + sizeof head, head.size);
+        try {
+            status = put_bytes(to, head.kind, data + done + sizeof head, head.size);
+        } catch (const OutOfMemory&) {
+            if (!done) throw;
+            break;  // those before it are there, and not to be put again
+        }
         if (status != Status::Ok) break;
         done += sizeof head + head.size;
     }

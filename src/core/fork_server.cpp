@@ -300,7 +300,11 @@ void ForkServer::failed(int error, const std::string& text) {
     record.at(kStatus) = kFailed;
     record.changed();
     arena().release(asked_.record.handle, Role::Plain);
-    event("failed", 1, asked_.puid, asked_.group).text("text").text(text);
+    event("failed", 2, asked_.puid, asked_.group)
+        .text("text")
+        .text(text)
+        .text("error")
+        .number(static_cast<uint64_t>(error));
     close_descriptors();
 }
 

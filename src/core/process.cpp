@@ -17,6 +17,8 @@ namespace dragon {
 
 namespace {
 
+constexpr const char* kNoRoom = "no new process (ulimit -u)";
+
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
     std::vector<char*> result;
     for (const auto& s : strings) result.push_back(const_cast<char*>(s.c_str()));
@@ -119,12 +121,16 @@ pid_t launch(const Launch& w) {
         if (!w.detached) become(p, outcome);
         pid_t grandchild = vfork();
         if (grandchild == 0) become(p, outcome);
+        if (grandchild < 0) {
+            outcome.error = errno;
+            outcome.step = kNoRoom;
+        }
         outcome.pid = grandchild;
         _exit(0);
     }
     int error = errno;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) throw SystemFailure(error, "no new process (ulimit -u)");
+    if (pid < 0) throw SystemFailure(error, kNoRoom);
     if (w.detached || outcome.error)
         while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR);
     if (outcome.error) {

@@ -199,3 +199,36 @@ def test_a_program_under_nohup_outlives_its_terminal(
     go_on.touch()
     wait_until(lambda: said.read_text() == "to the end")
     site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("command", ["-m dragon {}", "-m dragon --nodes 2 {}", "{}"])
+def test_a_program_is_told_that_its_terminal_was_closed(
+    site: Site, wait_until: WaitUntil, tmp_path: Path, command: str
+) -> None:
+    said = tmp_path / "said"
+    program = site.write(
+        """
+        import pathlib, signal, sys, time
+
+        from dragon.native.process import Process
+
+        def leave(number, frame):
+            sys.exit("told")
+
+        if __name__ == "__main__":
+            signal.signal(signal.SIGHUP, leave)
+            said = pathlib.Path(sys.argv[1])
+            Process(time.sleep, (1000,)).start()
+            try:
+                said.write_text("begun")
+                time.sleep(1000)
+            finally:
+                said.write_text("ended in order")
+        """
+    )
+    pid, terminal = at_terminal(site, f"exec {sys.executable} {command.format(program)} {said}")
+    wait_until(lambda: said.exists() and said.read_text() == "begun")
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert said.read_text() == "ended in order"
+    site.assert_nothing_left()

@@ -120,3 +120,82 @@ def test_a_small_dev_shm_is_no_limit(site: Site) -> None:
         pytest.skip("mount namespaces are not permitted here")
     done = site.run("unshare", "-m", "sh", "-c", script)
     assert done.stdout == "50000000.0\n", done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
+def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_some(
+    site: Site, options: list[str]
+) -> None:
+    program = site.write(
+        """
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+        from dragon.native.queue import Queue
+        from dragon.native.value import Value
+
+        def fill(queue, values):
+            for make in [lambda: queue.put(bytes(1 << 16)), lambda: values.append(Value("i", 0))]:
+                try:
+                    while True:
+                        make()
+                except MemoryError:
+                    pass
+
+        if __name__ == "__main__":
+            group = ProcessGroup(policy=Policy(placement=Policy.Placement.LOCAL))
+            group.add_process(2, ProcessTemplate("true"))
+            group.init()
+            queue, values = Queue(0), []
+            fill(queue, values)
+            try:
+                group.start()
+                group.join(timeout=20)
+            except (MemoryError, DragonUserCodeError) as error:
+                print("bytes of shared memory" in str(error))
+            values.clear()
+            while not queue.empty():
+                queue.get()
+            group.start()
+            group.join(timeout=20)
+            print([code for _, code in group.exit_status])
+            group.close()
+        """
+    )
+    done = site.dragon(*options, program, env={"DRAGON_ARENA_SIZE": "64M"})
+    assert done.stdout == "True\n[0, 0]\n", done.stderr
+
+
+@pytest.mark.parametrize(("size", "count"), [(1 << 20, 250), (200, 700_000)])
+def test_messages_to_a_node_whose_memory_is_full_wait_for_room(site: Site, size: int, count: int) -> None:
+    program = site.write(
+        """
+        import sys, time
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def read(answers):
+            queue = Queue(0)
+            answers.put(queue)
+            while queue.qsize() < int(sys.argv[3]):  # its memory is nearly full
+                time.sleep(0.01)
+            time.sleep(0.5)
+            count = int(sys.argv[2])
+            answers.put([queue.get()[0] for _ in range(count)] == list(range(count)))
+
+        if __name__ == "__main__":
+            size, count = map(int, sys.argv[1:3])
+            answers = Queue()
+            reader = Process(read, (answers,), policy=Policy(host_name="node-1"))
+            reader.start()
+            queue = answers.get()
+            for number in range(count):
+                queue.put((number, bytes(size)))
+            print(answers.get())
+        """
+    )
+    nearly_all = count // 3
+    arena = {"DRAGON_ARENA_SIZE": "128M"}
+    done = site.dragon("--nodes", "2", program, str(size), str(count), str(nearly_all), env=arena)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -72,3 +72,36 @@ def test_a_full_disk_is_told_by_the_file_that_cannot_be_written(site: Site, node
     assert done.returncode == 1
     assert re.search(rf"{full}/dragon-\S+: No space left|No space left on device: '{full}/dragon-", done.stderr)
     assert "Traceback" not in done.stderr
+
+
+READ_ONLY = """
+    mount -o remount,ro,bind / && mount --bind /tmp /tmp && mount -o remount,ro,bind /tmp || exit 77
+    mount -t tmpfs -o {shared} none /dev/shm && exec "$@"
+"""
+
+
+def in_a_read_only_system(site: Site, shared: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    if os.getuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    environment = {"XDG_RUNTIME_DIR": "", "TMPDIR": ""}
+    done = site.run("unshare", "-m", "sh", "-c", READ_ONLY.format(shared=shared), "sh", *command, env=environment)
+    if done.returncode == 77:
+        pytest.skip(f"this machine cannot be made read-only: {done.stderr}")
+    return done
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
+def test_where_all_folders_are_read_only_but_shared_memory_a_run_is_there(site: Site, options: list[str]) -> None:
+    program = site.write(PROGRAM)
+    done = in_a_read_only_system(site, "rw", sys.executable, "-m", "dragon", *options, program)
+    assert done.stdout.startswith("/dev/shm/dragon-"), done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]])
+def test_where_all_folders_are_read_only_it_is_said_that_a_run_needs_one(site: Site, options: list[str]) -> None:
+    program = site.write(PROGRAM)
+    done = in_a_read_only_system(site, "ro", sys.executable, "-m", "dragon", *options, program)
+    assert done.returncode == 1
+    assert "a run needs a folder for its sockets" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.log import runtime_log
 
 __all__ = ["PARCEL", "WINDOW", "Flows", "Watcher"]
+
+log = runtime_log("flows")
 
 PARCEL = -1  # in place of the kind of one message: several small ones
 WINDOW = 32 * 2**20  # bytes that may have left their node without being known to have arrived
 _ACKNOWLEDGED = WINDOW // 16
+
+_LOOK_AGAIN = 0.02  # seconds until memory is asked for again
+_PATIENCE = 10.0  # seconds without room for a message, after which it is lost
 
 
 # Is told of a message: the other node, the number of the flow, that of the message in it, and its size in bytes.
@@ -28,6 +36,25 @@ class _Flow:
         self.channel = channel
         self.taken = 0
         self.messages = 0
+        # What has arrived and is not in the channel yet. Of the first, a parcel, `start` bytes are.
+        self.waiting: deque[tuple[int, Any]] = deque()
+        self.start = 0
+        self.full_since: float | None = None
+        self.closing = False
+
+    def put_first(self) -> None:
+        """Put what has waited for the longest time. Raises MemoryError where there is no room."""
+        kind, payload = self.waiting[0]
+        if kind == PARCEL:
+            while self.start < len(payload):
+                self.start = self.channel._put_parcel(payload, self.start)
+                self.full_since = None
+        elif isinstance(payload, bytearray):
+            self.channel._put_parts(kind, payload, 0)
+        else:
+            self.channel._put_loan(kind, payload)
+        self.waiting.popleft()
+        self.start, self.full_since = 0, None
 
 
 class Flows:
@@ -46,36 +73,60 @@ class Flows:
         return self._last
 
     def received(self, node: int, number: int, kind: int, payload: Any) -> None:
-        """Messages have arrived. For those that cannot be put the sender is told why, once."""
+        """Messages have arrived. Where there is no memory they wait for some, and so, once enough are under way, do
+        those who send more; for those that cannot be put the sender is told why, once."""
         flow = self._flows.get(number)
         if flow is None or flow.node != node:
             return  # it was told
-        size = len(memoryview(payload))
         flow.messages += 1
         if self.on_received is not None:
-            self.on_received(node, number, flow.messages, size)
-        try:
-            if kind == PARCEL:
-                flow.channel._put_parcel(payload, 0)
-            elif isinstance(payload, bytearray):
-                flow.channel._put_parts(kind, payload, 0)
-            else:
-                flow.channel._put_loan(kind, payload)
-        except Exception as error:
-            self.close(node, number)
-            self._notify(node, "flow_failed", {"number": number, "error": error_of(error)})
-            return
-        flow.taken += size
-        if flow.taken >= _ACKNOWLEDGED:
-            self._notify(node, "flow_taken", {"number": number, "size": flow.taken})
-            flow.taken = 0
+            self.on_received(node, number, flow.messages, len(memoryview(payload)))
+        flow.waiting.append((kind, payload))
+        if len(flow.waiting) == 1:
+            self._put(number)
+
+    def _put(self, number: int) -> None:
+        flow = self._flows.get(number)
+        while flow is not None and flow.waiting:
+            size = len(memoryview(flow.waiting[0][1]))
+            try:
+                flow.put_first()
+            except MemoryError as error:
+                loop = asyncio.get_running_loop()
+                flow.full_since = flow.full_since or loop.time()
+                if loop.time() - flow.full_since < _PATIENCE:
+                    loop.call_later(_LOOK_AGAIN, self._put, number)
+                    return
+                self._fail(number, flow, MemoryError(f"{error}; messages that were on their way are lost"))
+                return
+            except Exception as error:
+                self._fail(number, flow, error)
+                return
+            flow.taken += size
+            if flow.taken >= _ACKNOWLEDGED and not flow.closing:
+                self._notify(flow.node, "flow_taken", {"number": number, "size": flow.taken})
+                flow.taken = 0
+        if flow is not None and flow.closing:
+            self._forget(number, flow)
+
+    def _fail(self, number: int, flow: _Flow, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            log.error("messages from node %d have no room here: %s", flow.node, error)
+        if not flow.closing:
+            self._notify(flow.node, "flow_failed", {"number": number, "error": error_of(error)})
+        self._forget(number, flow)
 
     def close(self, node: int, number: int) -> None:
-        """Its outbox is empty and gone."""
+        """Its outbox is empty and gone. What waits for room is still put."""
         flow = self._flows.get(number)
         if flow is not None and flow.node == node:
-            del self._flows[number]
-            flow.channel._close()
+            flow.closing = True
+            if not flow.waiting:
+                self._forget(number, flow)
+
+    def _forget(self, number: int, flow: _Flow) -> None:
+        del self._flows[number]
+        flow.channel._close()
 
     def node_left(self, node: int) -> None:
         """Nothing comes from that node any more."""

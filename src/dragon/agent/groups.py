@@ -24,7 +24,7 @@ from dragon.agent.peers import Peers
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.responses import RemoteError
-from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.errors import NodeLostError, may_pass, what_to_raise
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.signals import how_ended
@@ -130,7 +130,15 @@ class Groups:
 
     async def _start(self, group: Group) -> list[int]:
         job = self._jobs.open(group, group.members) if group.pmi else None
-        await asyncio.gather(*self._start_members(group, group.members, job))
+        try:
+            starts = self._start_members(group, group.members, job)
+        except BaseException:  # none was started, and nobody is to wait for their end
+            for member in group.members:
+                member.alive = False
+            group.started, group.live = False, 0
+            group.cancel_timers()
+            raise
+        await asyncio.gather(*starts)
         return [member.puid for member in group.members]
 
     async def _start_ranks(self, group: Group, members: list[Member], job: Job) -> None:
@@ -151,8 +159,9 @@ class Groups:
             member.alive = True
             by_node.setdefault(member.template.node, []).append(member)
         waits: list[asyncio.Future[Any]] = []
-        for node, several in by_node.items():
-            requests, part = group.requests(several), None
+        asked = [(node, several, group.requests(several)) for node, several in by_node.items()]
+        for node, several, requests in asked:
+            part = None
             if job is not None:
                 place = {id(member): rank for rank, member in enumerate(members)}
                 part = self._jobs.part(job, node, [place[id(member)] for member in several])
@@ -171,7 +180,7 @@ class Groups:
             self._jobs.give_up(group, str(error))
             for member in members:
                 self._lost(group, member, str(error))
-        except (OSError, RuntimeError, RemoteError) as error:
+        except (OSError, MemoryError, RuntimeError, RemoteError) as error:
             self._jobs.give_up(group, str(error))
             for member in members:
                 self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
@@ -261,17 +270,21 @@ class Groups:
 
     # ---- events
 
-    def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127) -> None:
-        """A member has "failed" to start, or "exited" after it last wrote `text` to stderr."""
+    def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127, error: int = 0) -> None:
+        """A member has "failed" to start for that `error`, or "exited" after it last wrote `text` to stderr."""
         found = self._groups.get(group)
         member = found.by_puid.get(puid) if found else None
         if found is None:
             return
         if member is None:
             # It ended before the answer came that says which member it is.
-            self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code)
+            self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code, error)
         elif kind == "failed" and member.alive:
-            self._note_failure(found, member, f"{self._name(member)} could not be started: {text}", code)
+            what = f"{self._name(member)} could not be started: {text}{what_to_raise(error)}"
+            if found.restart and may_pass(error):
+                self._end_member(found, member, code, what)
+                return
+            self._note_failure(found, member, what, code)
             self._ended(found, member, code)
         elif member.alive:
             self._exited(found, member, code, text)
@@ -333,7 +346,10 @@ class Groups:
     def _start_again(self, group: Group, member: Member) -> None:
         if group.number in self._groups and group.restart and not group.ending:
             self._processes.move(member)
-            self._start_members(group, [member])
+            try:
+                self._start_members(group, [member])
+            except (OSError, MemoryError) as error:
+                self._end_member(group, member, 127, f"{self._name(member)} could not be started: {error}")
         elif member.code is not None:
             self._leave(group)
 

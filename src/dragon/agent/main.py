@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 from dragon import _core
 from dragon.agent.orphans import become_reaper
+from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.signals import set_for_programs
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
@@ -33,7 +35,12 @@ def main(settings: dict[str, Any]) -> None:
     run_module.serve(run)
     requests = socket.socket(fileno=run_module.AGENT_SOCKET)
     become_reaper()
-    zygote, events = fork_zygote(run, socket.socket(fileno=run_module.ZYGOTE_SOCKET), [requests])
+    try:
+        zygote, events = fork_zygote(run, socket.socket(fileno=run_module.ZYGOTE_SOCKET), [requests])
+    except OSError as error:
+        run_folder.remove_folder(folder)
+        print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
+        sys.exit(1)
     from dragon.agent.server import Agent
 
     Agent(run, zygote, events, requests, owner=owner).serve_for_ever()

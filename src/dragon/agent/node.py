@@ -14,6 +14,7 @@ from dragon import _core
 from dragon.agent.main import fork_zygote
 from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
+from dragon.infrastructure.errors import RunEndedError, what_to_raise
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.signals import ENDING, set_for_programs
 from dragon.runtime import folder as run_folder
@@ -29,32 +30,37 @@ def serve(token: Token) -> int:
     Raises JoinError where it cannot join.
     """
     set_for_programs(signal.SIG_IGN)
-    run_folder.sweep()
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the agent takes them, and leaves nothing behind
-    folder = run_folder.make_folder()
+    try:
+        run_folder.sweep()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the agent takes them, and leaves nothing behind
+        folder = run_folder.make_folder()
+    except (OSError, RunEndedError) as error:
+        return _cannot(error)
     try:
         _take_host_name(token, folder)
         _core.create_arena(variables.arena_limit())
+        _core.set_keeper()
+        run = run_module.Run(folder, run_folder.this_process())
+        run_module.serve(run)
+        requests, zygote_requests = run_module.bind_sockets(folder)
+        become_reaper()
+        zygote, events = fork_zygote(run, zygote_requests, [requests])
     except (OSError, ValueError) as error:
-        return _cannot(folder, error)
-    _core.set_keeper()
-    run = run_module.Run(folder, run_folder.this_process())
-    run_module.serve(run)
-    requests, zygote_requests = run_module.bind_sockets(folder)
-    become_reaper()
-    zygote, events = fork_zygote(run, zygote_requests, [requests])
+        return _cannot(error, folder)
     from dragon.agent.joining import join_and_serve
 
     try:
         join_and_serve(token, run, zygote, events, requests)
     except (OSError, ValueError) as error:
         events.close()  # the zygote ends
-        return _cannot(folder, error)
+        return _cannot(error, folder)
 
 
-def _cannot(folder: Path, error: Exception) -> int:
-    run_folder.remove_folder(folder)
-    print(f"dragon: {socket.gethostname()} cannot be a node of the run: {error}", file=sys.stderr)
+def _cannot(error: Exception, folder: Path | None = None) -> int:
+    if folder is not None:
+        run_folder.remove_folder(folder)
+    limit = what_to_raise(getattr(error, "errno", None) or 0)
+    print(f"dragon: {socket.gethostname()} cannot be a node of the run: {error}{limit}", file=sys.stderr)
     return 1
 
 

@@ -58,11 +58,12 @@ class Processes:
             [instance.streams or templates[instance.template].streams for instance in instances]
         )
         payloads = [_in_arena(template) for template in templates]
+        records = [Words(RECORD_WORDS) for _ in instances]  # before any is asked for: there may be no memory for all
         streams = Copies(descriptors)
         requests = []
         for number, instance in enumerate(instances):
             template = templates[instance.template]
-            record = Words(RECORD_WORDS)
+            record = records[number]
             puid = next_puid(self._node)
             request = msgspec.structs.replace(
                 template,

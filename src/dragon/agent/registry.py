@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
+from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.messages import Name
 
 __all__ = ["Known", "Registry"]
@@ -53,11 +54,11 @@ class Registry:
         known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
         self._processes[puid] = self._living[puid] = known
 
-    def failed(self, puid: int, group: int, text: str) -> None:
+    def failed(self, puid: int, group: int, text: str, error: int) -> None:
         """The zygote could not start it."""
         for future in self._awaited.pop(puid, ()):
             if not future.done():
-                future.set_exception(OSError(text))
+                future.set_exception(OSError(text + what_to_raise(error)))
 
     def exited(self, puid: int, code: int, group: int) -> None:
         """The zygote saw its end."""

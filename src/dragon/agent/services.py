@@ -82,7 +82,7 @@ class Services:
             self.streams.catch_up(event["puid"])
             event = {**event, "text": self.streams.errors.pop(event["puid"])}
         else:
-            event = {"puid": event["puid"], "group": event["group"], "text": event.get("text", "")}
+            event = {name: event[name] for name in ("puid", "group", "text", "error")}
         home = self.groups.home_of(event["group"])
         if home == self.run.node or self._notices is None:
             self.groups.on_event(kind, **event)

@@ -7,10 +7,10 @@ import asyncio
 import builtins
 import shutil
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Shards"]
 
 log = runtime_log("shards")
+
+_Result = TypeVar("_Result")
 
 _LOOK_EVERY = 1.0  # seconds
 _HELD = 60.0  # seconds until what is held for somebody who does not come back is let go
@@ -79,6 +81,7 @@ class Shards:
         self._lock = threading.Lock()
         self._service: ShardService | None = None
         self._files = ThreadPoolExecutor(1, "snapshots")
+        self._wrote = False
         self._holds = ThreadPoolExecutor(1, "holds")
         self._held: dict[int, Generator[Stored]] = {}
         self._last_held = 0
@@ -148,9 +151,9 @@ class Shards:
     def _close_later(self, shard: Shard) -> None:
         """Give its memory back once whoever may be at it is done: the service, and then what is written to files."""
         if self._service is not None:
-            self._service.afterwards(lambda: self._files.submit(shard.close))
+            self._service.afterwards(lambda: self._in_turn(shard.close))
         else:
-            self._files.submit(shard.close)
+            self._in_turn(shard.close)
 
     def list(self, node: int = 0) -> builtins.list[str]:
         """The descriptors of the dictionaries that were made on this node."""
@@ -238,7 +241,16 @@ class Shards:
 
     def finish(self) -> asyncio.Future[None]:
         """Done when what was to be written before is in its files."""
-        return asyncio.wrap_future(self._files.submit(lambda: None))
+        if not self._wrote:
+            nothing = self._loop.create_future()  # there may be no room for a thread, which is made when first used
+            nothing.set_result(None)
+            return nothing
+        return asyncio.wrap_future(self._in_turn(lambda: None))
+
+    def _in_turn(self, do: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
+        """Do something that takes its time with files, one after the other."""
+        self._wrote = True
+        return self._files.submit(do, *arguments)
 
     def pause(self, number: str, manager: int, on: bool, node: int = 0) -> None:
         """Have writers wait, or go on."""
@@ -300,20 +312,20 @@ class Shards:
                     snapshot_path(settings.persist_path, settings.name, settings.manager, old).unlink(missing_ok=True)
             return count
 
-        return self._files.submit(write)
+        return self._in_turn(write)
 
     def persisted(self, number: str, manager: int, node: int = 0) -> asyncio.Future[dict[int, int]]:
         """The checkpoints of which this node has a manager's file, or those of all managers where there were more or
         fewer; how many managers wrote each. What is being written is waited for."""
         settings = self._shard(number, manager).settings
-        return asyncio.wrap_future(self._files.submit(persisted_for, settings))
+        return asyncio.wrap_future(self._in_turn(persisted_for, settings))
 
     def restore(
         self, number: str, managers: builtins.list[int], checkpoint: int, written_by: int, node: int = 0
     ) -> asyncio.Future[None]:
         """Fill shards with what the files of `written_by` managers hold, once those were found whole."""
         shards = [self._shard(number, manager) for manager in managers]
-        return asyncio.wrap_future(self._files.submit(restore, shards, checkpoint, written_by))
+        return asyncio.wrap_future(self._in_turn(restore, shards, checkpoint, written_by))
 
 
 def _log_failure(written: Future[int]) -> None:

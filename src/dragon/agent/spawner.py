@@ -82,8 +82,10 @@ class Spawner:
             self._send_waiting()
 
     def _synchronise(self) -> bool:
-        """False where the zygote is gone, or says nothing for a second."""
+        """False where the zygote is gone, was told of the end, or says nothing for a second."""
         self._synchronised = False
+        if self._events.fileno() < 0:
+            return False
         try:
             self._events.send(SYNCHRONISE)
         except BrokenPipeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import os
 import signal
@@ -15,7 +14,7 @@ import dragon
 from dragon.cli import machine, telemetry
 from dragon.cli.ending import end_with, worded
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.errors import DragonError, what_to_raise
 from dragon.infrastructure.signals import name_of
 from dragon.launcher import local
 from dragon.launcher.choice import choose
@@ -184,8 +183,9 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         parser().error(worded(error))
     try:
         return local.run(command, arguments.label)
-    except OSError as error:
-        print(f"dragon: {_explained(error)}", file=sys.stderr)
+    except (DragonError, OSError) as error:
+        limit = what_to_raise(getattr(error, "errno", None) or 0)
+        print(f"dragon: {worded(error).removesuffix(limit)}{limit}", file=sys.stderr)
         return 1
 
 
@@ -198,12 +198,6 @@ def _check_for_other_nodes(command: list[str]) -> None:
     for word in [*command, folder]:
         if not is_text(word):
             raise DragonError(f"{word!r} is not UTF-8, and cannot be handed to other nodes")
-
-
-def _explained(error: OSError) -> str:
-    if error.errno == errno.EMFILE:
-        return f"{worded(error)}: raise the limit of open files (ulimit -n)"
-    return worded(error)
 
 
 def _split_module(words: list[str]) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from dragon.infrastructure import configuration, variables
+from dragon.infrastructure.errors import what_to_raise
 
 if TYPE_CHECKING:
     from dragon.launcher.base import Launcher
@@ -22,6 +24,7 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
     import uvloop
 
     from dragon.launcher import frontend
+    from dragon.launcher.base import LaunchError
     from dragon.launcher.environment import carried
     from dragon.runtime.folder import FrontEnd, this_machine, this_process
 
@@ -56,7 +59,12 @@ def run(launcher: Launcher, command: list[str], arguments: argparse.Namespace) -
         return await frontend.FrontEnd(launcher, head, options).run()
 
     sys.stdout.flush()
-    return uvloop.run(serve())
+    try:
+        return uvloop.run(serve())
+    except RuntimeError as error:
+        if "new thread" not in str(error):
+            raise
+        raise LaunchError(f"the front end could not go on: {error}{what_to_raise(errno.EAGAIN)}") from error
 
 
 def _transport(asked: str | None) -> str:

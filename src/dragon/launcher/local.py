@@ -83,6 +83,7 @@ def _has_ended(agent: Owner, code: int) -> bool:
 def _pass_on(head: Started, signals: int) -> int:
     number, _, code = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
     # What the terminal sends, it sends to the head process too; Python takes a second SIGINT at once for another one.
-    if code != _FROM_KERNEL:
+    # But that it is closed it tells the leader of its session alone.
+    if code != _FROM_KERNEL or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
         head.signal(number)
     return int(number)

@@ -37,6 +37,7 @@ _INFO = "run.json"
 # A socket's path must fit in 108 bytes, and the run's folder and the socket's name follow the base.
 _LONGEST_BASE = 50
 _OF_SESSIONS = "/run/user/"
+_SHARED_MEMORY = "/dev/shm"
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -123,7 +124,8 @@ def this_machine() -> str:
 
 
 def base_folder() -> Path:
-    """The folder of all runs of this user, which is made. Raises RunEndedError where it is somebody else's."""
+    """The folder of all runs of this user, which is made. Raises RunEndedError where it is somebody else's, or none can
+    be made."""
     base = _place()
     base.mkdir(mode=0o700, exist_ok=True)
     return _checked(base)
@@ -133,9 +135,21 @@ def _place() -> Path:
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if own.startswith(_OF_SESSIONS):
         own = ""  # systemd's goes with the user's last login session, and a run may go on
-    candidates = [own, tempfile.gettempdir(), "/tmp"]
-    parent = next(c for c in candidates if c and len(c) <= _LONGEST_BASE and os.access(c, os.W_OK))
-    return Path(parent) / f"dragon-{os.getuid()}"
+    for parent in (own, *_temporary(), "/tmp", _SHARED_MEMORY):
+        if parent and len(parent) <= _LONGEST_BASE and os.access(parent, os.W_OK):
+            return Path(parent) / f"dragon-{os.getuid()}"
+    raise RunEndedError(
+        f"a run needs a folder for its sockets, and neither /tmp nor {_SHARED_MEMORY} can be written; set TMPDIR to "
+        f"one that can, with a path of at most {_LONGEST_BASE} characters"
+    )
+
+
+def _temporary() -> list[str]:
+    """The folder of temporary files, if there is one: where the root folder is read-only there may be none."""
+    try:
+        return [tempfile.gettempdir()]
+    except FileNotFoundError:
+        return []
 
 
 def _checked(base: Path) -> Path:
@@ -181,7 +195,7 @@ def make_data_folder(folder: Path, size: int) -> Path:
 def _data_places(folder: Path) -> list[Path]:
     """Where a run's data may lie. Named after the run's folder, by which it is known whose they are."""
     name = f"dragon-{os.getuid()}.{folder.name}"
-    return [Path(base) / name for base in dict.fromkeys(("/dev/shm", tempfile.gettempdir()))]
+    return [Path(base) / name for base in dict.fromkeys((_SHARED_MEMORY, *_temporary()))]
 
 
 def remove_folder(folder: Path) -> None:

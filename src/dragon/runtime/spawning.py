@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from dragon import _core
 from dragon.infrastructure import messages
-from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.errors import RunEndedError, what_to_raise
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.system_text import restored, sendable
@@ -52,6 +52,9 @@ LARGEST_PAYLOAD = 48 * 1024
 
 _LARGEST_DATAGRAM = 64 * 1024
 _BESIDE = b"\xc0"  # the request lies in the last descriptor
+
+# The zygote is gone: found now, or when something was sent to it before.
+_NOBODY_THERE = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTCONN)
 
 _NOTED_WITHIN = 5.0  # seconds from the end of a process to its code
 
@@ -270,7 +273,9 @@ def in_memory(request: bytes) -> IO[bytes]:
 def _send(run: Run, request: Spawn, descriptors: list[int]) -> None:
     try:
         send_request(run.zygote_socket(), messages.encode(request), descriptors)
-    except (ConnectionRefusedError, FileNotFoundError) as error:
+    except OSError as error:
+        if error.errno not in _NOBODY_THERE:
+            raise
         run.check()
         raise RunEndedError(f"the run in {run.folder} has ended; nothing can be started any more") from error
 
@@ -291,7 +296,8 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
         run.check()
     if record[STATUS] == FAILED:
         error = record[ERROR]
-        raise OSError(error, f"cannot start {request.name}: {os.strerror(error)}", _lacking(request, record[CODE]))
+        text = f"cannot start {request.name}: {os.strerror(error)}{what_to_raise(error)}"
+        raise OSError(error, text, _lacking(request, record[CODE]))
 
 
 def _lacking(request: Spawn, code: int) -> str:
