@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
@@ -75,7 +74,7 @@ def main() -> None:
     parser.add_argument("--goes", type=int, default=5, help="turns of each, of which the middle one is printed")
     parser.add_argument("--nodes", type=int, default=4, help="simulated nodes")
     arguments = parser.parse_args()
-    sides: dict[str, list[Any]] = {"one node": [], f"{arguments.nodes} nodes": ["--nodes", str(arguments.nodes)]}
+    sides: dict[str, list[str]] = {"one node": [], f"{arguments.nodes} nodes": ["--nodes", str(arguments.nodes)]}
     rates: dict[str, list[list[float]]] = {side: [] for side in sides}
     for _ in range(arguments.goes):
         for side, options in sides.items():

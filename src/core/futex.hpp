@@ -74,8 +74,8 @@ class Spin {
     template <class Ready>
     bool until(Ready ready, Nanoseconds budget = 50'000) {
         int32_t score = score_.load(std::memory_order_relaxed);
-        // After a run of failures only one wait in 32 tries again, to notice when waits become short.
         bool moved = has_just_moved();
+        // After a run of failures only one wait in 32 tries again, to notice when waits become short.
         if (score <= 0 && !moved && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
         Nanoseconds end = now() + (moved ? 4 * budget : budget);
         do {
@@ -102,6 +102,7 @@ class Spin {
     void learn(int32_t before, int32_t now) {
         if (now != before) score_.store(now, std::memory_order_relaxed);
     }
+
     std::atomic<int32_t> score_;
     std::atomic<uint32_t> skipped_{0};
 };

@@ -45,13 +45,9 @@ def _memory(part: Any, size: int) -> tuple[Any, memoryview]:
     message may be here already."""
     start = part[3] if part[0] == MESSAGES and len(part) > 3 else b""
     to_arena = part[0] == VALUE or (part[0] == MESSAGES and part[2] >= 0)
-    whole: Any = None
-    if to_arena and size >= _LARGE:
-        try:
-            whole = _core.Loan(len(start) + size)
-        except MemoryError:
-            pass  # whoever puts it into a channel finds that out, and who sent it is told
-    if whole is None:
+    try:
+        whole = _core.Loan(len(start) + size) if to_arena and size >= _LARGE else bytearray(len(start) + size)
+    except MemoryError:  # whoever puts it into a channel meets that too, and who sent it is told
         whole = bytearray(len(start) + size)
     view = memoryview(whole)
     view[: len(start)] = start

@@ -1,13 +1,14 @@
-"""Files that are there when they are whole."""
+"""Files that are there when they are whole, and errors that name them."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["whole_file", "write_bytes"]
+__all__ = ["append_bytes", "whole_file", "write_bytes"]
 
 
 @contextmanager
@@ -33,5 +34,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file. Raises OSError, which names it also where the disk is full, as Python's own does not."""
     try:
         path.write_bytes(data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def append_bytes(descriptor: int, data: bytes, path: Path) -> None:
+    """Write all of it to an open file, at once. Raises OSError with the name of the file, `path`, also where there was
+    room for a part: that part is there then."""
+    try:
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragon.infrastructure.whole_file import append_bytes
 from torchloader.service.attempt import Pace
 
 __all__ = ["COLUMNS", "PACE", "PaceFile"]
@@ -52,10 +52,8 @@ class PaceFile:
     def _append(self, row: Sequence[object]) -> None:
         if self._file < 0:
             return
-        data = _encoded(row)
         try:
-            if os.write(self._file, data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append_bytes(self._file, _encoded(row), self._path)
         except OSError as error:
             self._give_up(error)
 

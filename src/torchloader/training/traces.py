@@ -8,7 +8,6 @@ Times are in seconds.
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
 import logging
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import whole_file, write_bytes
+from dragon.infrastructure.whole_file import append_bytes, whole_file, write_bytes
 
 __all__ = ["HEARTBEATS", "ITERATIONS", "PHASES", "WORKERS", "Traces"]
 
@@ -90,8 +89,7 @@ class Traces:
             self._rows[kind].clear()
             if data and not self._broken:
                 with self._writing():
-                    if self._files[kind].write(data) < len(data):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path(kind)))
+                    append_bytes(self._files[kind].fileno(), data, self.path(kind))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
