@@ -17,8 +17,8 @@ __all__ = ["PARCEL", "WINDOW", "Flows", "Watcher"]
 log = runtime_log("flows")
 
 PARCEL = -1  # in place of the kind of one message: several small ones
-WINDOW = 32 * 2**20  # bytes that may have left their node without being known to have arrived
-_ACKNOWLEDGED = WINDOW // 16
+WINDOW = 8 * 2**20  # bytes that may have left their node without being known to have arrived
+_ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
 _PATIENCE = 10.0  # seconds without room for a message, after which it is lost

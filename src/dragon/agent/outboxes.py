@@ -23,7 +23,7 @@ from dragon.runtime.remote import node_of
 __all__ = ["Outboxes"]
 
 _CAPACITY = 256  # messages
-_MEBIBYTES = 32  # few blocks that go round stay in the processors' caches
+_MEBIBYTES = 8  # few blocks that go round stay in the processors' caches
 _PARCEL = 256 * 1024  # bytes
 
 # The class and the text of an error, as is known when it is asked for.

@@ -9,7 +9,9 @@ same with records of at most 16 KiB, each of which costs more around the cipher 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Iterator
 from typing import Protocol
 
 __all__ = ["KEY_SIZE", "Clear", "Coding", "Sealed", "fill"]
@@ -17,11 +19,22 @@ __all__ = ["KEY_SIZE", "Clear", "Coding", "Sealed", "fill"]
 KEY_SIZE = 32  # bytes
 _AT_A_TIME = 8 * 2**20  # bytes, then others have their turn
 _PIECE = 512 * 1024  # bytes, which stay in a processor's cache
-_KEPT = 8  # buffers for a piece; all lanes of an agent may have one each for a while, but not for ever
+_KEPT = 8  # buffers for a piece; all lanes of an agent may have two each for a while, but not for ever
 _TAG = 16
 _NONCE = 12
 
 _buffers: list[memoryview] = []
+
+
+@contextlib.contextmanager
+def _buffer() -> Iterator[memoryview]:
+    """Memory for one sealed piece."""
+    buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
+    try:
+        yield buffer
+    finally:
+        if len(_buffers) < _KEPT:
+            _buffers.append(buffer)
 
 
 class Coding(Protocol):
@@ -63,27 +76,27 @@ class Sealed:
 
     async def send(self, connection: socket.socket, payload: memoryview) -> None:
         loop = asyncio.get_running_loop()
-        for start in range(0, len(payload), _PIECE):
-            if start and start % _AT_A_TIME == 0:
-                await asyncio.sleep(0)  # a connection that takes everything at once lets nobody else have a turn
-            sealed = self._cipher.encrypt(self._nonce(), payload[start : start + _PIECE], None)
-            await loop.sock_sendall(connection, sealed)
+        with _buffer() as buffer:
+            for start in range(0, len(payload), _PIECE):
+                if start and start % _AT_A_TIME == 0:
+                    await asyncio.sleep(0)  # a connection that takes everything at once lets nobody else have a turn
+                piece = payload[start : start + _PIECE]
+                sealed = buffer[: len(piece) + _TAG]
+                self._cipher.encrypt_into(self._nonce(), piece, None, sealed)
+                await loop.sock_sendall(connection, sealed)
 
     async def receive(self, connection: socket.socket, memory: memoryview) -> None:
         from cryptography.exceptions import InvalidTag
 
-        buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
-        try:
+        with _buffer() as buffer:
             for start in range(0, len(memory), _PIECE):
                 piece = memory[start : start + _PIECE]
                 sealed = buffer[: len(piece) + _TAG]
                 await fill(connection, sealed)
-                piece[:] = self._cipher.decrypt(self._nonce(), sealed, None)
-        except InvalidTag:
-            raise ConnectionAbortedError("somebody changed it on its way") from None
-        finally:
-            if len(_buffers) < _KEPT:
-                _buffers.append(buffer)
+                try:
+                    self._cipher.decrypt_into(self._nonce(), sealed, None, piece)
+                except InvalidTag:
+                    raise ConnectionAbortedError("somebody changed it on its way") from None
 
 
 async def fill(connection: socket.socket, memory: memoryview) -> None:
