@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,8 @@ import msgspec
 
 from dragon.agent.bulk import Greeting
 from dragon.agent.control import watch_silence
-from dragon.agent.sealing import KEY_SIZE, Clear, Coding, Sealed, fill
+from dragon.agent.one_way import OneWay
+from dragon.agent.sealing import KEY_SIZE, Clear, Coding, Sealed
 from dragon.runtime.log import runtime_log
 
 __all__ = ["LANE", "Direct"]
@@ -58,7 +58,7 @@ class Direct:
     async def admit(self, connection: socket.socket) -> None:
         """A caller whose first byte is LANE. Raises OSError where it is not the other end of a lane."""
         opening = bytearray(len(_GREETING) + _TOKEN)
-        await fill(connection, memoryview(opening))
+        await _fill(connection, memoryview(opening))
         if not opening.startswith(_GREETING):
             raise ConnectionAbortedError("what it says makes no sense")
         token = opening[len(_GREETING) :]
@@ -66,7 +66,8 @@ class Direct:
         if lane is None:  # it is a stranger, or late: the link is gone
             raise ConnectionRefusedError("it names no connection between two agents")
         coding, again = lane.coding(), bytearray(_TOKEN)
-        await coding.receive(connection, memoryview(again))
+        for piece in coding.inward(memoryview(again)):
+            await _fill(connection, piece)
         if again != token:
             raise ConnectionAbortedError("what it says makes no sense")
         if not lane.take(connection, coding):
@@ -93,61 +94,66 @@ class _Beside:
         self._peer = peer
         self._lost = lost
         self._closed = closed
-        self._outward: deque[memoryview] = deque()
-        self._inward: deque[tuple[memoryview, Callable[[], None]]] = deque()
-        self._expected = asyncio.Event()
-        self._there = asyncio.Event()
-        self._stands = False
-        self._sending: asyncio.Task[None] | None = None
-        self._receiving: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._outward: OneWay | None = None
+        self._inward: OneWay | None = None
+        self._expected: list[tuple[memoryview, Callable[[], None]]] = []  # before the connection that they come by
 
     def open(self) -> bool:
-        if self._sending is None:
+        if self._connecting is None:
             # Payloads go over the link until the connection stands.
-            self._sending = asyncio.ensure_future(self._send_all())
-        return self._stands
+            self._connecting = asyncio.ensure_future(self._make())
+        return self._outward is not None
 
     def coding(self) -> Coding:
         """How payloads come."""
         return _coding(_place(self._told)[2])
 
     def take(self, connection: socket.socket, coding: Coding) -> bool:
-        """The connection that payloads come by; whether there was none yet."""
-        if self._receiving is not None:
+        """The connection that payloads come by; whether there was none yet. Raises OSError."""
+        if self._inward is not None:
             return False
         watch_silence(connection)
-        self._receiving = asyncio.ensure_future(self._receive_all(connection, coding))
-        self._receiving.add_done_callback(lambda _: connection.close())
+        connection.send(_WELCOME)
+        self._inward = OneWay(connection, coding.inward, self._failed, is_outward=False)
+        for memory, done in self._expected:
+            self._inward.add(memory, done)
+        self._expected.clear()
         return True
 
     def send(self, payload: memoryview) -> None:
-        self._outward.append(payload)
-        self._there.set()
+        assert self._outward is not None
+        size = len(payload)
+
+        def sent() -> None:
+            self._fabric.sent += size
+
+        self._outward.add(payload, sent)
 
     def receive(self, memory: Any, done: Callable[[], None]) -> None:
-        self._inward.append((memoryview(memory), done))
-        self._expected.set()
+        whole = memoryview(memory)
+        size = len(whole)
 
-    async def _send_all(self) -> None:
+        def received() -> None:
+            self._fabric.received += size
+            done()
+
+        if self._inward is None:
+            self._expected.append((whole, received))
+        else:
+            self._inward.add(whole, received)
+
+    def _failed(self, error: OSError) -> None:
+        self._lost(f"a payload was lost: {error}")
+
+    async def _make(self) -> None:
         try:
             connection, coding = await self._connect(*_place(self._heard))
         except (OSError, ValueError, OverflowError) as error:
             kind = self._fabric.kind
             log.warning("%s cannot be reached by %s (%s); payloads go there over the link", self._peer, kind, error)
             return
-        with connection:
-            self._stands = True
-            try:
-                while True:
-                    while self._outward:
-                        payload = self._outward.popleft()
-                        await coding.send(connection, payload)
-                        self._fabric.sent += len(payload)
-                        del payload  # or what it lies in is kept until the next one comes
-                    self._there.clear()
-                    await self._there.wait()
-            except OSError as error:
-                self._lost(f"a payload was lost: {error}")
+        self._outward = OneWay(connection, coding.outward, self._failed, is_outward=True)
 
     async def _connect(self, addresses: list[str], port: int, key: bytes) -> tuple[socket.socket, Coding]:
         failure: Exception = ValueError("it has no address")
@@ -174,32 +180,29 @@ class _Beside:
         watch_silence(connection)
         token = self._heard.tag.to_bytes(_TOKEN, "little")
         await loop.sock_sendall(connection, _GREETING + token)
-        await coding.send(connection, memoryview(token))
-        await fill(connection, memoryview(bytearray(len(_WELCOME))))
-
-    async def _receive_all(self, connection: socket.socket, coding: Coding) -> None:
-        try:
-            await asyncio.get_running_loop().sock_sendall(connection, _WELCOME)
-            while True:
-                while self._inward:
-                    memory, done = self._inward.popleft()
-                    await coding.receive(connection, memory)
-                    self._fabric.received += len(memory)
-                    done()
-                    del memory, done
-                self._expected.clear()
-                await self._expected.wait()
-        except OSError as error:
-            self._lost(f"a payload was lost: {error}")
+        for piece in coding.outward(memoryview(token)):
+            await loop.sock_sendall(connection, piece)
+        await _fill(connection, memoryview(bytearray(len(_WELCOME))))
 
     def close(self) -> None:
         self._closed()
-        self._stands = False
-        for task in (self._sending, self._receiving):
-            if task is not None:
-                task.cancel()  # which closes its connection, once the loop uses that no more
-        self._outward.clear()
-        self._inward.clear()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for way in (self._outward, self._inward):
+            if way is not None:
+                way.close()
+        self._outward = None
+        self._expected.clear()
+
+
+async def _fill(connection: socket.socket, memory: memoryview) -> None:
+    """Receive until it is full. Raises OSError at an end before that."""
+    loop = asyncio.get_running_loop()
+    while memory:
+        count = await loop.sock_recv_into(connection, memory)
+        if count == 0:
+            raise ConnectionResetError("the connection was closed")
+        memory = memory[count:]
 
 
 def _place(greeting: Greeting) -> _Place:

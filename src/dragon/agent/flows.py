@@ -17,7 +17,7 @@ __all__ = ["PARCEL", "WINDOW", "Flows", "Watcher"]
 log = runtime_log("flows")
 
 PARCEL = -1  # in place of the kind of one message: several small ones
-WINDOW = 8 * 2**20  # bytes that may have left their node without being known to have arrived
+WINDOW = 12 * 2**20  # bytes that may have left their node without being known to have arrived
 _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again

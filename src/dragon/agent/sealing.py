@@ -8,16 +8,12 @@ same with records of at most 16 KiB, each of which costs more around the cipher 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["KEY_SIZE", "Clear", "Coding", "Sealed", "fill"]
+__all__ = ["KEY_SIZE", "Clear", "Coding", "Sealed"]
 
 KEY_SIZE = 32  # bytes
-_AT_A_TIME = 8 * 2**20  # bytes, then others have their turn
 _PIECE = 512 * 1024  # bytes, which stay in a processor's cache
 _KEPT = 8  # buffers for a piece; all lanes of an agent may have two each for a while, but not for ever
 _TAG = 16
@@ -26,39 +22,26 @@ _NONCE = 12
 _buffers: list[memoryview] = []
 
 
-@contextlib.contextmanager
-def _buffer() -> Iterator[memoryview]:
-    """Memory for one sealed piece."""
-    buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
-    try:
-        yield buffer
-    finally:
-        if len(_buffers) < _KEPT:
-            _buffers.append(buffer)
-
-
 class Coding(Protocol):
     """One direction of a connection."""
 
-    async def send(self, connection: socket.socket, payload: memoryview) -> None:
-        """Send a payload whole. Raises OSError."""
+    def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        """What to send for a payload. A piece is used no more when the next one is asked for."""
         ...
 
-    async def receive(self, connection: socket.socket, memory: memoryview) -> None:
-        """Fill `memory` with the next payload, of that size. Raises OSError, also where it is not what was sent."""
+    def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        """What to fill with what comes, so that the next payload is in `memory`, which has its size. Raises OSError
+        when more is asked for and what came is not what was sent."""
         ...
 
 
 class Clear:
     """As they are."""
 
-    async def send(self, connection: socket.socket, payload: memoryview) -> None:
-        loop = asyncio.get_running_loop()
-        for start in range(0, len(payload), _AT_A_TIME):
-            await loop.sock_sendall(connection, payload[start : start + _AT_A_TIME])
+    def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        yield payload
 
-    async def receive(self, connection: socket.socket, memory: memoryview) -> None:
-        await fill(connection, memory)
+    inward = outward
 
 
 class Sealed:
@@ -74,36 +57,29 @@ class Sealed:
         self._pieces += 1
         return self._pieces.to_bytes(_NONCE, "little")
 
-    async def send(self, connection: socket.socket, payload: memoryview) -> None:
-        loop = asyncio.get_running_loop()
-        with _buffer() as buffer:
-            for start in range(0, len(payload), _PIECE):
-                if start and start % _AT_A_TIME == 0:
-                    await asyncio.sleep(0)  # a connection that takes everything at once lets nobody else have a turn
-                piece = payload[start : start + _PIECE]
-                sealed = buffer[: len(piece) + _TAG]
-                self._cipher.encrypt_into(self._nonce(), piece, None, sealed)
-                await loop.sock_sendall(connection, sealed)
+    def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        for piece, sealed in _pieces(payload):
+            self._cipher.encrypt_into(self._nonce(), piece, None, sealed)
+            yield sealed
 
-    async def receive(self, connection: socket.socket, memory: memoryview) -> None:
+    def inward(self, memory: memoryview) -> Iterator[memoryview]:
         from cryptography.exceptions import InvalidTag
 
-        with _buffer() as buffer:
-            for start in range(0, len(memory), _PIECE):
-                piece = memory[start : start + _PIECE]
-                sealed = buffer[: len(piece) + _TAG]
-                await fill(connection, sealed)
-                try:
-                    self._cipher.decrypt_into(self._nonce(), sealed, None, piece)
-                except InvalidTag:
-                    raise ConnectionAbortedError("somebody changed it on its way") from None
+        for piece, sealed in _pieces(memory):
+            yield sealed
+            try:
+                self._cipher.decrypt_into(self._nonce(), sealed, None, piece)
+            except InvalidTag:
+                raise ConnectionAbortedError("somebody changed it on its way") from None
 
 
-async def fill(connection: socket.socket, memory: memoryview) -> None:
-    """Receive until it is full. Raises OSError at an end before that."""
-    loop = asyncio.get_running_loop()
-    while memory:
-        count = await loop.sock_recv_into(connection, memory[:_AT_A_TIME])
-        if count == 0:
-            raise ConnectionResetError("the connection was closed")
-        memory = memory[count:]
+def _pieces(payload: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+    """Its pieces, each with memory for what it is when it is sealed."""
+    buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
+    try:
+        for start in range(0, len(payload), _PIECE):
+            piece = payload[start : start + _PIECE]
+            yield piece, buffer[: len(piece) + _TAG]
+    finally:
+        if len(_buffers) < _KEPT:
+            _buffers.append(buffer)
