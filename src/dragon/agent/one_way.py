@@ -42,7 +42,8 @@ class OneWay:
         self._done: Callable[[], None] | None = None
 
     def add(self, payload: memoryview, done: Callable[[], None]) -> None:
-        """One more payload to send or to fill, after those before it. It is kept until it is whole; `done` is told."""
+        """One more payload to send or to fill, after those before it. It is kept until it is through; then `done` is
+        called, which adds nothing itself."""
         self._waiting.append((payload, done))
         if self._rest:
             return
