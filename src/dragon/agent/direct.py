@@ -62,7 +62,8 @@ class Direct:
         if not opening.startswith(_GREETING):
             raise ConnectionAbortedError("what it says makes no sense")
         token = opening[len(_GREETING) :]
-        lane = self._lanes.get(int.from_bytes(token, "little"))
+        number = int.from_bytes(token, "little")
+        lane = self._lanes.get(number)
         if lane is None:  # it is a stranger, or late: the link is gone
             raise ConnectionRefusedError("it names no connection between two agents")
         coding, again = lane.coding(), bytearray(_TOKEN)
@@ -70,8 +71,8 @@ class Direct:
             await _fill(connection, piece)
         if again != token:
             raise ConnectionAbortedError("what it says makes no sense")
-        if not lane.take(connection, coding):
-            raise ConnectionRefusedError("the connection that it names has one already")
+        if self._lanes.get(number) is not lane or not lane.take(connection, coding):
+            raise ConnectionRefusedError("the connection that it names is gone, or has one already")
 
     def close(self) -> None:
         log.info("%s sent %d bytes and received %d", self.kind, self.sent, self.received)
