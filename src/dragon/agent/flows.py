@@ -17,7 +17,8 @@ __all__ = ["PARCEL", "WINDOW", "Flows", "Watcher"]
 log = runtime_log("flows")
 
 PARCEL = -1  # in place of the kind of one message: several small ones
-WINDOW = 12 * 2**20  # bytes that may have left their node without being known to have arrived
+# Bytes that may have left their node without being known to have arrived: so few that they stay in the caches.
+WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again

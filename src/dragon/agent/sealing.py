@@ -39,10 +39,10 @@ class Clear:
     """As they are."""
 
     def outward(self, payload: memoryview) -> Iterator[memoryview]:
-        for start in range(0, len(payload), _PIECE):
-            yield payload[start : start + _PIECE]
+        return _pieces(payload)
 
-    inward = outward
+    def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        return _pieces(memory)
 
 
 class Sealed:
@@ -59,14 +59,14 @@ class Sealed:
         return self._pieces.to_bytes(_NONCE, "little")
 
     def outward(self, payload: memoryview) -> Iterator[memoryview]:
-        for piece, sealed in _pieces(payload):
+        for piece, sealed in _with_buffer(payload):
             self._cipher.encrypt_into(self._nonce(), piece, None, sealed)
             yield sealed
 
     def inward(self, memory: memoryview) -> Iterator[memoryview]:
         from cryptography.exceptions import InvalidTag
 
-        for piece, sealed in _pieces(memory):
+        for piece, sealed in _with_buffer(memory):
             yield sealed
             try:
                 self._cipher.decrypt_into(self._nonce(), sealed, None, piece)
@@ -74,12 +74,16 @@ class Sealed:
                 raise ConnectionAbortedError("somebody changed it on its way") from None
 
 
-def _pieces(payload: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+def _pieces(payload: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(payload), _PIECE):
+        yield payload[start : start + _PIECE]
+
+
+def _with_buffer(payload: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
     """Its pieces, each with memory for what it is when it is sealed."""
     buffer = _buffers.pop() if _buffers else memoryview(bytearray(_PIECE + _TAG))
     try:
-        for start in range(0, len(payload), _PIECE):
-            piece = payload[start : start + _PIECE]
+        for piece in _pieces(payload):
             yield piece, buffer[: len(piece) + _TAG]
     finally:
         if len(_buffers) < _KEPT:
