@@ -34,13 +34,13 @@ def echo(home):
         answers.put(message)
 
 
-def connect_back(address, keys, mib):
+def connect_back(address, keys, mib, piece):
     connection = socket.create_connection(address)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if keys:
         connection = client_context(*keys).wrap_socket(connection)
-    data = bytes(MIB)
-    for _ in range(mib):
+    data = bytes(piece * MIB)
+    for _ in range(mib // piece):
         connection.sendall(data)
     while data := connection.recv(64):
         connection.sendall(data)
@@ -66,10 +66,9 @@ class Network:
         authority = Authority.create()
         self.keys = [(authority.certificate, *authority.issue(node_name(i))) for i in range(2)]
 
-    def connection(self, encrypted, mib=0):
-        process = Process(
-            connect_back, (self.listener.getsockname(), self.keys[1] if encrypted else None, mib), policy=there()
-        )
+    def connection(self, encrypted, mib=0, piece=1):
+        keys = self.keys[1] if encrypted else None
+        process = Process(connect_back, (self.listener.getsockname(), keys, mib, piece), policy=there())
         process.start()
         connection, _ = self.listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,12 +76,12 @@ class Network:
             connection = server_context(*self.keys[0]).wrap_socket(connection, server_side=True)
         return connection
 
-    def stream(self, encrypted, mib=1000):
-        """Bytes a second."""
-        connection, left, memory = self.connection(encrypted, mib), mib * MIB, bytearray(MIB)
+    def stream(self, encrypted, mib=1024, piece=1):
+        """Bytes a second, from memory of so many MiB into as much, over and over."""
+        connection, left, memory = self.connection(encrypted, mib, piece), mib * MIB, memoryview(bytearray(piece * MIB))
         start = time.perf_counter()
         while left > 0:
-            left -= connection.recv_into(memory)
+            left -= connection.recv_into(memory[-left % len(memory) :])
         rate = mib * MIB / (time.perf_counter() - start)
         connection.close()
         return rate
@@ -175,14 +174,18 @@ def main():
     round_trips(network)
     plain, encrypted = median(lambda: network.stream(False)), median(lambda: network.stream(True))
     print(f"streams: TCP {plain / 1e9:.2f} GB/s, TLS {encrypted / 1e9:.2f} GB/s")
+    plain_32 = median(lambda: network.stream(False, piece=32))
+    encrypted_32 = median(lambda: network.stream(True, piece=32))
+    print(f"from 32 MiB to 32 MiB: TCP {plain_32 / 1e9:.2f} GB/s, TLS {encrypted_32 / 1e9:.2f} GB/s")
     array = np.ones(MIB)
-    for what, message, count in (
-        ("1 MiB", bytes(MIB), 600),
-        ("8 MiB", bytes(8 * MIB), 80),
-        ("arrays of 8 MiB", array, 80),
+    for what, message, count, of_tls, of_tcp in (
+        ("1 MiB", bytes(MIB), 600, encrypted, plain),
+        ("8 MiB", bytes(8 * MIB), 80, encrypted, plain),
+        ("arrays of 8 MiB", array, 80, encrypted, plain),
+        ("32 MiB", bytes(32 * MIB), 40, encrypted_32, plain_32),
     ):
         rate = bulk(message, count)
-        shares = f"{rate / encrypted:.0%} of TLS, {rate / plain:.0%} of TCP"
+        shares = f"{rate / of_tls:.0%} of TLS, {rate / of_tcp:.0%} of TCP"
         print(f"messages, {what}: {rate / 1e9:.2f} GB/s, {shares}")
     print(f"messages of 10 B, two producers: {median(small):,.0f} a second")
     print(f"group of 200 functions over both nodes: {median(start_group):.0f} a second")
