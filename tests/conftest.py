@@ -194,7 +194,7 @@ def described(index: int, cpus: int = 4, gpus: int = 4, **fields: object) -> Nod
     values = {
         "host_name": f"node{index}.cluster.org",
         "h_uid": 100 + index,
-        "ip_addrs": [f"10.0.0.{index}"],
+        "addresses": [f"10.0.0.{index}"],
         "cpus": list(range(cpus)),
         "gpus": list(range(gpus)),
         "gpu_vendor": "nvidia" if gpus else "",

@@ -19,7 +19,7 @@ from dragon.runtime.credentials import pinned_context
 
 def node(name: str) -> NodeDescriptor:
     return NodeDescriptor(
-        host_name=name, h_uid=hash(name), ip_addrs=[], cpus=[0], gpus=[], gpu_vendor="", physical_mem=1
+        host_name=name, h_uid=hash(name), addresses=[], cpus=[0], gpus=[], gpu_vendor="", physical_mem=1
     )
 
 

@@ -6,7 +6,7 @@ import re
 import socket
 from typing import Any
 
-__all__ = ["interfaces", "usable_addresses"]
+__all__ = ["interfaces", "own_addresses", "usable_addresses"]
 
 # Fabrics of HPC machines and InfiniBand come first: where there is one, it is meant for this.
 _FABRIC = re.compile(r"^(hsn|ipogif|ib)")
@@ -62,6 +62,12 @@ def usable_addresses(prefix: str = "") -> list[str]:
         names = sorted({entry["name"] for entry in interfaces()})
         raise ValueError(f"no interface that is up has an address and a name like {prefix!r}; there are {names}")
     return [address for _, address in sorted(found, key=lambda pair: pair[0])]
+
+
+def own_addresses() -> list[str]:
+    """The same of a run of this machine alone: the loopback where there is no network."""
+    # Not what the host's name leads to: without a network, looking that up may take half a minute.
+    return usable_addresses() or ["127.0.0.1"]
 
 
 def _rank(entry: dict[str, Any]) -> tuple[bool, bool, bool]:

@@ -6,13 +6,14 @@ import math
 import os
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
-from dragon.infrastructure.interfaces import usable_addresses
+from dragon.infrastructure.interfaces import own_addresses
 from dragon.infrastructure.variables import memory_limit
 
 __all__ = ["NodeDescriptor", "boot_id", "describe_this_node", "find_cpus"]
@@ -31,7 +32,7 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
 
     host_name: str
     h_uid: int
-    ip_addrs: list[str]
+    addresses: list[str]  # at which other nodes reach it; none where there are no others
     cpus: list[int]
     gpus: list[int | float]
     gpu_vendor: str
@@ -49,6 +50,10 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
     @property
     def host_id(self) -> int:
         return self.h_uid
+
+    @property
+    def ip_addrs(self) -> list[str]:
+        return self.addresses or own_addresses()
 
     @property
     def num_cpus(self) -> int:
@@ -80,11 +85,10 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
         return str(gpu) if self.gpu_vendor == "intel" else str(int(gpu))
 
 
-def describe_this_node(claims: dict[str, Any] | None = None, addresses: list[str] | None = None) -> NodeDescriptor:
+def describe_this_node(claims: dict[str, Any] | None = None, addresses: Sequence[str] = ()) -> NodeDescriptor:
     """The machine this process runs on, or a rehearsed node that claims a "host_name", "cpus" and "gpus" of its own.
 
-    `addresses` are those at which others reach it (default: those of its interfaces). Raises ValueError for claims that
-    make no sense.
+    `addresses` are those at which other nodes reach it. Raises ValueError for claims that make no sense.
     """
     import hashlib  # costs every process a few milliseconds, and few ask for this
 
@@ -98,8 +102,7 @@ def describe_this_node(claims: dict[str, Any] | None = None, addresses: list[str
     return NodeDescriptor(
         host_name=name,
         h_uid=int.from_bytes(hashlib.sha256(machine.encode()).digest()[:7], "big"),
-        # Not what the host's name leads to: without a network, looking that up may take half a minute.
-        ip_addrs=addresses or usable_addresses() or ["127.0.0.1"],
+        addresses=list(addresses),
         cpus=cpus,
         gpus=gpus.numbers,
         gpu_vendor=gpus.vendor if gpus.numbers else "",

@@ -126,4 +126,6 @@ def _tracker() -> int:
     tracker: Any = resource_tracker._resource_tracker
     if tracker._fd is None:
         tracker.ensure_running()
+        # It begins when a processor has time: until then the pipe holds what it is told.
+        os.setpriority(os.PRIO_PROCESS, tracker._pid, 19)
     return int(tracker._fd)
