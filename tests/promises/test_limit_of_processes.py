@@ -128,6 +128,33 @@ def test_a_member_that_cannot_be_started_again_for_now_is_started_later(site: Si
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+def test_a_worker_that_cannot_be_replaced_for_now_is_replaced_later(site: Site, somebody: list[str]) -> None:
+    program = """
+    from dragon.native.pool import Pool
+
+    def pid(_):
+        time.sleep(0.1)
+        return os.getpid()
+
+    if __name__ == "__main__":
+        zygote = the_zygote()
+        pool = Pool(2)
+        first = set(pool.map(pid, range(20), chunksize=1))
+        allow(zygote, 0)
+        for worker in first:
+            os.kill(worker, signal.SIGKILL)
+        late = pool.map_async(pid, range(20), chunksize=1)
+        time.sleep(1.5)
+        allow(zygote, HARD)
+        later = set(late.get(timeout=60))
+        print(len(first), len(later), first & later)
+        pool.close()
+        pool.join()
+    """
+    done = site.run(*somebody, sys.executable, site.write(LIMITED + program))
+    assert (done.stdout, done.stderr) == ("2 2 set()\n", "")
+
+
 @pytest.mark.parametrize("room", [1, 2, 3])
 def test_a_run_for_which_there_is_no_room_ends_with_a_word_of_why(site: Site, somebody: list[str], room: int) -> None:
     program = """

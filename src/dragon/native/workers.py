@@ -14,7 +14,7 @@ from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
-from dragon.infrastructure.errors import DragonError, NodeLostError
+from dragon.infrastructure.errors import DragonError, NodeLostError, may_pass
 from dragon.native.outcomes import failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.tracing import note_task
@@ -39,6 +39,8 @@ FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
 _END = 2**64 - 2  # the ticket of the end of the tasks
 _STARTING = 2**64 - 3  # in `doing`: this worker has not come to the tasks yet
 _MOST_STILLBORN = 5  # workers in a row that end before they come to the tasks
+_PAUSE = 1.0  # seconds between two attempts to start a worker where no process can be made for now
+_MOST_WITHOUT_WORKERS = 30.0  # seconds of such attempts once none is left
 
 
 class WorkerLostError(DragonError):
@@ -178,8 +180,9 @@ def pass_on_end(tasks: Channel) -> None:
 class Workers:
     """The workers that share `tasks`. In `doing` each has the ticket of its task.
 
-    `start(index)` starts one; `lost(ticket, error)` is told of tasks that died with their worker; `gave_up(error)` that
-    no worker is left, and why no other could be started.
+    `start(index)` starts one, and is called again later where that failed for want of room; `lost(ticket, error)` is
+    told of tasks that died with their worker; `gave_up(error)` that no worker is left, and why no other could be
+    started.
     """
 
     def __init__(
@@ -203,6 +206,7 @@ class Workers:
         self._not_started: BaseException | None = None
         self._stillborn = 0
         self._over: set[int] = set()  # the places of workers whose end was dealt with, and that were not replaced
+        self._missing: set[int] = set()  # those of them for which there may be room later
         self.ended = threading.Event()
         self.processes: list[WorkerProcess] = []
         try:
@@ -218,15 +222,23 @@ class Workers:
 
     def _watch(self) -> None:
         """Replace workers that end, until they have seen the end of the tasks or no more are wanted."""
-        while waiting := {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}:
+        give_up = 0.0
+        while True:
+            waiting = {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}
+            if waiting:
+                give_up = time.monotonic() + _MOST_WITHOUT_WORKERS
+            elif not self._missing or time.monotonic() > give_up:
+                break
             events = select.poll()
             for fd in [*waiting, self._wake]:
                 events.register(fd, select.POLLIN)
-            for fd, _ in events.poll():
+            for fd, _ in events.poll(_PAUSE * 1000 if self._missing else None):
                 if fd == self._wake:
                     os.eventfd_read(fd)
                 else:
                     self._ended(waiting[fd])
+            for index in sorted(self._missing):
+                self.replace(index)
         if self._not_started is not None and not self._terminated:
             self._gave_up(self._not_started)
         with self._lock:
@@ -254,13 +266,17 @@ class Workers:
     def replace(self, index: int) -> None:
         """Start a new worker in the place of one that ended."""
         with self._lock:
+            self._missing.discard(index)
             if self._replacing and not self.processes[index].is_alive():
                 self._doing[index] = _STARTING
                 try:
                     self.processes[index] = self._start(index)
                     self._over.discard(index)
+                    self._not_started = None
                 except Exception as error:
                     self._not_started = error  # its place stays empty: the others' may be on other nodes
+                    if may_pass(getattr(error, "errno", None) or 0):
+                        self._missing.add(index)
 
     def _give_up(self, error: BaseException) -> None:
         """No more are started, for they would end as the last ones did."""
