@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 
 import pytest
 
@@ -48,3 +50,94 @@ def test_it_outlasts_workers_that_were_there_before_it(site: Site, program: str)
 def test_it_outlasts_processes_of_other_simulated_nodes(site: Site, program: str) -> None:
     done = site.dragon("--nodes", "2", program)
     assert (done.stdout, done.stderr) == ("4\n", "")
+
+
+PRELUDE = """
+    import multiprocessing as mp, os, signal, sys
+    from multiprocessing.shared_memory import SharedMemory
+    import dragon
+    import psutil
+    from dragon.runtime.run import end, this_run
+
+    def make(queue):
+        block = SharedMemory(create=True, size=10)
+        queue.put(block.name)
+
+    def trackers():
+        agent = psutil.Process(this_run().agent.pid)
+        return [each for each in agent.children() if "multiprocessing.resource_tracker" in " ".join(each.cmdline())]
+
+    def start(target=print, *args):
+        process = mp.get_context("dragon").Process(target=target, args=args)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("command", [[], ["-m", "dragon"]])
+def test_no_tracker_is_started_before_a_program_shares_memory(site: Site, command: list[str]) -> None:
+    program = """
+    if __name__ == "__main__":
+        start()
+        print(trackers())
+        SharedMemory(create=True, size=10).unlink()
+        while not trackers():
+            pass
+    """
+    done = site.run(sys.executable, *command, site.write(PRELUDE + program))
+    assert (done.stdout, done.stderr) == ("\n[]\n", "")
+
+
+@pytest.mark.parametrize("command", [[], ["-m", "dragon"]])
+@pytest.mark.parametrize("how", ["return", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_what_a_program_and_its_processes_leave_is_removed(site: Site, command: list[str], how: str) -> None:
+    program = f"""
+    def main():
+        queue = mp.get_context("dragon").Queue()
+        start(make, queue)
+        print(queue.get(), SharedMemory(create=True, size=10).name, flush=True)
+        {how}
+
+    if __name__ == "__main__":
+        main()
+    """
+    done = site.run(sys.executable, *command, site.write(PRELUDE + program))
+    names = done.stdout.split()
+    assert len(names) == 2, done.stderr
+    deadline = time.monotonic() + 30
+    while any(os.path.exists(f"/dev/shm/{name}") for name in names) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/dev/shm/{name}") for name in names)
+
+
+@pytest.mark.parametrize("before", ["", "SharedMemory(create=True, size=10).unlink()"])
+def test_a_program_goes_on_sharing_memory_after_the_end_of_its_run(site: Site, before: str) -> None:
+    program = f"""
+    if __name__ == "__main__":
+        start()
+        {before or "pass"}
+        end()
+        SharedMemory(create=True, size=10).unlink()
+        start()
+        SharedMemory(create=True, size=10).unlink()
+        print("done")
+    """
+    done = site.run(sys.executable, site.write(PRELUDE + program))
+    assert (done.stdout, done.stderr) == ("\n\ndone\n", "")
+
+
+def test_a_run_of_its_own_begins_after_one_whose_agent_was_killed(site: Site) -> None:
+    program = """
+    if __name__ == "__main__":
+        start()
+        agent = this_run().agent.pid
+        os.kill(agent, signal.SIGKILL)
+        psutil.Process(agent).wait() if psutil.pid_exists(agent) else None
+        end()
+        start()
+        SharedMemory(create=True, size=10).unlink()
+        print("done")
+    """
+    done = site.run(sys.executable, site.write(PRELUDE + program))
+    assert done.stdout == "\n\ndone\n", done.stderr
+    assert "resource_tracker" not in done.stderr

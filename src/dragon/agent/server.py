@@ -210,13 +210,15 @@ class Agent:
             log.error("the zygote does not end; it is killed")
             os.kill(self.zygote, signal.SIGKILL)
         # What outlived its parents came to this process.
-        while children := children_of(os.getpid()):
+        trackers = self.services.trackers.processes if hasattr(self, "services") else set()
+        while children := set(children_of(os.getpid())) - trackers:
             for pid in children:
                 if pid != self.zygote:
                     os.kill(pid, signal.SIGKILL)
             for pid in children:
                 os.waitpid(pid, 0)
         if hasattr(self, "services"):
+            await self.services.trackers.finish()
             await self.telemetry.finish()
             self.services.jobs.close()
             self.services.streams.drain()

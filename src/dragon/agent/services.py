@@ -17,6 +17,7 @@ from dragon.agent.remote_objects import RemoteObjects
 from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
+from dragon.agent.trackers import Trackers
 from dragon.runtime.run import Run
 
 __all__ = ["Services"]
@@ -40,6 +41,7 @@ class Services:
         self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.host_name, peers)
         self._notices = GroupNotices(peers, spawner) if peers is not None else None
         self.shards = Shards(run, peers)
+        self.trackers = Trackers()
         self.remote = RemoteObjects(peers) if peers is not None else None
         self._parts: dict[str, Any] = {
             "registry": self.registry,
@@ -48,6 +50,7 @@ class Services:
             "jobs": self.jobs,
             "processes": self.processes,
             "shards": self.shards,
+            "trackers": self.trackers,
         }
 
     def add(self, part: str, service: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from multiprocessing import resource_tracker, util
+from multiprocessing import util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
@@ -12,6 +12,7 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
+from dragon.mpbridge.tracker import tracker_descriptor
 from dragon.runtime import placement, plan, serialization
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
@@ -73,7 +74,7 @@ class Popen:
         return request, record
 
     def _payload(self, process_obj: Any, local: bool) -> bytes:
-        tracker = _tracker()
+        tracker = tracker_descriptor()
         if local:
             self.duplicate_for_child(tracker)
         header = HEADER.pack(os.getpid(), local, tracker, os.fstat(tracker).st_ino)
@@ -118,14 +119,3 @@ class Popen:
 
     def close(self) -> None:
         """Give the process up; multiprocessing calls this once it has ended."""
-
-
-def _tracker() -> int:
-    """What leads to the tracker of shared memory, which all processes of a node must share from their start on: the
-    own one of a process that only attached would remove the memory at that process's end."""
-    tracker: Any = resource_tracker._resource_tracker
-    if tracker._fd is None:
-        tracker.ensure_running()
-        # It begins when a processor has time: until then the pipe holds what it is told.
-        os.setpriority(os.PRIO_PROCESS, tracker._pid, 19)
-    return int(tracker._fd)

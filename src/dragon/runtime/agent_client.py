@@ -14,9 +14,9 @@ from dragon.infrastructure.ddict_errors import DDICT_ERRORS
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.messages import Request, decode_reply, encode
 from dragon.runtime import inspection
-from dragon.runtime.run import this_run
+from dragon.runtime.run import Run, this_run
 
-__all__ = ["Unwanted", "ask", "error_named"]
+__all__ = ["Unwanted", "ask", "error_named", "tell"]
 
 _ONE_SECOND = struct.pack("@ll", 1, 0)
 
@@ -56,22 +56,40 @@ def ask(
     run = this_run()
     try:
         connection = _connection(run.agent_address)
-        body = encode(Request(operation, arguments))
-        data = len(body).to_bytes(4, "little") + body
-        sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
-        connection.sendall(data[sent:])
+        _send(connection, operation, descriptors, arguments)
         size = int.from_bytes(_receive(connection, 4, wanted), "little")
         reply = decode_reply(_receive(connection, size))
     except (OSError, EOFError) as error:
         _local.connection = None
-        run.check()
-        raise RunEndedError(f"the agent of the run in {run.folder} does not answer: {error}") from error
+        raise _no_answer(run, error) from error
     except BaseException:
         _local.connection = None  # the agent forgets what was asked for
         raise
     if reply.error is not None:
         raise error_named(*reply.error)
     return reply.value
+
+
+def tell(operation: str, descriptors: list[int], /, **arguments: Any) -> None:
+    """The same without an answer, which an agent that is still starting gives late. Raises RunEndedError."""
+    run = this_run()
+    try:
+        connection = _Connection(run.agent_address)
+        _send(connection.socket, operation, descriptors, arguments)
+    except OSError as error:
+        raise _no_answer(run, error) from error
+
+
+def _send(connection: socket.socket, operation: str, descriptors: list[int] | None, arguments: dict[str, Any]) -> None:
+    body = encode(Request(operation, arguments))
+    data = len(body).to_bytes(4, "little") + body
+    sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
+    connection.sendall(data[sent:])
+
+
+def _no_answer(run: Run, error: Exception) -> RunEndedError:
+    run.check()
+    return RunEndedError(f"the agent of the run in {run.folder} does not answer: {error}")
 
 
 def error_named(kind: str, text: str) -> Exception:

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import util as mp_util
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class Run:
         self.base_environment = dict(os.environ)
         # The environment when it was last compared with the base, and the difference.
         self.environment_seen: tuple[dict[bytes, bytes], dict[str, str | None]] = ({}, {})
+        self.before_end: list[Callable[[], None]] = []  # what this process does before it ends the run
         self._zygotes: dict[int, socket.socket] = {}  # by the process that made them: a fork has its parent's too
 
     @property
@@ -319,6 +320,8 @@ def end() -> None:
     run = _run
     if run is None or run.owner_pid != os.getpid():
         return
+    for prepare in run.before_end:
+        prepare()
     with _lock:
         _core.close_arena()
         run.close()

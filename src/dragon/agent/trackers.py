@@ -1,0 +1,120 @@
+"""Python's trackers of shared memory: each is an interpreter of its own, and begins when it is first told something."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+from typing import ClassVar, NamedTuple
+
+from dragon import _core
+from dragon.infrastructure.errors import what_to_raise
+from dragon.runtime.folder import process_start_time
+from dragon.runtime.log import runtime_log
+
+__all__ = ["Trackers"]
+
+log = runtime_log("agent")
+
+_PAUSE = 1.0  # seconds between two attempts to start one
+_END_WITHIN = 5.0  # seconds in which it has removed what nobody else can remove any more
+
+
+class _Idle(NamedTuple):
+    """What a tracker will read from, where it will complain, and the process it is for."""
+
+    reading: int
+    errors: int
+    process: int
+
+    @property
+    def is_told(self) -> bool:
+        events = select.poll()
+        events.register(self.reading, select.POLLIN)
+        return any(event & select.POLLIN for _, event in events.poll(0))
+
+
+class Trackers:
+    """Those of this node. A tracker goes by the inode of the pipe through which it is told what to remove."""
+
+    OPERATIONS: ClassVar[set[str]] = {"keep", "give_back"}
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._idle: dict[int, _Idle] = {}
+        self._running: dict[int, tuple[int, asyncio.Future[None]]] = {}  # by process id: whose it is, and its end
+
+    @property
+    def processes(self) -> set[int]:
+        """The process ids of those that have begun."""
+        return set(self._running)
+
+    def keep(self, process: int, descriptors: list[int]) -> None:
+        """Start a tracker for a process once its pipe, the first descriptor, has something to read."""
+        reading, errors = map(os.dup, descriptors)
+        pipe = os.fstat(reading).st_ino
+        self._idle[pipe] = _Idle(reading, errors, process)
+        self.loop.add_reader(reading, self._look, pipe)
+
+    def give_back(self, pipe: int) -> bool:
+        """Forget one that was never told anything; whether it is such a one."""
+        idle = self._idle.get(pipe)
+        if idle is None or idle.is_told:
+            return False
+        self._forget(pipe)
+        return True
+
+    def _forget(self, pipe: int) -> None:
+        idle = self._idle.pop(pipe)
+        self.loop.remove_reader(idle.reading)
+        os.close(idle.reading)
+        os.close(idle.errors)
+
+    def _look(self, pipe: int) -> None:
+        """Something is told, or everybody who could tell something is gone."""
+        idle = self._idle.get(pipe)
+        if idle is None:
+            return
+        if idle.is_told and not self._start(idle):
+            self.loop.remove_reader(idle.reading)
+            self.loop.call_later(_PAUSE, self._look, pipe)
+        else:
+            self._forget(pipe)
+
+    def _start(self, idle: _Idle) -> bool:
+        os.set_blocking(idle.reading, True)  # the loop does not leave it so
+        program = f"from multiprocessing.resource_tracker import main; main({idle.reading})"
+        try:
+            # In a session of its own, where no terminal ends it before it is ready.
+            tracker = subprocess.Popen(
+                [sys.executable, "-I", "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=idle.errors,
+                pass_fds=[idle.reading],
+                start_new_session=True,
+            )
+        except OSError as error:
+            limit = what_to_raise(error.errno or 0)
+            log.warning("Python's tracker of shared memory does not start: %s%s", error, limit)
+            return False
+        self._running[tracker.pid] = (idle.process, self.loop.create_future())
+        gone = _core.open_process(tracker.pid)
+        self.loop.add_reader(gone, self._on_end, tracker, gone)
+        return True
+
+    def _on_end(self, tracker: subprocess.Popen[bytes], gone: int) -> None:
+        self.loop.remove_reader(gone)
+        os.close(gone)
+        tracker.wait()
+        self._running.pop(tracker.pid)[1].set_result(None)
+
+    async def finish(self) -> None:
+        """The run ends: wait for those whose processes are gone to remove what is left. The others go on."""
+        for pipe in list(self._idle):
+            self._look(pipe)
+        ends = [ended for process, ended in self._running.values() if process_start_time(process) is None]
+        if ends:
+            await asyncio.wait(ends, timeout=_END_WITHIN)

@@ -1,0 +1,80 @@
+"""Python's tracker of shared memory, which all processes of a node must share from their start on: the own one of a
+process that only attached would remove the memory at that process's end.
+
+Few programs use it, so it is the agent that starts it, once somebody tells it something.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from multiprocessing import resource_tracker
+from typing import Any
+
+from dragon.infrastructure.errors import RunEndedError
+from dragon.runtime.agent_client import ask, tell
+from dragon.runtime.run import this_run
+from dragon.runtime.spawning import standard_streams
+
+__all__ = ["tracker_descriptor"]
+
+_TRACKER: Any = resource_tracker._resource_tracker
+
+
+def tracker_descriptor() -> int:
+    """What leads to the tracker of this process. Raises RunEndedError where there is none, nor an agent to start it."""
+    with _TRACKER._lock:
+        if _TRACKER._fd is not None and _is_broken(_TRACKER._fd):
+            _leave()
+        if _TRACKER._fd is None:
+            _TRACKER._fd = _new_tracker()
+        return int(_TRACKER._fd)
+
+
+def _is_broken(pipe: int) -> bool:
+    events = select.poll()
+    events.register(pipe, 0)
+    return bool(events.poll(0))
+
+
+def _new_tracker() -> int:
+    reading, writing = os.pipe()
+    try:
+        with standard_streams() as (_, _, errors):
+            tell("trackers.keep", [reading, errors], process=os.getpid())
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    run = this_run()
+    if run.owner_pid == os.getpid():
+        run.before_end.append(_give_back)
+    _TRACKER._stop = _stop
+    return writing
+
+
+def _give_back() -> None:
+    """The run ends before this process does, which has a tracker of its own from now on if it uses one."""
+    with _TRACKER._lock:
+        if _TRACKER._fd is None:
+            return
+        try:
+            unused = ask("trackers.give_back", pipe=os.fstat(_TRACKER._fd).st_ino)
+        except RunEndedError:
+            return
+        if unused:
+            _leave()
+
+
+def _leave() -> None:
+    os.close(_TRACKER._fd)
+    _TRACKER._fd = None
+
+
+def _stop(*arguments: Any, **options: Any) -> None:
+    """What multiprocessing does at the end of its own tests: it would wait for the tracker, which is the agent's."""
+    if _TRACKER._fd is not None and _TRACKER._pid is None:
+        _leave()
+    else:
+        type(_TRACKER)._stop(_TRACKER, *arguments, **options)
