@@ -87,7 +87,11 @@ def test_a_network_configuration_in_yaml(tmp_path: Path) -> None:
     assert read_network_config(str(file)) == ["b", "a"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"0": 1}', '{"0": {"name": ""}}', '{"x": {"name": "a"}}', "{", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"0": 1}', '{"0": {"name": ""}}', '{"x": {"name": "a"}}', "{", "\0", 5000 * "["],
+    ids=lambda text: text[:10],
+)
 @pytest.mark.parametrize("name", ["nodes.json", "nodes.yaml"])
 def test_what_is_no_network_configuration_is_an_error(tmp_path: Path, text: str, name: str) -> None:
     file = tmp_path / name

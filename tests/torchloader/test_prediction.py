@@ -219,6 +219,9 @@ def test_a_file_that_is_no_prior_is_named(tmp_path: Path, change: dict[str, obje
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=rf"prior.json is no prior.*{says}"):
         Prior.load(path)
+    path.write_text(5000 * "[")
+    with pytest.raises(ValueError, match=r"prior.json is no prior"):
+        Prior.load(path)
 
 
 def test_a_prior_is_not_tested_on_what_it_was_fitted_to() -> None:

@@ -81,6 +81,7 @@ def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_p
         ("pollux", POLLUX + POLLUX.splitlines()[1], "/trace: two jobs are named "),
         ("philly", "{}", "no list of jobs"),
         ("philly", "", "is no JSON"),
+        pytest.param("philly", 5000 * "[", "is no JSON", id="deep"),
         ("philly", json.dumps([*PHILLY, {"jobid": "x"}]), "job 3, key submitted_time: KeyError"),
         ("philly", json.dumps([{**PHILLY[0], "submitted_time": "soon"}]), "job 1, key submitted_time"),
         ("pai", "", "the formats are philly, helios, pollux"),

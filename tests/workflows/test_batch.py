@@ -638,6 +638,7 @@ def test_a_file_describes_processes_and_jobs(batch: Batch, tmp_path: Path) -> No
     ("text", "message"),
     [
         ("[1, 2", "no YAML"),
+        pytest.param(5000 * "[", "no YAML", id="deep"),
         ("just words", "must be a mapping"),
         ("type: dance", "the type is 'dance'"),
         ("{target: $f, speed: 3}", "a function has no speed"),

@@ -169,7 +169,7 @@ def read_jobs(path: str | Path) -> Workload:
     path = Path(path)
     try:
         document = _parse(path)
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         told = " ".join(str(error).split())
         kind = "TOML" if path.suffix.lower() == ".toml" else "YAML"
         return Workload((), (Mistake(str(path), None, "", f"no {kind}: {told}", f"a {kind} file", whole=True),))

@@ -117,7 +117,7 @@ class Prior:
                 int(content["rows"]),
                 content["made_with"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is no prior of torchloader: {said}; fit and save it again") from None
 

@@ -140,7 +140,7 @@ def philly(path: Path) -> Iterator[_Entry]:
     """
     try:
         jobs = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path} is no JSON: {error}; is this the right format?") from None
     if not isinstance(jobs, list):
         raise TraceError(f"{path}: there is no list of jobs; is this the right format?")

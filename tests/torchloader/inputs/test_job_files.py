@@ -137,6 +137,8 @@ def test_all_mistakes_of_all_jobs_are_found_at_once(tmp_path: Path) -> None:
     [
         ("jobs = [", "jobs.toml", "a TOML file"),
         ("jobs: [", "jobs.yaml", "a YAML file"),
+        pytest.param("jobs: " + 5000 * "[", "jobs.yaml", "a YAML file", id="deep YAML"),
+        pytest.param("jobs = " + 5000 * "[", "jobs.toml", "a TOML file", id="deep TOML"),
         ("- a", "jobs.yaml", "a list of jobs"),
         ("jobs = 1", "jobs.toml", "a list of jobs"),
         ("jobs: []\njbos: []", "jobs.yaml", "jobs alone"),

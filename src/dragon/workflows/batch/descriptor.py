@@ -50,7 +50,7 @@ class MakeTask:
     def _read(self) -> dict[str, Any]:
         try:
             found = yaml.safe_load(Path(self._path).read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise BatchError(f"{self._path} is no YAML: {error}") from error
         if not isinstance(found, dict):
             raise BatchError(f"{self._path} must be a mapping with the keys {', '.join(sorted(_KEYS['function']))}")
