@@ -199,3 +199,42 @@ def test_messages_to_a_node_whose_memory_is_full_wait_for_room(site: Site, size:
     arena = {"DRAGON_ARENA_SIZE": "128M"}
     done = site.dragon("--nodes", "2", program, str(size), str(count), str(nearly_all), env=arena)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_messages_of_a_process_that_has_ended_wait_for_room_as_long_as_it_takes(site: Site) -> None:
+    program = site.write(
+        """
+        import time
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        COUNT = 110  # more than fit into the memory of their node, fewer than that and what may be under way
+
+        def read(answers):
+            queue = Queue(0)
+            answers.put(queue)
+            answers.get()
+            time.sleep(12)  # longer than a process that lives is let wait
+            answers.put([queue.get(timeout=60)[0] for _ in range(COUNT)] == list(range(COUNT)))
+
+        def write(queue):
+            for number in range(COUNT):
+                queue.put((number, bytes(1 << 20)))
+
+        if __name__ == "__main__":
+            answers = Queue()
+            reader = Process(read, (answers,), policy=Policy(host_name="node-1"))
+            reader.start()
+            queue = answers.get()
+            writer = Process(write, (queue,), policy=Policy(host_name="node-0"))
+            writer.start()
+            writer.join()
+            answers.put("all is put")
+            reader.join()
+            print(answers.get())
+        """
+    )
+    arena = {"DRAGON_ARENA_SIZE": "128M"}
+    done = site.dragon("--nodes", "2", program, env=arena)
+    assert (done.stdout, done.stderr) == ("True\n", "")

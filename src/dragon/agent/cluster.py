@@ -350,6 +350,8 @@ class Cluster:
             self.peers.outboxes.taken(node, **arguments)
         elif operation == "flow_failed":
             self.peers.outboxes.failed(node, **arguments)
+        elif operation == "flow_orphan":
+            self.peers.flows.orphan(node, **arguments)
         elif operation == "flow_close":
             self.peers.flows.close(node, **arguments)
         elif operation == "kill":

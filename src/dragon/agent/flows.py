@@ -22,7 +22,7 @@ WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
-_PATIENCE = 10.0  # seconds without room for a message, after which it is lost
+_PATIENCE = 10.0  # seconds without room for a message, after which it is lost and its sender is told
 
 
 # Is told of a message: the other node, the number of the flow, that of the message in it, and its size in bytes.
@@ -41,6 +41,7 @@ class _Flow:
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
         self.full_since: float | None = None
+        self.orphaned = False  # nobody is left who could be told that something is lost
         self.closing = False
 
     def put_first(self) -> None:
@@ -95,7 +96,7 @@ class Flows:
             except MemoryError as error:
                 loop = asyncio.get_running_loop()
                 flow.full_since = flow.full_since or loop.time()
-                if loop.time() - flow.full_since < _PATIENCE:
+                if flow.orphaned or loop.time() - flow.full_since < _PATIENCE:
                     loop.call_later(_LOOK_AGAIN, self._put, number)
                     return
                 self._fail(number, flow, MemoryError(f"{error}; messages that were on their way are lost"))
@@ -117,8 +118,15 @@ class Flows:
             self._notify(flow.node, "flow_failed", {"number": number, "error": error_of(error)})
         self._forget(number, flow)
 
+    def orphan(self, node: int, number: int) -> None:
+        """Those who wrote to its outbox have ended. What they sent waits for room as long as it takes."""
+        flow = self._flows.get(number)
+        if flow is not None and flow.node == node:
+            flow.orphaned = True
+
     def close(self, node: int, number: int) -> None:
         """Its outbox is empty and gone. What waits for room is still put."""
+        self.orphan(node, number)
         flow = self._flows.get(number)
         if flow is not None and flow.node == node:
             flow.closing = True

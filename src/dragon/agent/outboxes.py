@@ -61,9 +61,9 @@ class Outboxes:
         if future.cancelled() or error is not None:
             self._give_up(name, outbox, _nothing)  # whoever tries the channel itself learns why
             return
-        outbox.flow = future.result()[0]
-        self._by_flow[node_of(name), outbox.flow] = outbox
-        outbox.send()
+        flow = future.result()[0]
+        self._by_flow[node_of(name), flow] = outbox
+        outbox.open(flow)
 
     def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
         """The error by which messages in an outbox were lost; empty if none were."""
@@ -143,6 +143,14 @@ class _Outbox:
         self._closing = self._ended = self._listening = False
         self._bell = self.channel._fileno()
 
+    def open(self, flow: int) -> None:
+        """The other node takes messages."""
+        self.flow = flow
+        if self._closing:
+            self.close()
+        else:
+            self.send()
+
     def send(self) -> None:
         """Send what is there, as far as the window goes."""
         if not self.flow or self._ended:
@@ -192,6 +200,8 @@ class _Outbox:
         """Send what is left, then end: nobody writes to it any more."""
         self._closing = True
         self.send()
+        if self.flow and not self._ended:
+            self._links.notify(self._node, "flow_orphan", {"number": self.flow})
 
     def end(self) -> None:
         """The next put finds the outbox gone, and asks why."""
