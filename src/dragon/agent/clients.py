@@ -30,20 +30,27 @@ class Clients:
         self.pending: set[Client] = set()  # those that wait for a reply
         self._requests = requests
         requests.setblocking(False)
-        self.loop.add_reader(requests, self._on_connect)
+        self.loop.add_reader(requests, self.accept)
 
-    def _on_connect(self) -> None:
-        try:
-            connection, _ = self._requests.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
+    def accept(self) -> None:
+        """Take in everybody who has connected, with what they ask already."""
+        while True:
+            try:
+                connection, _ = self._requests.accept()
+            except ConnectionAbortedError:
+                continue
+            except BlockingIOError:
+                return
+            self._take_in(connection)
+
+    def _take_in(self, connection: socket.socket) -> None:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid = int.from_bytes(credentials[:4], "little"), int.from_bytes(credentials[4:8], "little")
         if uid != os.getuid():
             log.warning("a process of user %d was refused", uid)
             connection.close()
             return
-        Client(connection, pid, self)
+        Client(connection, pid, self).read()
 
 
 class Client:
@@ -61,9 +68,10 @@ class Client:
         self.request: Request | None = None  # the pending one, and since when it is
         self.since = 0.0
         connection.setblocking(False)
-        self.loop.add_reader(connection, self._on_readable)
+        self.loop.add_reader(connection, self.read)
 
-    def _on_readable(self) -> None:
+    def read(self) -> None:
+        """Read what is there, and answer what is asked."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, 1 << 20, 16)
         except BlockingIOError:

@@ -218,6 +218,7 @@ class Agent:
             for pid in children:
                 os.waitpid(pid, 0)
         if hasattr(self, "services"):
+            self.clients.accept()
             await self.services.trackers.finish()
             await self.telemetry.finish()
             self.services.jobs.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -50,7 +51,8 @@ def _new_tracker() -> int:
     run = this_run()
     if run.owner_pid == os.getpid():
         run.before_end.append(_give_back)
-    _TRACKER._stop = _stop
+    if sys.version_info < (3, 12):
+        _TRACKER._stop = _stop
     return writing
 
 
@@ -69,12 +71,12 @@ def _give_back() -> None:
 
 def _leave() -> None:
     os.close(_TRACKER._fd)
-    _TRACKER._fd = None
+    _TRACKER._fd = _TRACKER._pid = None
 
 
-def _stop(*arguments: Any, **options: Any) -> None:
-    """What multiprocessing does at the end of its own tests: it would wait for the tracker, which is the agent's."""
+def _stop() -> None:
+    """What multiprocessing does at the end of its own tests. Older ones wait for the tracker, which is the agent's."""
     if _TRACKER._fd is not None and _TRACKER._pid is None:
         _leave()
     else:
-        type(_TRACKER)._stop(_TRACKER, *arguments, **options)
+        type(_TRACKER)._stop(_TRACKER)
