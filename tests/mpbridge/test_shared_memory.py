@@ -53,7 +53,7 @@ def test_it_outlasts_processes_of_other_simulated_nodes(site: Site, program: str
 
 
 PRELUDE = """
-    import multiprocessing as mp, os, signal, sys
+    import multiprocessing as mp, os, select, signal
     from multiprocessing.shared_memory import SharedMemory
     import dragon
     import psutil
@@ -130,9 +130,9 @@ def test_a_run_of_its_own_begins_after_one_whose_agent_was_killed(site: Site) ->
     program = """
     if __name__ == "__main__":
         start()
-        agent = this_run().agent.pid
-        os.kill(agent, signal.SIGKILL)
-        psutil.Process(agent).wait() if psutil.pid_exists(agent) else None
+        agent = os.pidfd_open(this_run().agent.pid)
+        signal.pidfd_send_signal(agent, signal.SIGKILL)
+        select.select([agent], [], [])
         end()
         start()
         SharedMemory(create=True, size=10).unlink()

@@ -119,17 +119,16 @@ class Flows:
         self._forget(number, flow)
 
     def orphan(self, node: int, number: int) -> None:
-        """Those who wrote to its outbox have ended. What they sent waits for room as long as it takes."""
+        """Nobody writes to its outbox any more. What was sent waits for room as long as it takes."""
         flow = self._flows.get(number)
         if flow is not None and flow.node == node:
             flow.orphaned = True
 
     def close(self, node: int, number: int) -> None:
         """Its outbox is empty and gone. What waits for room is still put."""
-        self.orphan(node, number)
         flow = self._flows.get(number)
         if flow is not None and flow.node == node:
-            flow.closing = True
+            flow.orphaned = flow.closing = True
             if not flow.waiting:
                 self._forget(number, flow)
 

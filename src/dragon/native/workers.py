@@ -222,12 +222,12 @@ class Workers:
 
     def _watch(self) -> None:
         """Replace workers that end, until they have seen the end of the tasks or no more are wanted."""
-        give_up = 0.0
+        deadline = 0.0
         while True:
             waiting = {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}
             if waiting:
-                give_up = time.monotonic() + _MOST_WITHOUT_WORKERS
-            elif not self._missing or time.monotonic() > give_up:
+                deadline = time.monotonic() + _MOST_WITHOUT_WORKERS
+            elif not self._missing or time.monotonic() > deadline:
                 break
             events = select.poll()
             for fd in [*waiting, self._wake]:
