@@ -97,6 +97,10 @@ class Outboxes:
             outbox.flow = 0
             self._give_up(outbox.leads_to, outbox, lambda: error)
 
+    def forget(self, node: int, number: int) -> None:
+        """All that one held has been sent."""
+        del self._by_flow[node, number]
+
     def left(self, pid: int, name: Name | None = None) -> None:
         """A process has ended, or dropped its handle of a channel."""
         for known, outbox in list(self._outboxes.items()):
@@ -213,6 +217,7 @@ class _Outbox:
         self.channel._destroy()
         self.channel._close()
         if self.flow:
+            self._outboxes.forget(self._node, self.flow)
             self._links.notify(self._node, "flow_close", {"number": self.flow})
 
 
