@@ -2,8 +2,10 @@
 // objects.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
+#include <unistd.h>
 
 #include "../core/channel.hpp"
 #include "../core/sync.hpp"
@@ -17,6 +19,34 @@ struct Python {
     PyObject *queue_full, *queue_empty, *destroyed, *pickle_dumps, *pickle_loads, *serializer, *on_inquiry;
 };
 extern Python python;
+
+// Calls into Python, or asks for the GIL.
+//
+// A daemon thread that does so while the interpreter ends is ended by Python before 3.14 with pthread_exit().
+// That unwinds the stack, which may not pass through functions that are noexcept, as nanobind's and all
+// destructors are, and which would drop references without the GIL. The thread waits for the end of the
+// process instead, as from 3.14 on.
+template <class F>
+decltype(auto) in_python(F f) {
+    try {
+        return f();
+    } catch (abi::__forced_unwind&) {
+        for (;;) pause();
+    }
+}
+
+// The GIL is not held while one of these lives.
+class WithoutGil {
+  public:
+    WithoutGil() : state_(PyEval_SaveThread()) {}
+    WithoutGil(const WithoutGil&) = delete;
+    ~WithoutGil() {
+        in_python([&] { PyEval_RestoreThread(state_); });
+    }
+
+  private:
+    PyThreadState* state_;
+};
 
 // The index of the node this process is on.
 extern uint32_t node_index;
@@ -135,7 +165,7 @@ Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
     for (;; start = now()) {
         Nanoseconds until = std::min(deadline, start + 1'000'000'000);
         {
-            nb::gil_scoped_release release;
+            WithoutGil without;
             status = f(until);
             if (status == Status::Timeout && now() - start > 200'000'000 && !a.kept())
                 throw ObjectDestroyed("the run has ended: its agent is gone");
@@ -147,7 +177,7 @@ Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
             raise(purpose == Purpose::Get ? PyExc_EOFError : PyExc_ValueError,
                   "another thread closed this handle");
         // Also after a second: a signal that came between two sleeps, or to another thread, interrupted none.
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (in_python(PyErr_CheckSignals) != 0) throw nb::python_error();
     }
 }
 
@@ -160,7 +190,7 @@ inline Nanoseconds deadline_from(PyObject* timeout) {
 }
 
 inline bool truth(PyObject* object) {
-    int result = PyObject_IsTrue(object);
+    int result = in_python([&] { return PyObject_IsTrue(object); });
     if (result < 0) throw nb::python_error();
     return result != 0;
 }
@@ -194,7 +224,7 @@ inline Nanoseconds deadline_of(PyObject* block, PyObject* timeout) {
 template <class F>
 PyObject* guarded(F f) noexcept {
     try {
-        return f();
+        return in_python(f);
     } catch (nb::python_error& e) {
         e.restore();
     } catch (const OutOfMemory& e) {
@@ -233,5 +263,6 @@ void bind_channel(nb::module_& m);
 void bind_sync(nb::module_& m);
 void bind_inspection(nb::module_& m);
 void bind_pinned(nb::module_& m);
+void bind_process_end(nb::module_& m);
 
 }  // namespace dragon::py

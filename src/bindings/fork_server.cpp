@@ -25,7 +25,7 @@ const char* next(ForkServer& server) {
             case Next::End:
                 return "end";
             case Next::Wait: {
-                nb::gil_scoped_release released;
+                WithoutGil without;
                 server.wait();
             }
         }

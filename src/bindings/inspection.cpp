@@ -9,7 +9,7 @@ namespace dragon::py {
 void report_myself() {
     if (!python.on_inquiry) return;
     try {
-        nb::handle(python.on_inquiry)();
+        in_python([] { nb::handle(python.on_inquiry)(); });
     } catch (nb::python_error& e) {
         if (!e.matches(PyExc_Exception)) throw;  // Ctrl-C
         e.discard_as_unraisable("the report for dragon doctor");

@@ -60,7 +60,7 @@ void copy(void* to, const void* from, size_t size) {
         memcpy(to, from, size);
         return;
     }
-    nb::gil_scoped_release release;
+    WithoutGil without;
     memcpy(to, from, size);
 }
 

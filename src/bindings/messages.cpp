@@ -13,6 +13,11 @@ namespace {
 
 constexpr size_t kPacked = 32 * 1024;  // bytes of the largest message that is copied into a parcel
 
+template <class... Arguments>
+PyObject* call(PyObject* function, Arguments*... arguments) {
+    return in_python([&] { return PyObject_CallFunctionObjArgs(function, arguments..., nullptr); });
+}
+
 struct PackedHead {
     uint64_t size : 48;
     uint64_t kind : 16;
@@ -41,7 +46,7 @@ class OwnBlock {
 
 OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
     if (size >= kCopyWithoutGil && !channel.has_room(a, size)) {
-        nb::gil_scoped_release release;
+        WithoutGil without;
         channel.await_room(a, size);
     }
     return {a, a.allocate(size)};
@@ -100,7 +105,9 @@ Status put_with_buffers(const Destination& to, MessageKind alone, MessageKind be
     size_t first = first_buffer(static_cast<size_t>(count), static_cast<size_t>(size)), total = first;
     for (Py_ssize_t i = 0; i < count; ++i) {
         Py_buffer view;
-        if (PyObject_GetBuffer(PyList_GetItem(buffers, i), &view, PyBUF_ANY_CONTIGUOUS) < 0)
+        if (in_python([&] {
+                return PyObject_GetBuffer(PyList_GetItem(buffers, i), &view, PyBUF_ANY_CONTIGUOUS);
+            }) < 0)
             throw nb::python_error();
         held.views.push_back(view);
         total += aligned(static_cast<size_t>(view.len));
@@ -145,11 +152,11 @@ bool is_plain(PyObject* object, int depth) {
 
 Status put_any(const Destination& to, PyObject* object) {
     if (is_plain(object, 3)) {
-        nb::object pickle = nb::steal(PyObject_CallFunction(python.pickle_dumps, "Oi", object, 5));
+        nb::object pickle = nb::steal(call(python.pickle_dumps, object, nb::int_(5).ptr()));
         if (!pickle.is_valid()) throw nb::python_error();
         return put_pickle(to, pickle.ptr(), Py_None);
     }
-    nb::object pair = nb::steal(PyObject_CallFunctionObjArgs(python.serializer, object, nullptr));
+    nb::object pair = nb::steal(call(python.serializer, object));
     if (!pair.is_valid()) throw nb::python_error();
     return put_pickle(to, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1));
 }
@@ -207,7 +214,8 @@ std::pair<nb::object, nb::list> copy_buffers(const char* data) {
 
 PyObject* load_with_buffers(Arena& a, Message& message) {
     auto [pickle, buffers] = message.block ? borrow_buffers(a, message) : copy_buffers(message.data);
-    nb::object result = nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers);
+    nb::object result =
+        in_python([&] { return nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers); });
     return result.release().ptr();
 }
 
@@ -277,8 +285,7 @@ PyObject* to_object(Arena& a, Message& message) {
             return load_with_buffers(a, message);
         default: {
             nb::object pickle = nb::steal(PyBytes_FromStringAndSize(data, size));
-            if (pickle.is_valid())
-                result = PyObject_CallFunctionObjArgs(python.pickle_loads, pickle.ptr(), nullptr);
+            if (pickle.is_valid()) result = call(python.pickle_loads, pickle.ptr());
         }
     }
     if (!result) throw nb::python_error();
@@ -374,7 +381,7 @@ PyObject* to_bytes(Arena& a, Message& message) {
         return to_object(a, message);
     }
     nb::object object = nb::steal(to_object(a, message));
-    PyObject* pickle = PyObject_CallFunction(python.pickle_dumps, "Oi", object.ptr(), 5);
+    PyObject* pickle = call(python.pickle_dumps, object.ptr(), nb::int_(5).ptr());
     if (!pickle) throw nb::python_error();
     return pickle;
 }

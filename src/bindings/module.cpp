@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 
 #include "../core/process.hpp"
 #include "../core/process_handle.hpp"
@@ -21,8 +20,10 @@ uint32_t node_index = 0;
 uint64_t guest_thread = 0;
 
 void warn_recovered(const char* what) {
-    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "the %s was held by a process that died; it is recovered",
-                         what) < 0)
+    if (in_python([&] {
+            return PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                                    "the %s was held by a process that died; it is recovered", what);
+        }) < 0)
         throw nb::python_error();
 }
 
@@ -38,14 +39,6 @@ int create_arena(uint64_t limit) {
     auto* a = new Arena(limit);
     set_arena(a);
     return a->fd();
-}
-
-// Other threads may be inside of an object that would go with this process's attachment. Then, and while it
-// holds memory, everything is left to whoever reaps the process.
-void leave_arena() {
-    struct stat tasks;
-    bool alone = stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;
-    if (has_arena() && alone && arena().leave()) set_arena(nullptr);
 }
 
 std::vector<std::tuple<int, uint64_t>> processes() {
@@ -139,7 +132,6 @@ NB_MODULE(_core, m) {
     m.def(
         "close_arena", [] { set_arena(nullptr); },
         "Leave the run; handles of its objects are dead from now on.");
-    m.def("leave_arena", &leave_arena, "This process ends: drop what it is attached to.");
     m.def("has_arena", &has_arena);
     m.def("arena_fd", [] { return arena().fd(); });
     m.def("arena_id", [] { return arena().id(); });
@@ -208,4 +200,5 @@ NB_MODULE(_core, m) {
     bind_pinned(m);
     bind_large_bytes(m);
     bind_fork_server(m);
+    bind_process_end(m);
 }

@@ -248,6 +248,29 @@ def close_arena() -> None:
 def leave_arena() -> None:
     """This process ends: drop what it is attached to."""
 
+def leave_arena_at_exit() -> None:
+    """The same when the interpreter of this process has finished."""
+
+class RunEnd:
+    """How a run is ended by the process that owns it.
+
+    `request`, sent to the agent's socket at `address`, asks it to end. It is waited for, longer while the file `busy`
+    exists, and the `folders` are removed.
+    """
+
+    def __init__(self, agent: int, address: str, request: bytes, busy: str, folders: list[str]) -> None: ...
+    def now(self) -> None:
+        """End the run, and return when its agent has ended."""
+
+    def at_exit(self) -> None:
+        """End the run when the interpreter of this process has finished."""
+
+def forget_run_end() -> None:
+    """The run of this process has been ended."""
+
+def set_tracker(descriptor: int) -> None:
+    """What leads to the tracker of shared memory, to be closed before this process ends its run."""
+
 def has_arena() -> bool: ...
 def arena_fd() -> int: ...
 def arena_id() -> int: ...

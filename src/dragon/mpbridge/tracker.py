@@ -12,6 +12,7 @@ import sys
 from multiprocessing import resource_tracker
 from typing import Any
 
+from dragon import _core
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.agent_client import ask, tell
 from dragon.runtime.run import this_run
@@ -51,6 +52,7 @@ def _new_tracker() -> int:
     run = this_run()
     if run.owner_pid == os.getpid():
         run.before_end.append(_give_back)
+        _core.set_tracker(writing)
     if sys.version_info < (3, 12):
         _TRACKER._stop = _stop
     return writing
@@ -70,6 +72,7 @@ def _give_back() -> None:
 
 
 def _leave() -> None:
+    _core.set_tracker(-1)
     os.close(_TRACKER._fd)
     _TRACKER._fd = _TRACKER._pid = None
 

@@ -20,6 +20,7 @@ __all__ = [
     "RunInfo",
     "all_runs",
     "find_runs",
+    "folders_of",
     "hold",
     "is_alive",
     "make_data_folder",
@@ -198,11 +199,15 @@ def _data_places(folder: Path) -> list[Path]:
     return [Path(base) / name for base in dict.fromkeys((_SHARED_MEMORY, *_temporary()))]
 
 
+def folders_of(folder: Path) -> list[Path]:
+    """Where a run's data may lie, and its own folder, which comes last."""
+    return [*_data_places(folder), folder]
+
+
 def remove_folder(folder: Path) -> None:
     """Remove a run's folder and its data, and the base if it was the last."""
-    for place in _data_places(folder):
+    for place in folders_of(folder):
         shutil.rmtree(place, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.parent.rmdir()
     except OSError:

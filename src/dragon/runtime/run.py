@@ -5,17 +5,14 @@ A process started by a run belongs to it. Any other gets a run of its own, which
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import select
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from multiprocessing import util as mp_util
 from pathlib import Path
 
 import msgspec
@@ -31,7 +28,6 @@ __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_
 
 # The agent's descriptors, as the process that starts it gives them.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
-_END_TIMEOUT = 20.0
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
 
@@ -42,6 +38,13 @@ class Identity(msgspec.Struct):
     name: str = ""
     parent: int = 0
     group: int = 0
+
+
+class _ZygoteSocket(socket.socket):
+    """Closed with the process that made it, without the warning for sockets that nobody closed."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Run:
@@ -71,7 +74,7 @@ class Run:
         known = self._zygotes.get(own)
         if known is None:
             self._close_sockets(besides=own)
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            made = _ZygoteSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
             made.connect(str(self.folder / "zygote"))
             known = self._zygotes.setdefault(own, made)
             if known is not made:
@@ -146,7 +149,7 @@ def start_run(label: str = "", command: str = "") -> Run:
         raise
     started = Run(folder, agent, os.getpid(), label)
     _enter(started, Identity(puid=next_puid(0), name="head"))
-    _end_at_exit()
+    _run_end(started).at_exit()
     return started
 
 
@@ -252,8 +255,7 @@ def join_run(folder: Path) -> Run:
     else:
         joined.base_environment = _environment_at_start()
         _enter(joined, Identity(puid=next_puid(info.node), name="guest"))
-    atexit.register(_core.leave_arena)
-    atexit.register(joined.close)
+    _core.leave_arena_at_exit()
     return joined
 
 
@@ -307,11 +309,15 @@ def become(me: Identity) -> None:
     _identity = me
 
 
-def _end_at_exit() -> None:
-    """End the run when this process ends, after `multiprocessing` has joined its children."""
-    # Finalizers with a negative priority run after the children are joined; an exit handler of our own would be
-    # called before that.
-    mp_util.Finalize(None, end, exitpriority=-1000)
+def _run_end(run: Run) -> _core.RunEnd:
+    body = msgspec.msgpack.encode({"operation": "end"})
+    return _core.RunEnd(
+        agent=run.agent.pid,
+        address=run.agent_address,
+        request=len(body).to_bytes(4, "little") + body,
+        busy=str(run.folder / WRITING),
+        folders=[str(folder) for folder in run_folder.folders_of(run.folder)],
+    )
 
 
 def end() -> None:
@@ -326,32 +332,8 @@ def end() -> None:
         _core.close_arena()
         run.close()
         _run = None
-        try:
-            agent = _core.open_process(run.agent.pid)
-        except ProcessLookupError:
-            agent = -1
-        if agent >= 0:
-            _stop_agent(run, agent)
-        run_folder.remove_folder(run.folder)
-
-
-def _stop_agent(run: Run, agent: int) -> None:
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-            channel.connect(run.agent_address)
-            body = msgspec.msgpack.encode({"operation": "end"})
-            channel.sendall(len(body).to_bytes(4, "little") + body)
-            gone = select.poll()
-            gone.register(agent, select.POLLIN)
-            while not (ended := gone.poll(_END_TIMEOUT * 1000)) and (run.folder / WRITING).exists():
-                pass  # what it writes may be large
-            if not ended:
-                _core.signal_process(agent, run.agent.pid, signal.SIGKILL)
-                gone.poll(1000)
-    except OSError:
-        pass  # it ended by itself between the two steps
-    finally:
-        os.close(agent)
+        _core.forget_run_end()
+        _run_end(run).now()
 
 
 def serve(run: Run) -> None:

@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import types
+import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -245,11 +246,12 @@ class _Main:
     """What the text of a main program tells."""
 
     def __init__(self, module: Any) -> None:
-        self.module = module
+        # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
+        self.module = weakref.ref(module)
         self.is_importable = False
         self._block = ""
         self._known: dict[str, bool] = {}
-        self.found: dict[str, Any] = {}  # what is there under its name for others too
+        self._found: dict[str, weakref.ref[Any]] = {}  # what is there under its name for others too
         if main_module() is not None and not getattr(sys, "ps1", None):
             try:
                 text = Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace")
@@ -259,6 +261,21 @@ class _Main:
             # What follows `if __name__ == "__main__":` is not run where it is imported.
             block = re.search(r"^if\b.*\b__name__\b", text, re.MULTILINE)
             self._block = text[block.end() :] if block else ""
+
+    def has_found(self, obj: Any, name: str) -> bool:
+        """Whether the module has that object under that name, by an earlier look."""
+        known = self._found.get(name)
+        return known is not None and known() is obj
+
+    def look_up(self, obj: Any, name: str) -> bool:
+        """Whether the module has that object under that name now."""
+        found: Any = self.module()
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not obj:
+            return False
+        self._found[name] = weakref.ref(obj)
+        return True
 
     def makes_here(self, name: str) -> bool:
         """Whether a name is given to something in what only the main program runs."""
@@ -275,7 +292,7 @@ _main: _Main | None = None
 def _this_main() -> _Main:
     global _main
     module = sys.modules["__main__"]
-    if _main is None or _main.module is not module:
+    if _main is None or _main.module() is not module:
         _main = _Main(module)
     return _main
 
@@ -288,17 +305,12 @@ def main_is_importable() -> bool:
 def _is_found_there(obj: Any) -> bool:
     """Whether a function or a class of the main program is there where another process has imported it."""
     main, name = _this_main(), obj.__qualname__
-    if main.found.get(name) is obj:
+    if main.has_found(obj, name):
         return True
     first, *rest = name.split(".")
     if not main.is_importable or "<locals>" in rest or main.makes_here(first):
         return False
-    found = getattr(main.module, first, None)
-    for part in rest:
-        found = getattr(found, part, None)
-    if found is obj:
-        main.found[name] = obj
-    return found is obj
+    return main.look_up(obj, name)
 
 
 def extend_multiprocessing() -> None:

@@ -1,0 +1,80 @@
+// What this process does for its run when the interpreter has finished: after all exit handlers, finalizers
+// and
+// __del__ methods, which may use the run's objects until then.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../core/run_end.hpp"
+#include "common.hpp"
+
+namespace dragon::py {
+
+namespace {
+
+pid_t member = 0;             // the process that leaves its run's memory at its end
+const RunEnd* own = nullptr;  // the run that ends with the process `owner`
+pid_t owner = 0;
+int tracker =
+    -1;  // what leads to multiprocessing's tracker of shared memory, which ends when all have closed it
+
+// Other threads may be inside of an object that would go with this process's attachment. Then, and while it
+// holds memory, everything is left to whoever reaps the process.
+void leave_arena() {
+    struct stat tasks;
+    bool alone = stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;
+    if (has_arena() && alone && arena().leave()) set_arena(nullptr);
+}
+
+void at_end() {
+    if (own && owner == getpid()) {
+        if (tracker >= 0) close(tracker);
+        end_run(*own);
+    } else if (member == getpid()) {
+        leave_arena();
+    }
+}
+
+}  // namespace
+
+void bind_process_end(nb::module_& m) {
+    if (Py_AtExit(at_end) != 0)
+        throw std::runtime_error("no more functions can be called at the interpreter's end");
+    nb::class_<RunEnd>(m, "RunEnd", "How a run is ended by the process that owns it.")
+        .def(
+            "__init__",
+            [](RunEnd* self, int agent, std::string address, nb::bytes request, std::string busy,
+               std::vector<std::string> folders) {
+                new (self) RunEnd{agent,
+                                  std::move(address),
+                                  {request.c_str(), request.size()},
+                                  std::move(busy),
+                                  std::move(folders)};
+            },
+            nb::arg("agent"), nb::arg("address"), nb::arg("request"), nb::arg("busy"), nb::arg("folders"))
+        .def(
+            "now",
+            [](const RunEnd& run) {
+                WithoutGil without;
+                end_run(run);
+            },
+            "End the run, and return when its agent has ended.")
+        .def(
+            "at_exit",
+            [](const RunEnd& run) {
+                own = new RunEnd(run);  // one for each run of this process, and needed after all else is gone
+                owner = getpid();
+            },
+            "End the run when the interpreter of this process has finished.");
+    m.def("forget_run_end", [] { own = nullptr; }, "The run of this process has been ended.");
+    m.def(
+        "set_tracker", [](int descriptor) { tracker = descriptor; }, nb::arg("descriptor"),
+        "What leads to the tracker of shared memory, to be closed before this process ends its run.");
+    m.def("leave_arena", &leave_arena, "This process ends: drop what it is attached to.");
+    m.def(
+        "leave_arena_at_exit", [] { member = getpid(); },
+        "The same when the interpreter of this process has finished.");
+}
+
+}  // namespace dragon::py
