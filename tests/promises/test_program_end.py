@@ -8,6 +8,7 @@ from collections.abc import Callable
 from subprocess import CompletedProcess
 
 import pytest
+
 from conftest import Site
 
 Launch = Callable[[str], "CompletedProcess[str]"]
