@@ -241,6 +241,7 @@ void bind_channel(nb::module_& m) {
         .def("_fileno", &fileno)
         .def("_size", [](ChannelHandle& h) { return usable(h).size(); })
         .def("_capacity", [](ChannelHandle& h) { return h.get().capacity(); })
+        .def("_bytes", [](ChannelHandle& h) { return usable(h).bytes(); })
         .def("_full", [](ChannelHandle& h) { return usable(h).full(); })
         .def("_task_done", [](ChannelHandle& h) { return usable(h).task_done(); })
         .def("_join", &join, nb::arg("timeout").none())

@@ -3,34 +3,57 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.pool
 from collections.abc import Callable, Iterable
+from multiprocessing import process as mp_process
 from typing import Any, ClassVar
 
+from dragon.mpbridge.context import DragonProcess
 from dragon.native import pool, results
 from dragon.native.workers import WorkerProcess, work
 
 __all__ = ["Pool"]
 
+# Programs tell results and pools by the standard library's classes; all that those do is replaced.
+mp_pool: Any = multiprocessing.pool
+
 _PATIENCE = 5.0
 
 
-class ApplyResult(results.ApplyResult):
+class ApplyResult(results.ApplyResult, mp_pool.ApplyResult):  # type: ignore[misc]
     timeout_error = multiprocessing.TimeoutError
 
 
-class MapResult(results.MapResult):
+class MapResult(results.MapResult, mp_pool.MapResult):  # type: ignore[misc]
     timeout_error = multiprocessing.TimeoutError
 
 
-class IMapIterator(results.IMapIterator):
+class IMapIterator(results.IMapIterator, mp_pool.IMapIterator):  # type: ignore[misc]
     timeout_error = multiprocessing.TimeoutError
 
 
-class IMapUnorderedIterator(results.IMapUnorderedIterator):
+class IMapUnorderedIterator(results.IMapUnorderedIterator, mp_pool.IMapUnorderedIterator):  # type: ignore[misc]
     timeout_error = multiprocessing.TimeoutError
 
 
-class Pool(pool.Pool):
+class _Worker(DragonProcess):
+    """A worker, which ends with the process that made the pool, and may make pools of its own.
+
+    The standard library allows no processes to daemons, since theirs would be left behind; here what a process started
+    ends with it.
+    """
+
+    def start(self) -> None:
+        """As of every process, but that its parent may be a daemon."""
+        process: Any = self
+        mp_process._cleanup()  # type: ignore[attr-defined]
+        process._popen = self._Popen(self)
+        process._sentinel = process._popen.sentinel
+        del process._target, process._args, process._kwargs
+        mp_process._children.add(self)  # type: ignore[attr-defined]
+
+
+class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
     """multiprocessing.Pool with workers over all nodes of the run; its time-outs are multiprocessing.TimeoutError."""
 
     _apply_result: ClassVar[type[results.ApplyResult]] = ApplyResult
@@ -54,11 +77,11 @@ class Pool(pool.Pool):
         super().terminate(patience)
 
     def _starter(self, arguments: tuple[Any, ...]) -> Callable[[int], WorkerProcess]:
-        context, wrap = self._ctx, self._wrap_exceptions
+        wrap = self._wrap_exceptions
 
         def start(index: int) -> WorkerProcess:
-            process = context.Process(target=work, args=(index, *arguments, wrap))
-            process.name = process.name.replace("Process", "PoolWorker")
+            process = _Worker(target=work, args=(index, *arguments, wrap))
+            process.name = process.name.replace("_Worker", "DragonPoolWorker")
             process.daemon = True
             process.start()
             worker: WorkerProcess = process

@@ -9,6 +9,7 @@ from __future__ import annotations
 from multiprocessing.pool import ExceptionWithTraceback, MaybeEncodingError  # type: ignore[attr-defined]
 from typing import Any
 
+from dragon import _core
 from dragon.runtime.serialization import dumps, loads
 
 __all__ = ["Outcome", "failed", "outcome_of", "returned"]
@@ -45,10 +46,19 @@ def outcome_of(success: bool, value: Any, buffers: list[Any] | None) -> tuple[bo
     if buffers is None:
         return success, value
     try:
-        return success, loads(value, buffers)
+        return success, loads(value, _kept(buffers))
     except Exception as error:
         error.add_note(f"while the {'result' if success else 'error'} of a task of a pool was read")
         return False, error
+
+
+def _kept(buffers: list[Any]) -> list[Any]:
+    """The buffers of a value, copied into this process's memory where more than half of the run's is taken."""
+    if buffers:
+        usage = _core.usage()
+        if usage["in_use"] * 2 > usage["limit"]:
+            return [bytearray(buffer) for buffer in buffers]
+    return buffers
 
 
 def _packed(value: Any) -> tuple[bytes, list[Any]]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from multiprocessing import util as mp_util
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from typing import Any, ClassVar, Self
 
+from dragon import _core
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native import machine
+from dragon.native.collecting import Collector
+from dragon.native.feeding import Feeding, Task
 from dragon.native.process import Process
-from dragon.native.results import ApplyResult, Collector, IMapIterator, IMapUnorderedIterator, MapResult, Single, chunks
-from dragon.native.workers import NativeWorker, WorkerProcess, Workers, pass_on_end, work
+from dragon.native.results import ApplyResult, IMapIterator, IMapUnorderedIterator, MapResult, chunks
+from dragon.native.workers import NativeWorker, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
@@ -26,7 +29,8 @@ from dragon.runtime.run import identity
 __all__ = ["Pool"]
 
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
-_AHEAD = 1024  # tasks of an imap() that wait or run at any time
+_MOST_OF_RESULTS = 128  # mebibytes of results that nobody has collected; workers wait then
+_AT_HAND = (list, tuple, range, set, frozenset, dict, str, bytes, deque)  # whose elements are there without any wait
 _DEFAULT_PATIENCE = 60.0
 _PATIENCE_AT_END = 5.0  # of a pool that nobody terminates by name
 _numbers = itertools.count(1)
@@ -69,21 +73,22 @@ class Pool:
         maxtasksperchild = plain_number(maxtasksperchild)
         if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
             raise ValueError("maxtasksperchild must be a positive int or None")
-        count = len(self._policies)
-        self._results, self._doing = Channel(), Words(count)
-        self._tasks = Channel(maker=identity().puid, results=self._results._name(), doing=self._doing._name())
+        count, maker = len(self._policies), identity().puid  # the run has begun
+        mebibytes = min(_MOST_OF_RESULTS, max(1, _core.usage()["limit"] // 8 >> 20))
+        self._results, self._doing = Channel(mebibytes=mebibytes), Words(count)
+        self._tasks = Channel(maker=maker, results=self._results._name(), doing=self._doing._name())
         arguments = (self._tasks, self._results, self._doing, initializer, tuple(initargs), maxtasksperchild)
-        self._next_ticket = itertools.count(1)
         self._collector = collector = Collector(self._results)
+        self._feeding = Feeding(self._tasks, collector)
         self._broken: list[BaseException] = []
         collector.on_start_failure = self._start_failure_handler()
         start = self._placing_starter(arguments)
         with one_warning():
             self._workers = Workers(count, start, collector.lost, collector.gave_up, self._tasks, self._doing)
-        self._callback_thread: threading.Thread | None = None
         self._patience = [_PATIENCE_AT_END]
         self._state = RUN
-        self._terminate = mp_util.Finalize(self, Pool._end, (self._workers, collector, self._patience), exitpriority=15)
+        ending = (self._workers, self._feeding, collector, self._patience)
+        self._terminate = mp_util.Finalize(self, Pool._end, ending, exitpriority=15)
 
     # ---- making
 
@@ -153,14 +158,6 @@ class Pool:
         if self._broken:
             raise self._broken[0]
 
-    def _submit(self, job: int, part: int, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        ticket = next(self._next_ticket)
-        self._collector.tickets[ticket] = (job, part)
-        try:
-            self._tasks._put_task((ticket, function, args, kwargs), ticket)
-        except Exception as error:
-            self._collector.deliver(ticket, False, error)
-
     def apply_async(
         self,
         func: Callable[..., Any],
@@ -170,15 +167,26 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> ApplyResult:
         """Have `func(*args, **kwds)` called; the result is to come. The callbacks run in a thread of this process."""
+        result = self._apply_async(func, tuple(args), kwds or {}, callback, error_callback)
+        self._collector.attend()
+        return result
+
+    def _apply_async(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwds: dict[str, Any],
+        callback: Callable[[Any], Any] | None = None,
+        error_callback: Callable[[BaseException], Any] | None = None,
+    ) -> ApplyResult:
         self._check_running()
-        result = self._apply_result(self._collector, callback, error_callback)
-        self._submit(result._number, 0, func, tuple(args), kwds or {})
-        self._serve_callbacks(callback or error_callback)
+        result = self._apply_result(self, callback, error_callback)
+        self._feeding.submit((result._job, 0, func, args, kwds))
         return result
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> Any:
         """Call `func(*args, **kwds)` in a worker and wait for what it returns."""
-        return self.apply_async(func, args, kwds).get()
+        return self._apply_async(func, tuple(args), kwds or {}).get()
 
     def map_async(
         self,
@@ -189,11 +197,13 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult:
         """Have `func` called for every element, `chunksize` elements to a task; the list of results is to come."""
-        return self._map_async(func, iterable, mapstar, chunksize, callback, error_callback)
+        result = self._map_async(func, iterable, mapstar, chunksize, callback, error_callback)
+        self._collector.attend()
+        return result
 
     def map(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
         """The list of `func(element)` for every element."""
-        values: list[Any] = self.map_async(func, iterable, chunksize).get()
+        values: list[Any] = self._map_async(func, iterable, mapstar, chunksize).get()
         return values
 
     def starmap_async(
@@ -205,13 +215,15 @@ class Pool:
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult:
         """As map_async(), with `func(*element)`."""
-        return self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)
+        result = self._map_async(func, iterable, starmapstar, chunksize, callback, error_callback)
+        self._collector.attend()
+        return result
 
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
         """The list of `func(*element)` for every element."""
-        values: list[Any] = self.starmap_async(func, iterable, chunksize).get()
+        values: list[Any] = self._map_async(func, iterable, starmapstar, chunksize).get()
         return values
 
     def _map_async(
@@ -220,8 +232,8 @@ class Pool:
         iterable: Iterable[Any],
         mapper: Callable[..., Any],
         chunksize: int | None,
-        callback: Callable[[Any], Any] | None,
-        error_callback: Callable[[BaseException], Any] | None,
+        callback: Callable[[Any], Any] | None = None,
+        error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult:
         self._check_running()
         items = iterable if isinstance(iterable, Sized) else list(iterable)
@@ -230,18 +242,21 @@ class Pool:
             chunksize = max(1, -(-length // (len(self._policies) * 4)))
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
-        result = self._map_result(self._collector, chunksize, length, callback, error_callback)
-        for part, chunk in enumerate(chunks(items, chunksize)):
-            self._submit(result._number, part, mapper, ((func, chunk),), {})
-        self._serve_callbacks(callback or error_callback)
+        result = self._map_result(self, chunksize, length, callback, error_callback)
+        if length:
+            self._feeding.feed(_map_tasks(result, func, mapper, chunks(items, chunksize)))
         return result
 
     def imap(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
-        """An iterator over `func(element)`, in order; elements are taken as results come."""
+        """An iterator over `func(element)`, in order.
+
+        A thread reads the iterable, at most 1,024 parts ahead of who takes the results. It goes on after half a second
+        in which nobody takes any, and without a limit once the pool is closed.
+        """
         return self._imap_over(self._imap, func, iterable, chunksize)
 
     def imap_unordered(self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
-        """An iterator over `func(element)`, as results come."""
+        """As imap(), with results as they come."""
         return self._imap_over(self._imap_unordered, func, iterable, chunksize)
 
     def _imap_over(
@@ -250,45 +265,24 @@ class Pool:
         self._check_running()
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize:n}")
-        result = kind(self._collector)
-        parts = enumerate(chunks(iterable, chunksize))
-        submitted = 0
-        ended = False
+        result, feeding = kind(self), self._feeding
+        tasks = _imap_tasks(result, func, iterable, chunksize)
+        if type(iterable) in _AT_HAND:
+            feeding.feed(tasks)
+        else:
 
-        def feed() -> None:
-            nonlocal submitted, ended
-            while not ended and submitted - result._next_index - len(result._early) < _AHEAD:
-                try:
-                    part, chunk = next(parts)
-                except StopIteration:
-                    ended = True
-                    result._ends_at(submitted)
-                except Exception as error:
-                    ended = True
-                    submitted += 1
-                    result._place(submitted - 1, False, error)
-                    result._ends_at(submitted)
-                else:
-                    submitted += 1
-                    self._submit(result._number, part, mapstar, ((func, chunk),), {})
+            def feed() -> None:
+                for task in tasks:
+                    result.await_consumer(task[1], lambda: feeding.closed or feeding.stopped)
+                    feeding.put(task)
+                    if feeding.stopped:
+                        return
 
-        result.feed = feed
-        feed()
+            feeding.start(feed)
+        self._collector.attend()
         if chunksize == 1:
-            return Single(result)
+            return result
         return (item for chunk in result for item in chunk)
-
-    def _serve_callbacks(self, callback: Any) -> None:
-        """Callbacks are called as results come, though nobody waits: that takes a thread."""
-        if callback is None or (self._callback_thread is not None and self._callback_thread.is_alive()):
-            return
-        collector = self._collector
-
-        def collect() -> None:
-            collector.wait(lambda: not collector.jobs, None)
-
-        self._callback_thread = threading.Thread(target=collect, name="dragon-pool-callbacks", daemon=True)
-        self._callback_thread.start()
 
     # ---- ending
 
@@ -296,7 +290,9 @@ class Pool:
         """Take no more tasks; the workers end when all are done."""
         if self._state == RUN:
             self._state = CLOSE
-            pass_on_end(self._tasks)
+            self._feeding.close()
+            if self._collector.jobs:
+                self._collector.attend()
 
     def terminate(self, patience: float = _DEFAULT_PATIENCE) -> None:
         """End the workers now, those that go on after `patience` seconds with SIGKILL; tasks that are not done get an
@@ -312,9 +308,11 @@ class Pool:
         self.terminate()
 
     @staticmethod
-    def _end(workers: Workers, collector: Collector, patience: list[float]) -> None:
+    def _end(workers: Workers, feeding: Feeding, collector: Collector, patience: list[float]) -> None:
+        feeding.stop()
         workers.terminate(patience[0])
         collector.fail_all(RuntimeError("the pool was terminated before this task was done"))
+        collector.close()
 
     def join(self, patience: float | None = None) -> None:
         """Wait for the workers to end. Raises ValueError if the pool is open, TimeoutError after `patience` seconds."""
@@ -322,10 +320,9 @@ class Pool:
             raise ValueError("Pool is still running")
         if not self._workers.join(checked_seconds("patience", patience)):
             raise TimeoutError(f"workers of the pool still run after {patience} s")
-        self._collector.poll()
+        self._collector.drain()
         self._collector.fail_all(RuntimeError("all workers of the pool ended before this task was done"))
-        if self._callback_thread is not None:
-            self._callback_thread.join()
+        self._collector.close()
 
     def __enter__(self) -> Self:
         self._check_running()
@@ -346,11 +343,62 @@ class Pool:
             f"<{type(self).__module__}.{type(self).__qualname__} state={self._state} pool_size={len(self._policies)}>"
         )
 
+    # What programs look at that follow a pool's progress, under the standard library's names.
+
     @property
     def _pool(self) -> list[Any]:
         """The workers' processes."""
         return list(self._workers.processes)
 
+    @property
+    def _processes(self) -> int:
+        """The number of workers."""
+        return len(self._policies)
+
+    @property
+    def _cache(self) -> dict[int, Any]:
+        """The results that are to come, by the number of their job."""
+        self._collector.poll()
+        return self._collector.jobs
+
+    @property
+    def _taskqueue(self) -> Feeding:
+        """The tasks that no worker has taken."""
+        return self._feeding
+
     def _repopulate_pool(self) -> None:
         for index in range(len(self._policies)):
             self._workers.replace(index)
+
+
+def _map_tasks(
+    result: MapResult, func: Callable[..., Any], mapper: Callable[..., Any], parts: Iterator[tuple[Any, ...]]
+) -> Iterator[Task]:
+    submitted = 0
+    try:
+        for chunk in parts:
+            yield result._job, submitted, mapper, ((func, chunk),), {}
+            submitted += 1
+    except Exception as error:  # of the iterable
+        result._fail(error)
+    else:
+        result._submitted(submitted)
+
+
+def _imap_tasks(
+    result: IMapIterator, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int
+) -> Iterator[Task]:
+    submitted = 0
+    try:
+        if chunksize == 1:
+            for item in iterable:
+                yield result._job, submitted, func, (item,), {}
+                submitted += 1
+        else:
+            for chunk in chunks(iterable, chunksize):
+                yield result._job, submitted, mapstar, ((func, chunk),), {}
+                submitted += 1
+    except Exception as error:  # of the iterable
+        result._fail(submitted, error)
+    else:
+        result._submitted(submitted)

@@ -1,130 +1,23 @@
-"""Results of a pool's tasks. Whoever waits for one collects what arrives, for others too: no thread is between."""
+"""Results of a pool's tasks, to come. Each keeps its pool alive until it is there."""
 
 from __future__ import annotations
 
 import itertools
-import queue
-import threading
-import time
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
-from dragon.native.outcomes import outcome_of
-from dragon.native.workers import START_FAILED
+from dragon.native.collecting import Collector
 from dragon.runtime.child import write_traceback
-from dragon.runtime.handle import Channel
 
-__all__ = ["ApplyResult", "Collector", "IMapIterator", "IMapUnorderedIterator", "MapResult", "Single", "chunks"]
+if TYPE_CHECKING:
+    from dragon.native.pool import Pool
 
-_SLICE = 0.5
+__all__ = ["ApplyResult", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
 
-
-class Collector:
-    """Takes results off the pool's channel and hands them to the jobs they belong to."""
-
-    def __init__(self, results: Channel) -> None:
-        self._results = results
-        self._turn = threading.Condition()
-        self._busy = False
-        self._numbers = itertools.count()
-        self.jobs: dict[int, Any] = {}
-        self.tickets: dict[int, tuple[int, int]] = {}  # of each task that has no result yet: its job, and which part
-        self.on_start_failure: Callable[[BaseException], None] = lambda error: None
-
-    def add(self, job: Any) -> int:
-        """Register a job; its number goes with its tasks."""
-        number = next(self._numbers)
-        self.jobs[number] = job
-        return number
-
-    def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Collect, or let another thread collect, until `done()`; False after `timeout` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while not done():
-            left = _SLICE if end is None else min(_SLICE, end - time.monotonic())
-            if left <= 0:
-                return done() or self._collect_ready(done)
-            with self._turn:
-                if self._busy:
-                    if not done():
-                        self._turn.wait(left)
-                    continue
-                self._busy = True
-            try:
-                self._collect(done, left)
-            finally:
-                with self._turn:
-                    self._busy = False
-                    self._turn.notify_all()
-        return True
-
-    def _collect(self, done: Callable[[], bool], timeout: float) -> None:
-        end = time.monotonic() + timeout
-        while not done():
-            left = end - time.monotonic()
-            if left <= 0:
-                return
-            try:
-                message = self._results.get(True, left)
-            except queue.Empty:
-                return
-            self.deliver(*message)
-
-    def _collect_ready(self, done: Callable[[], bool]) -> bool:
-        self.poll()
-        return done()
-
-    def poll(self) -> None:
-        """Collect what is there already."""
-        with self._turn:
-            if self._busy:
-                return
-            self._busy = True
-        try:
-            while True:
-                try:
-                    message = self._results.get_nowait()
-                except (queue.Empty, ValueError):
-                    return
-                self.deliver(*message)
-        finally:
-            with self._turn:
-                self._busy = False
-                self._turn.notify_all()
-
-    def deliver(self, ticket: int, success: bool, value: Any, buffers: list[Any] | None = None) -> None:
-        """The result of a task, or its error; the first that comes is the one."""
-        success, value = outcome_of(success, value, buffers)
-        if ticket == START_FAILED:
-            self.on_start_failure(value)
-            return
-        number, part = self.tickets.pop(ticket, (-1, 0))
-        job = self.jobs.get(number)
-        if job is not None and job._arrived(part, success, value):
-            self.jobs.pop(number, None)
-            self.wake()
-
-    def wake(self) -> None:
-        """Let waiting threads look again."""
-        with self._turn:
-            self._turn.notify_all()
-
-    def lost(self, ticket: int, error: BaseException) -> None:
-        """A task died with its worker. What the worker had put before that is there first."""
-        self._results.put((ticket, False, error))
-
-    def gave_up(self, error: BaseException) -> None:
-        """There is no worker, nor will there be."""
-        self._results.put((START_FAILED, False, error))
-
-    def fail_all(self, error: BaseException) -> None:
-        """Give every job an error for a result."""
-        for number, job in list(self.jobs.items()):
-            job._failed(error)
-            self.jobs.pop(number, None)
-        self.tickets.clear()
-        self.wake()
+_AHEAD = 1024  # tasks of an imap() that are done before their results are fetched
+_PATIENCE = 0.5  # seconds without a fetched result after which as many more are done
 
 
 class ApplyResult:
@@ -134,17 +27,21 @@ class ApplyResult:
 
     def __init__(
         self,
-        collector: Collector,
+        pool: Pool,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> None:
-        self._collector = collector
+        self._pool: Pool | None = pool
+        self._collector: Collector = pool._collector
         self._callback = callback
         self._error_callback = error_callback
+        self._prompt = callback is not None or error_callback is not None
         self._done = False
         self._success = False
         self._value: Any = None
-        self._number = collector.add(self)
+        self._job = self._collector.add(self)
+        if self._prompt:
+            self._collector.attend_promptly(1)
 
     def ready(self) -> bool:
         """Whether the call has ended."""
@@ -192,6 +89,9 @@ class ApplyResult:
                 write_traceback(error)
         self._callback = self._error_callback = None
         self._done = True
+        if self._prompt:
+            self._collector.attend_promptly(-1)
+        self._pool = None
 
 
 class MapResult(ApplyResult):
@@ -199,20 +99,37 @@ class MapResult(ApplyResult):
 
     def __init__(
         self,
-        collector: Collector,
+        pool: Pool,
         chunksize: int,
         length: int,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> None:
-        super().__init__(collector, callback, error_callback)
+        super().__init__(pool, callback, error_callback)
         self._chunksize = chunksize
         self._values: list[Any] = [None] * length
-        self._left = -(-length // chunksize) if length else 0
+        self._parts = self._left = -(-length // chunksize)
         self._error: BaseException | None = None
         if not self._left:
-            collector.jobs.pop(self._number, None)
+            self._collector.complete(self._job)
             self._finish(True, [])
+
+    @property
+    def _number_left(self) -> int:
+        """Tasks without a result, by which programs follow the progress of a map()."""
+        self.ready()
+        return self._left
+
+    def _submitted(self, parts: int) -> None:
+        """There are no more tasks; they may be fewer than the length of the iterable promised."""
+        if parts < self._parts:
+            promised = f"the {self._parts} parts that its len() promised"
+            self._fail(ValueError(f"the iterable of map() gave {parts} of {promised}"))
+
+    def _fail(self, error: BaseException) -> None:
+        """No more tasks come, for this reason."""
+        self._failed(error)
+        self._collector.complete(self._job)
 
     def _arrived(self, index: int, success: bool, value: Any) -> bool:
         self._left -= 1
@@ -230,58 +147,104 @@ class MapResult(ApplyResult):
 
 
 class IMapIterator(Iterator[Any]):
-    """Results in the order of the arguments, as they come. `feed` submits more as some arrive."""
+    """Results in the order of the arguments, as they come."""
 
     timeout_error: type[Exception] = TimeoutError
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+    def __init__(self, pool: Pool) -> None:
+        self._pool: Pool | None = pool
+        self._collector: Collector = pool._collector
         self._ready: deque[tuple[bool, Any]] = deque()
         self._early: dict[int, tuple[bool, Any]] = {}
-        self._next_index = 0
+        self._placed = 0
+        self._taken = 0
+        self._ahead = _AHEAD
+        self._resume_at = sys.maxsize  # results that were taken, where more elements are waited with until then
         self._length: int | None = None
-        self._number = collector.add(self)
-        self.feed: Callable[[], None] = lambda: None
+        self._job = self._collector.add(self)
+
+    @property
+    def _index(self) -> int:
+        """Results that are there or were taken, by which programs follow the progress of an imap()."""
+        self._collector.poll()
+        return self._placed
 
     def __iter__(self) -> IMapIterator:
         return self
 
     def next(self, timeout: float | None = None) -> Any:
         """The next result. Raises StopIteration at the end, TimeoutError after `timeout` seconds."""
-        if not self._collector.wait(lambda: bool(self._ready) or self._next_index == self._length, timeout):
-            raise self.timeout_error(f"no result after {timeout} s")
-        if not self._ready:
-            raise StopIteration
-        success, value = self._ready.popleft()
-        if success:
-            return value
-        raise value
+        while True:
+            try:
+                success, value = self._ready.popleft()
+            except IndexError:
+                if self._placed == self._length:
+                    raise StopIteration from None
+                if not self._collector.wait(lambda: bool(self._ready) or self._placed == self._length, timeout):
+                    raise self.timeout_error(f"no result after {timeout} s") from None
+                continue
+            self._taken += 1
+            if self._taken >= self._resume_at:
+                self._collector.notify_room()
+            if success:
+                return value
+            raise value
 
     def __next__(self) -> Any:
         return self.next()
 
+    def await_consumer(self, part: int, lifted: Callable[[], bool]) -> None:
+        """Wait while that part would be too far ahead of who takes the results.
+
+        Who takes none for a while, as a program that is interested in what the tasks do alone, gets more of them.
+        """
+        if part - self._taken < self._ahead or lifted():
+            return
+        with self._collector.room:
+            while True:
+                taken = self._taken
+                self._resume_at = part - self._ahead // 2  # before the look: who takes a result looks at it afterwards
+                if self._taken >= self._resume_at or lifted():
+                    break
+                if not self._collector.room.wait(_PATIENCE) and self._taken == taken:
+                    self._ahead += _AHEAD
+            self._resume_at = sys.maxsize
+
     def _arrived(self, index: int, success: bool, value: Any) -> bool:
         self._place(index, success, value)
-        self.feed()
-        return self._next_index == self._length
+        self._collector.wake()
+        return self._is_complete()
+
+    def _is_complete(self) -> bool:
+        if self._placed != self._length:
+            return False
+        self._pool = None
+        return True
 
     def _place(self, index: int, success: bool, value: Any) -> None:
         self._early[index] = (success, value)
-        while self._next_index in self._early:
-            self._ready.append(self._early.pop(self._next_index))
-            self._next_index += 1
+        while self._placed in self._early:
+            self._ready.append(self._early.pop(self._placed))
+            self._placed += 1
+
+    def _submitted(self, length: int) -> None:
+        """There are so many results in all, unless the pool was terminated before that was known."""
+        if self._length is None:
+            self._length = length
+        if self._is_complete():
+            self._collector.complete(self._job)
         self._collector.wake()
 
-    def _ends_at(self, length: int) -> None:
-        """There are so many results in all."""
-        self._length = length
-        if self._next_index == length:
-            self._collector.jobs.pop(self._number, None)
-        self._collector.wake()
+    def _fail(self, index: int, error: BaseException) -> None:
+        """No more tasks come, for this reason, which is the last result."""
+        self._place(index, False, error)
+        self._submitted(index + 1)
 
     def _failed(self, error: BaseException) -> None:
         self._ready.append((False, error))
-        self._length = self._next_index
+        self._placed += 1
+        self._length = self._placed
+        self._pool = None
 
 
 class IMapUnorderedIterator(IMapIterator):
@@ -289,25 +252,7 @@ class IMapUnorderedIterator(IMapIterator):
 
     def _place(self, index: int, success: bool, value: Any) -> None:
         self._ready.append((success, value))
-        self._next_index += 1
-        self._collector.wake()
-
-
-class Single:
-    """An imap() of one element to a task, whose results are lists of one."""
-
-    def __init__(self, parts: IMapIterator) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        return self._parts.next()[0]
-
-    def next(self, timeout: float | None = None) -> Any:
-        """The next result. Raises TimeoutError after `timeout` seconds."""
-        return self._parts.next(timeout)[0]
+        self._placed += 1
 
 
 def chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:

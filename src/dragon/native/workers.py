@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
 from dragon.infrastructure.errors import DragonError, NodeLostError, may_pass
-from dragon.native.outcomes import failed, returned
+from dragon.native.outcomes import Outcome, failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.tracing import note_task
 
@@ -40,6 +40,8 @@ _END = 2**64 - 2  # the ticket of the end of the tasks
 _STARTING = 2**64 - 3  # in `doing`: this worker has not come to the tasks yet
 _MOST_STILLBORN = 5  # workers in a row that end before they come to the tasks
 _PAUSE = 1.0  # seconds between two attempts to start a worker where no process can be made for now
+_MOST_WITHOUT_MEMORY = 5.0  # seconds until a result that there is no memory for is an error
+_MEMORY_PAUSE = 0.05
 _MOST_WITHOUT_WORKERS = 30.0  # seconds of such attempts once none is left
 
 
@@ -155,13 +157,27 @@ def work(
         if begun:
             note_task(function, args, begun)
         _flush()
-        try:
-            results.put((ticket, *outcome))
-        except Exception as error:  # it is too large
-            results.put((ticket, *failed(error, wrap_exceptions)))
+        _put_result(results, ticket, outcome, wrap_exceptions)
         done += 1
         task = function = args = kwargs = outcome = None  # type: ignore[assignment]
     doing[index] = 0
+
+
+def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions: bool) -> None:
+    """Put a task's outcome; where the run's memory is full, once others' have been collected and gave some back."""
+    deadline = time.monotonic() + _MOST_WITHOUT_MEMORY
+    while True:
+        try:
+            results.put((ticket, *outcome))
+            return
+        except MemoryError as error:  # it is too large, or there is too much else
+            if time.monotonic() > deadline:
+                results.put((ticket, *failed(error, wrap_exceptions)))
+                return
+            time.sleep(_MEMORY_PAUSE)
+        except Exception as error:
+            results.put((ticket, *failed(error, wrap_exceptions)))
+            return
 
 
 def _flush() -> None:

@@ -1,0 +1,256 @@
+"""Results of a pool's tasks, taken off its channel and handed to whoever waits for them.
+
+Whoever waits for a result collects what arrives, for others too, so that no thread is between. While nobody waits, the
+pool's attendant collects: a thread that is started by the first call whose result is awaited later, sleeps while
+there is nothing to collect, and steps in where nobody has collected for a moment. So callbacks are called, and results
+that nobody has fetched yet lie in this process's memory and not in that of the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dragon import _core
+from dragon.native.outcomes import outcome_of
+from dragon.native.workers import START_FAILED
+from dragon.runtime.handle import Channel
+
+__all__ = ["Collector", "Job"]
+
+_SLICE = 0.5  # seconds after which who waits looks again
+_UNATTENDED = 0.1  # seconds without anybody who collects, before the attendant does
+
+
+class Job(Protocol):
+    """What a collector needs of a result that is to come. Both methods return whether the job is complete."""
+
+    def _arrived(self, part: int, success: bool, value: Any) -> bool: ...
+    def _failed(self, error: BaseException) -> None: ...
+
+
+class Collector:
+    """Takes results off the pool's channel and hands them to the jobs they belong to."""
+
+    def __init__(self, results: Channel) -> None:
+        self._results = results
+        self._turn = threading.Condition()  # who collects
+        self.room = threading.Condition()  # for who waits until fewer tasks are under way, or results are fetched
+        self._room_below = -1  # that many tasks, where somebody waits for it
+        self._busy = False
+        self._waiting = 0  # threads that wait while another one collects
+        self._numbers = itertools.count()
+        self._attendant: threading.Thread | None = None
+        self._idle = False  # the attendant sleeps until there is a job
+        self._promptly = 0  # jobs with callbacks, and threads that wait for room
+        self._delivered = 0
+        self._closed = False
+        self.jobs: dict[int, Job] = {}
+        self.tickets: dict[int, tuple[int, int]] = {}  # of each task that has no result yet: its job, and which part
+        self.on_start_failure: Callable[[BaseException], None] = lambda error: None
+
+    def add(self, job: Job) -> int:
+        """Register a job; its number goes with its tasks."""
+        number = next(self._numbers)
+        self.jobs[number] = job
+        return number
+
+    # ---- waiting
+
+    def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Collect, or let another thread collect, until `done()`; False after `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not done():
+            left = _SLICE if end is None else min(_SLICE, end - time.monotonic())
+            if left <= 0:
+                self.poll()
+                return done()
+            if self._take_turn(done, left):
+                try:
+                    self._collect(done, left)
+                finally:
+                    self._end_turn()
+        return True
+
+    def _take_turn(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Whether this thread is to collect; otherwise another one did, and has found something or stopped."""
+        with self._turn:
+            if not self._busy:
+                self._busy = True
+                return True
+            self._waiting += 1
+            try:
+                if not done():
+                    self._turn.wait(timeout)
+            finally:
+                self._waiting -= 1
+            return False
+
+    def _end_turn(self) -> None:
+        with self._turn:
+            self._busy = False
+            self._turn.notify_all()
+
+    def _collect(self, done: Callable[[], bool], timeout: float) -> None:
+        end = time.monotonic() + timeout
+        while not done():
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            try:
+                message = self._results.get(True, left)
+            except queue.Empty:
+                return
+            self.deliver(*message)
+
+    def poll(self) -> None:
+        """Collect what is there already."""
+        with self._turn:
+            if self._busy:
+                return
+            self._busy = True
+        try:
+            while True:
+                try:
+                    message = self._results.get_nowait()
+                except (queue.Empty, ValueError):
+                    return
+                self.deliver(*message)
+        finally:
+            self._end_turn()
+
+    def drain(self) -> None:
+        """Collect what the workers, which have ended, have put."""
+        while self._results._size():
+            if self._take_turn(lambda: not self._results._size(), _SLICE):
+                self._end_turn()
+                self.poll()
+        with self._turn:
+            self._waiting += 1
+            try:
+                while self._busy:  # another thread hands on what it has taken
+                    self._turn.wait(_SLICE)
+            finally:
+                self._waiting -= 1
+
+    def await_room(self, below: int, timeout: float | None, over: Callable[[], bool]) -> None:
+        """Wait until fewer than `below` tasks have no result yet, or `over()`, but no longer than `timeout` seconds."""
+        with self.room:
+            while True:
+                self._room_below = max(
+                    self._room_below, below
+                )  # before the look: who makes room looks at it afterwards
+                if len(self.tickets) < below or over() or not self.room.wait(timeout):
+                    return
+
+    def notify_room(self) -> None:
+        """Let who waits for room look again."""
+        with self.room:
+            self.room.notify_all()
+
+    # ---- the attendant
+
+    def attend(self) -> None:
+        """See to it that results are collected though nobody waits."""
+        if self._attendant is None:
+            with self._turn:
+                if self._attendant is None:
+                    self._attendant = threading.Thread(target=self._attend, name="dragon-pool-results", daemon=True)
+                    self._attendant.start()
+        elif self._idle:
+            self.wake()
+
+    def attend_promptly(self, change: int) -> None:
+        """One more (1) or one less (-1) for whom results are collected at once."""
+        with self._turn:
+            self._promptly += change
+            self._turn.notify_all()
+
+    def _attend(self) -> None:
+        while self._await_need():
+            try:
+                self._collect(self._is_relieved, _SLICE)
+            except _core.DestroyedError:
+                return  # the run has ended
+            finally:
+                self._end_turn()
+
+    def _is_relieved(self) -> bool:
+        return self._waiting > 0 or not self.jobs or self._closed
+
+    def _await_need(self) -> bool:
+        """Wait until nobody collects though there is something to come, and begin to; False once the pool is closed."""
+        with self._turn:
+            while not self._closed:
+                if not self.jobs:
+                    self._idle = True
+                    if not self.jobs:  # who adds one looks at `_idle` afterwards
+                        self._turn.wait()
+                    self._idle = False
+                elif self._busy or self._waiting:
+                    self._turn.wait(_UNATTENDED)
+                elif self._promptly or self._nobody_collects():
+                    self._busy = True
+                    return True
+            return False
+
+    def _nobody_collects(self) -> bool:
+        before = self._delivered
+        self._turn.wait(_UNATTENDED)
+        return not (self._busy or self._waiting) and self._delivered == before
+
+    # ---- results
+
+    def deliver(self, ticket: int, success: bool, value: Any, buffers: list[Any] | None = None) -> None:
+        """The result of a task, or its error; the first that comes is the one."""
+        success, value = outcome_of(success, value, buffers)
+        if ticket == START_FAILED:
+            self.on_start_failure(value)
+            return
+        number, part = self.tickets.pop(ticket, (-1, 0))
+        self._delivered += 1
+        if len(self.tickets) < self._room_below:
+            self._room_below = -1
+            self.notify_room()
+        job = self.jobs.get(number)
+        if job is not None and job._arrived(part, success, value):
+            self.complete(number)
+
+    def complete(self, number: int) -> None:
+        """Nothing more comes for a job."""
+        self.jobs.pop(number, None)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let waiting threads look again."""
+        if self._waiting or self._idle:
+            with self._turn:
+                self._turn.notify_all()
+
+    def lost(self, ticket: int, error: BaseException) -> None:
+        """A task died with its worker. What the worker had put before that is there first."""
+        self._results.put((ticket, False, error))
+
+    def gave_up(self, error: BaseException) -> None:
+        """There is no worker, nor will there be."""
+        self._results.put((START_FAILED, False, error))
+
+    def fail_all(self, error: BaseException) -> None:
+        """Give every job an error for a result."""
+        self.tickets.clear()
+        for number, job in list(self.jobs.items()):
+            job._failed(error)
+            self.jobs.pop(number, None)
+        self.wake()
+        self.notify_room()
+
+    def close(self) -> None:
+        """No more results come."""
+        self._closed = True
+        with self._turn:
+            self._turn.notify_all()
+        self.notify_room()

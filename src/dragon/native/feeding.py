@@ -1,0 +1,188 @@
+"""Tasks on their way to a pool's workers.
+
+What may wait in the run's memory is bounded. What there is no room for stays where it is, and a thread goes on as
+results arrive: one for all calls and lists, and one for each imap(), whose iterable may take its time, wait for the
+consumer of the results, or never end. Iterables are read by one thread only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+from dragon import _core
+from dragon.native.collecting import Collector
+from dragon.native.workers import pass_on_end
+from dragon.runtime.handle import Channel
+
+__all__ = ["Feeding", "Task"]
+
+Task = tuple[int, int, Any, tuple[Any, ...], dict[str, Any]]
+"""Its job and which part of that it is, the function and its arguments."""
+
+_MOST_TASKS = 16384  # that have no result yet
+_SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
+_MOST_BYTES = 256 * 2**20
+_LOOK_AGAIN = 1.0  # seconds: tasks that were taken make room too, and nobody tells
+
+
+class Feeding:
+    """Puts tasks into the pool's channel, and their end once all are there and the pool is closed."""
+
+    def __init__(self, tasks: Channel, collector: Collector) -> None:
+        self._tasks = tasks
+        self._collector = collector
+        self._most_bytes = min(_MOST_BYTES, _core.usage()["limit"] // _SHARE)
+        self._next_ticket = itertools.count(1)
+        self._lock = threading.Lock()
+        self._open = 0  # threads that feed
+        self._waiting: deque[Iterator[Task]] = deque()
+        self._goes_on = False  # a thread puts what waits
+        self._idle = 0  # threads that wait for something to feed
+        self._feeds: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.closed = False
+        self.stopped = False
+
+    def submit(self, task: Task) -> None:
+        """Put one task, later where there is no room now."""
+        if self._waiting or not self._has_room() or not self._put(task):
+            self._put_later(iter((task,)))
+
+    def feed(self, tasks: Iterator[Task]) -> None:
+        """Put tasks that are at hand: those for which there is room now, the others by and by."""
+        if not self._waiting:
+            for task in tasks:
+                if not (self._has_room() and self._put(task)):
+                    tasks = itertools.chain((task,), tasks)
+                    break
+            else:
+                return
+        self._put_later(tasks)
+
+    def _put_later(self, tasks: Iterator[Task]) -> None:
+        with self._lock:
+            self._waiting.append(tasks)
+            if self._goes_on:
+                return
+            self._goes_on = True
+        self.start(self._feed_waiting)
+
+    def start(self, feed: Callable[[], None]) -> None:
+        """Call feed() in a thread; the end of the tasks comes after it."""
+        with self._lock:
+            self._open += 1
+            idle = self._idle > 0
+            self._idle -= idle
+        self._collector.attend()
+        if idle:
+            self._feeds.put(feed)
+        else:
+            threading.Thread(target=self._run, args=(feed,), name="dragon-pool-tasks", daemon=True).start()
+
+    def _run(self, feed: Callable[[], None] | None) -> None:
+        """Feed, and again when there is something else: a new thread takes longer than a small imap()."""
+        while feed is not None:
+            try:
+                feed()
+            except _core.DestroyedError:
+                return  # the run has ended
+            feed = None
+            with self._lock:
+                self._open -= 1
+                ended = self.closed or self.stopped
+                last = self.closed and not self._open
+                self._idle += not ended
+            if last and not self.stopped:
+                pass_on_end(self._tasks)
+            if ended:
+                return
+            feed = self._feeds.get()
+
+    def _feed_waiting(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting or self.stopped:
+                    self._goes_on = False
+                    return
+                source = self._waiting[0]
+            for task in source:
+                self.put(task)
+            self._waiting.popleft()
+
+    def put(self, task: Task) -> None:
+        """Put a task when there is room; nothing happens once the pool is terminated."""
+        while not self.stopped:
+            self.await_room()
+            if self._put(task):
+                return
+            # The run's memory is full; tasks that end give some back.
+            self._collector.await_room(len(self._collector.tickets), _LOOK_AGAIN, lambda: self.stopped)
+
+    def await_room(self) -> None:
+        """Wait until there is room for a task, or the pool is terminated."""
+        if self._has_room():
+            return
+        self._collector.attend_promptly(1)
+        try:
+            while not (self._has_room() or self.stopped):
+                under_way = len(self._collector.tickets)
+                below = _MOST_TASKS // 2 if under_way >= _MOST_TASKS else under_way
+                self._collector.await_room(below, _LOOK_AGAIN, lambda: self.stopped)
+        finally:
+            self._collector.attend_promptly(-1)
+
+    def _has_room(self) -> bool:
+        return len(self._collector.tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
+
+    def _put(self, task: Task) -> bool:
+        """Put a task, whose result is an error where that cannot be done; False where memory is lacking for now."""
+        job, part, function, args, kwargs = task
+        ticket = next(self._next_ticket)
+        tickets = self._collector.tickets
+        tickets[ticket] = (job, part)
+        try:
+            self._tasks._put_task((ticket, function, args, kwargs), ticket)
+        except _core.DestroyedError:
+            raise
+        except Exception as error:
+            if isinstance(error, MemoryError) and len(tickets) > 1:
+                del tickets[ticket]
+                return False
+            self._collector.deliver(ticket, False, error)
+        return True
+
+    def qsize(self) -> int:
+        """Tasks that no worker has taken; what was submitted and has not been put yet counts as one a call."""
+        return self._tasks._size() + len(self._waiting)
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return self.qsize() == 0
+
+    def close(self) -> None:
+        """No more is fed but what has been given already."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            ended = not self._open
+            self._dismiss()
+        if ended:
+            pass_on_end(self._tasks)
+        self._collector.notify_room()
+
+    def stop(self) -> None:
+        """Nothing more is wanted, the end of the tasks included."""
+        with self._lock:
+            self.stopped = True
+            self._dismiss()
+        self._collector.notify_room()
+
+    def _dismiss(self) -> None:
+        for _ in range(self._idle):
+            self._feeds.put(None)
+        self._idle = 0

@@ -1,0 +1,334 @@
+"""multiprocessing.Pool as programs use it: when elements are read, when results come, and how a pool ends."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import multiprocessing.pool
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dragon  # noqa: F401
+from conftest import Site
+
+CONTEXT: Any = mp.get_context("dragon")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Any]:
+    with CONTEXT.Pool(2) as pool:
+        yield pool
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def ones(mebibytes: int) -> Any:
+    import numpy as np
+
+    return np.ones(mebibytes << 17)
+
+
+def total(array: Any) -> float:
+    return float(array.sum())
+
+
+def put_in(queue: Any, value: int) -> None:
+    queue.put(value)
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize("chunksize", [1, 7])
+@pytest.mark.parametrize("join_first", [False, True])
+@pytest.mark.parametrize("kind", [list, iter], ids=lambda kind: kind.__name__)
+def test_results_are_read_after_close(method: str, chunksize: int, join_first: bool, kind: Any) -> None:
+    pool = CONTEXT.Pool(2)
+    results = getattr(pool, method)(double, kind(range(5000)), chunksize)
+    pool.close()
+    if join_first:
+        pool.join()
+    assert sorted(results) == [2 * x for x in range(5000)]
+    pool.join()
+
+
+def test_a_generator_may_wait_for_the_consumer_of_the_results(pool: Any) -> None:
+    room = threading.Semaphore(3)
+
+    def source() -> Iterator[int]:
+        for number in range(20):
+            room.acquire()
+            yield number
+
+    for at, value in enumerate(pool.imap(double, source())):
+        assert value == 2 * at
+        room.release()
+
+
+def test_the_first_result_does_not_wait_for_the_next_element(pool: Any) -> None:
+    more = threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        assert more.wait(30)
+        yield 2
+
+    results = pool.imap(double, source())
+    assert next(results) == 2
+    more.set()
+    assert list(results) == [4]
+
+
+def test_a_generator_is_read_by_one_thread_only(pool: Any) -> None:
+    readers = set()
+
+    def source() -> Iterator[int]:
+        for number in range(3000):
+            readers.add(threading.get_ident())
+            yield number
+
+    done: list[int] = []
+    results = pool.imap_unordered(double, source())
+    threads = [threading.Thread(target=lambda: done.extend(results)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert [pool.apply_async(double, (x,), callback=lambda _: None).get(30) for x in range(300)] == [
+        2 * x for x in range(300)
+    ]
+    for thread in threads:
+        thread.join()
+    assert len(done) == 3000
+    assert len(readers) == 1
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_the_error_of_an_iterable_comes_after_the_results_before_it(pool: Any, method: str) -> None:
+    def source() -> Iterator[int]:
+        yield from range(3)
+        raise KeyError("no more")
+
+    results = getattr(pool, method)(double, source())
+    seen: list[int] = []
+    with pytest.raises(KeyError, match="no more"):
+        seen.extend(results)
+    # In any order the error may come before the results.
+    assert method == "imap_unordered" or seen == [0, 2, 4]
+
+
+def test_what_is_no_iterable_is_an_error(pool: Any) -> None:
+    with pytest.raises(TypeError, match="not iterable"):
+        list(pool.imap(double, 5))
+    with pytest.raises(TypeError, match="not iterable"):
+        pool.map(double, 5)
+
+
+def test_a_sequence_shorter_than_it_says_is_an_error(pool: Any) -> None:
+    class Liar:
+        def __len__(self) -> int:
+            return 1000
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    with pytest.raises(ValueError, match="parts that its len"):
+        pool.map(double, Liar())
+
+
+def test_a_generator_is_read_a_bounded_number_of_elements_ahead(pool: Any) -> None:
+    read = 0
+
+    def source() -> Iterator[int]:
+        nonlocal read
+        while True:
+            read += 1
+            yield read
+
+    results = pool.imap(double, source())
+    for _ in range(2000):
+        next(results)
+    assert read <= 2000 + 2 * 1024
+    results = None
+
+
+def test_tasks_are_done_though_nobody_takes_their_results() -> None:
+    queue = CONTEXT.Queue()
+    with CONTEXT.Pool(2) as pool:
+        results = pool.imap(put_in_queue, ((queue, number) for number in range(2500)))
+        assert sorted(queue.get(timeout=60) for _ in range(2500)) == list(range(2500))
+        assert len(list(results)) == 2500
+
+
+def put_in_queue(pair: Any) -> None:
+    put_in(*pair)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed running")
+def test_a_result_keeps_its_pool() -> None:
+    assert CONTEXT.Pool(2).map_async(double, range(4)).get(30) == [0, 2, 4, 6]
+    assert CONTEXT.Pool(2).apply_async(double, (3,)).get(30) == 6
+    assert list(CONTEXT.Pool(2).imap(double, range(3))) == [0, 2, 4]
+
+
+def test_the_progress_of_a_call_is_seen_without_waiting(pool: Any) -> None:
+    result = pool.map_async(double, range(100), chunksize=10)
+    assert pool._processes == 2
+    while result._number_left:
+        assert result._job in pool._cache
+    assert result.get(0) == [2 * x for x in range(100)]
+    assert pool._taskqueue.qsize() == 0
+    results = pool.imap_unordered(double, range(50))
+    while results._index < 50:
+        pass
+    assert sorted(results) == [2 * x for x in range(50)]
+
+
+def test_pools_and_results_are_of_the_standard_librarys_classes(pool: Any) -> None:
+    assert isinstance(pool, mp.pool.Pool)
+    assert isinstance(pool.apply_async(double, (1,)), mp.pool.AsyncResult)
+    assert isinstance(pool.map_async(double, [1]), mp.pool.MapResult)
+    assert isinstance(pool.imap(double, [1]), mp.pool.IMapIterator)
+
+
+def pool_in_a_worker(n: int) -> list[int]:
+    with CONTEXT.Pool(2) as inner:
+        values: list[int] = inner.map(double, range(n))
+    assert mp.current_process().daemon
+    return values
+
+
+def test_a_worker_may_make_a_pool(pool: Any) -> None:
+    assert pool.map(pool_in_a_worker, [2, 3]) == [[0, 2], [0, 2, 4]]
+
+
+def test_workers_are_named_as_the_standard_librarys_are(pool: Any) -> None:
+    assert "PoolWorker-" in pool.apply(worker_name)
+
+
+def worker_name() -> str:
+    return mp.current_process().name
+
+
+MEMORY = """
+    import multiprocessing as mp, time
+    import numpy as np
+    import dragon
+
+    def ones(mebibytes):
+        return np.ones(mebibytes << 17)
+
+    def total(array):
+        return array.sum() / 2**17
+
+    if __name__ == "__main__":
+        mp.set_start_method("dragon")
+        with mp.Pool(2) as pool:
+"""
+
+
+def test_results_that_nobody_fetches_need_no_memory_of_the_run(site: Site) -> None:
+    done = site.python(
+        MEMORY
+        + """
+            results = [pool.apply_async(ones, (8,)) for _ in range(40)]
+            for result in results:
+                result.wait()
+            print(sum(len(result.get()) for result in results) >> 17)
+            print(sum(len(array) for array in pool.imap(ones, [8] * 40)) >> 17)
+    """,
+        env={"DRAGON_ARENA_SIZE": "96M"},
+    )
+    assert (done.stdout, done.stderr) == ("320\n320\n", "")
+
+
+def test_arguments_wait_where_there_is_no_memory_for_them(site: Site) -> None:
+    done = site.python(
+        MEMORY
+        + """
+            arrays = [np.ones(8 << 17) for _ in range(40)]
+            print(sum(pool.map(total, arrays, chunksize=1)))
+            print(sum(pool.imap(total, (array for array in arrays))))
+            results = [pool.apply_async(total, (array,)) for array in arrays]
+            print(sum(result.get() for result in results))
+    """,
+        env={"DRAGON_ARENA_SIZE": "96M"},
+    )
+    assert (done.stdout, done.stderr) == ("320.0\n" * 3, "")
+
+
+def test_what_can_never_fit_is_an_error_of_its_task(site: Site) -> None:
+    done = site.python(
+        MEMORY
+        + """
+            for call in (lambda: pool.apply(ones, (200,)), lambda: pool.apply(total, (np.ones(200 << 17),))):
+                try:
+                    call()
+                except MemoryError:
+                    print("MemoryError")
+            print(pool.apply(abs, (-1,)))
+    """,
+        env={"DRAGON_ARENA_SIZE": "96M"},
+    )
+    assert (done.stdout, done.stderr) == ("MemoryError\nMemoryError\n1\n", "")
+
+
+def test_join_ends_though_results_fill_the_channel(site: Site) -> None:
+    done = site.python(
+        MEMORY
+        + """
+            results = pool.map_async(ones, [8] * 40, chunksize=1)
+            pool.close()
+            pool.join()
+            print(len(results.get(0)))
+    """,
+        env={"DRAGON_ARENA_SIZE": "96M"},
+    )
+    assert (done.stdout, done.stderr) == ("40\n", "")
+
+
+def test_a_pool_made_by_a_forked_child_works(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp, os
+        import dragon
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            with mp.Pool(1) as pool:
+                assert pool.apply(abs, (-1,)) == 1
+            if os.fork() == 0:
+                with mp.Pool(1) as pool:
+                    print(pool.apply(abs, (-2,)), flush=True)
+                os._exit(0)
+            os.wait()
+    """)
+    assert done.stdout == "2\n", done.stderr
+
+
+def test_terminate_ends_a_pool_whose_source_never_ends() -> None:
+    never = threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        never.wait()
+
+    pool = CONTEXT.Pool(1)
+    results = pool.imap(double, source())
+    assert next(results) == 2
+    pool.terminate()
+    with pytest.raises(RuntimeError, match="terminated"):
+        next(results)
+    never.set()
+
+
+def slow_pid(_: Any) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def test_callbacks_are_called_while_the_main_thread_does_something_else(pool: Any) -> None:
+    called = threading.Event()
+    pool.map_async(double, range(3), callback=lambda values: called.set())
+    assert called.wait(30)
