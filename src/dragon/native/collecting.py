@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from dragon import _core
@@ -23,6 +24,7 @@ from dragon.runtime.handle import Channel
 __all__ = ["Collector", "Job"]
 
 _SLICE = 0.5  # seconds after which who waits looks again
+_NO_TASK = 2**64 - 4  # the ticket of a message that only wakes who waits for one
 _UNATTENDED = 0.1  # seconds without anybody who collects, before the attendant does
 
 
@@ -249,8 +251,15 @@ class Collector:
         self.notify_room()
 
     def close(self) -> None:
-        """No more results come."""
+        """No more results come: the attendant ends, after a callback that it is in."""
         self._closed = True
         with self._turn:
             self._turn.notify_all()
+            busy = self._busy
         self.notify_room()
+        if self._attendant is None or self._attendant is threading.current_thread():
+            return
+        if busy:
+            with suppress(queue.Full, _core.DestroyedError):  # where it is full there is something to get
+                self._results.put_nowait((_NO_TASK, True, None))
+        self._attendant.join()

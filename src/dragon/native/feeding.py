@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -27,6 +28,7 @@ Task = tuple[int, int, Any, tuple[Any, ...], dict[str, Any]]
 _MOST_TASKS = 16384  # that have no result yet
 _SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
 _MOST_BYTES = 256 * 2**20
+_ITERABLE_ENDS_WITHIN = 0.2  # seconds
 _LOOK_AGAIN = 1.0  # seconds: tasks that were taken make room too, and nobody tells
 
 
@@ -42,6 +44,7 @@ class Feeding:
         self._open = 0  # threads that feed
         self._waiting: deque[Iterator[Task]] = deque()
         self._goes_on = False  # a thread puts what waits
+        self._threads: list[threading.Thread] = []
         self._idle = 0  # threads that wait for something to feed
         self._feeds: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.closed = False
@@ -81,7 +84,9 @@ class Feeding:
         if idle:
             self._feeds.put(feed)
         else:
-            threading.Thread(target=self._run, args=(feed,), name="dragon-pool-tasks", daemon=True).start()
+            thread = threading.Thread(target=self._run, args=(feed,), name="dragon-pool-tasks", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _run(self, feed: Callable[[], None] | None) -> None:
         """Feed, and again when there is something else: a new thread takes longer than a small imap()."""
@@ -181,6 +186,13 @@ class Feeding:
             self.stopped = True
             self._dismiss()
         self._collector.notify_room()
+
+    def join(self) -> None:
+        """Wait for the threads to end. One that is inside of an iterable of a terminated pool is left there."""
+        deadline = time.monotonic() + _ITERABLE_ENDS_WITHIN
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()) if self.stopped else None)
 
     def _dismiss(self) -> None:
         for _ in range(self._idle):

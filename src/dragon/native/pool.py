@@ -312,6 +312,7 @@ class Pool:
         feeding.stop()
         workers.terminate(patience[0])
         collector.fail_all(RuntimeError("the pool was terminated before this task was done"))
+        feeding.join()
         collector.close()
 
     def join(self, patience: float | None = None) -> None:
@@ -322,6 +323,7 @@ class Pool:
             raise TimeoutError(f"workers of the pool still run after {patience} s")
         self._collector.drain()
         self._collector.fail_all(RuntimeError("all workers of the pool ended before this task was done"))
+        self._feeding.join()
         self._collector.close()
 
     def __enter__(self) -> Self:
