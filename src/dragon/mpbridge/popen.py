@@ -18,6 +18,7 @@ from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, prepare_call, start
+from dragon.runtime.unsendable import UNSENDABLE
 
 __all__ = ["Popen"]
 
@@ -34,7 +35,10 @@ class Popen:
         util._flush_std_streams()  # type: ignore[attr-defined]
         self._descriptors: list[int] = []
         self.returncode: int | None = None
-        self._started = self._launch(process_obj)
+        try:
+            self._started = self._launch(process_obj)
+        except UNSENDABLE as error:
+            raise error.with_traceback(None) from None  # what cannot be sent is the caller's, and not of these frames
         self.pid = self._started.pid
         self.puid = self._started.puid
         self.sentinel = self._started.sentinel

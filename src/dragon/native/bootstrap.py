@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
 from multiprocessing import util as mp_util
 from typing import Any
 
@@ -14,19 +13,14 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.child import end_as_interrupted, run_exit_handlers, write_traceback
 from dragon.runtime.run import identity
 
-__all__ = ["run", "write_call"]
+__all__ = ["run"]
 
 _INTERRUPTED = -signal.SIGINT
 _MOST = 1 << 63  # what a number is below that C's long can hold
 
 
-def write_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """What run() reads."""
-    return serialization.dumps((target, args, kwargs))
-
-
 def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
-    """Call what write_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback.
+    """Call what serialization.dumps_call() wrote. Returns the exit code: 0, that of sys.exit(), or 1 with a traceback.
 
     What an interrupt ended dies of SIGINT.
     """

@@ -19,6 +19,7 @@ from dragon import _core
 from dragon.native.collecting import Collector
 from dragon.native.workers import pass_on_end
 from dragon.runtime.handle import Channel
+from dragon.runtime.serialization import explained_call
 
 __all__ = ["Feeding", "Task"]
 
@@ -157,7 +158,7 @@ class Feeding:
             if isinstance(error, MemoryError) and len(tickets) > 1:
                 del tickets[ticket]
                 return False
-            self._collector.deliver(ticket, False, error)
+            self._collector.deliver(ticket, False, explained_call(function, args, kwargs, error))
         return True
 
     def qsize(self) -> int:

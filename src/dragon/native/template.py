@@ -11,12 +11,12 @@ from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.system_text import sendable
-from dragon.native.bootstrap import write_call
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
+from dragon.runtime.serialization import dumps_call
 from dragon.runtime.spawning import current_folder, environment_changes, new_request, prepare_call
 from dragon.runtime.streams import StreamArgument, checked_stream, output_of
 
@@ -89,7 +89,7 @@ class ProcessTemplate:
     @property
     def argdata(self) -> bytes | None:
         """The call as bytes; None for an executable."""
-        return write_call(self._callable(), self.args, self.kwargs) if self.is_python else None
+        return dumps_call(self._callable(), self.args, self.kwargs) if self.is_python else None
 
     def _callable(self) -> Callable[..., Any]:
         assert callable(self.target)
@@ -134,7 +134,9 @@ class ProcessTemplate:
             request.environment.update(self.environment_of(placed))
         if self.is_python:
             prepare_call(
-                request, "dragon.native.bootstrap:run", lambda: write_call(self._callable(), self.args, self.kwargs)
+                request,
+                "dragon.native.bootstrap:run",
+                lambda: dumps_call(self._callable(), self.args, self.kwargs),
             )
         else:
             executable, arguments = self._command()

@@ -19,6 +19,7 @@ from typing import Any
 from dragon import _core
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system_text import restored
+from dragon.runtime.by_value import imported_main
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Identity, become
 from dragon.runtime.surroundings import take_over
@@ -76,6 +77,7 @@ def import_main(main: tuple[str, str]) -> None:
     chosen, start_methods._actual_context = start_methods._actual_context, None
     try:
         getattr(mp_spawn, f"_fixup_main_from_{main[0]}")(restored(main[1]))
+        imported_main(sys.modules["__main__"])
     finally:
         start_methods._actual_context = chosen
         del current._inheriting

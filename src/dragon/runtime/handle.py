@@ -9,8 +9,8 @@ import msgspec
 
 from dragon import _core
 from dragon.infrastructure.messages import as_name
+from dragon.runtime.announcing import mention
 from dragon.runtime.run import this_run
-from dragon.runtime.serialization import mention
 
 __all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Words", "read_serialized"]
 

@@ -13,35 +13,32 @@ import os
 import pickle
 import re
 import sys
-import threading
 import types
 import weakref
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
+from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 from dragon import _core
+from dragon.runtime.announcing import announce, announcing, collected
 from dragon.runtime.array_types import is_nameless, reduce_type
+from dragon.runtime.by_value import Origin, shared_reduction
+from dragon.runtime.unsendable import explained
 
 __all__ = [
-    "attachments",
     "dumps",
     "dumps_call",
+    "explained_call",
     "extend_multiprocessing",
     "loads",
     "main_is_importable",
     "main_module",
-    "mention",
-    "mentions",
 ]
-
-_state = threading.local()
-
 
 _table: tuple[int, dict[type, Any]] = (-1, {})
 
@@ -100,45 +97,73 @@ def _value_pickler(lasting: bool) -> Callable[..., Any]:
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         @property
         def dispatch_table(self) -> Mapping[type, Any]:
-            return ChainMap(_reducers(), cloudpickle.Pickler.dispatch_table)
+            return ChainMap(_reducers(), {io.TextIOWrapper: _reduce_text_file}, cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             if obj is _CORE_METACLASS:  # of a subclass of ours that goes by value
                 return type, (_core.Channel,)
-            if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in _MAIN and _is_found_there(obj):
+            if isinstance(obj, (types.FunctionType, type)) and (
+                obj.__module__ in _READERS or (obj.__module__ in _MAIN and _is_found_there(obj))
+            ):
                 return NotImplemented
             special = _reduce_special(obj, lasting)
-            return super().reducer_override(obj) if special is NotImplemented else special
+            if special is not NotImplemented:
+                return special
+            return shared_reduction(obj, super().reducer_override(obj), _ORIGIN)
 
     return ValuePickler
 
 
+def _reduce_text_file(file: io.TextIOWrapper) -> Any:
+    """The standard streams are those of the reader; of other files cloudpickle would send a copy."""
+    for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError("cannot pickle '_io.TextIOWrapper' object")
+
+
 _MAIN = ("__main__", "__mp_main__")
+_READERS = ("dragon.runtime.by_value", "cloudpickle.cloudpickle")  # of what goes by value: every reader has them
 _FOLDER: str | None = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]  # in which Python was started
 _CORE_METACLASS = type(_core.Channel)
 
 
 def dumps(obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None, *, lasting: bool = False) -> bytes:
-    """The object as bytes; large buffers go to `buffers` if that is given. Raises what the object's pickling raises.
+    """The object as bytes; large buffers go to `buffers` if that is given.
+
+    Raises what the object's pickling raises, with the part that cannot be sent.
 
     `lasting` bytes are read by anybody, at any time: tensors of shared memory or a GPU are copied too.
     """
     try:
         return _dump(_LastingPickler if lasting else _Pickler, obj, buffers)
-    except (pickle.PicklingError, AttributeError, TypeError) as by_reference:
+    except (pickle.PicklingError, AttributeError, TypeError):
         try:
             return _dump(_value_pickler(lasting), obj, buffers)
-        except Exception as by_value:
-            raise by_value from by_reference
+        except Exception as error:
+            raise explained(obj, error, lambda part: _dump(_value_pickler(lasting), part, None)) from None
+
+
+def explained_call(
+    function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> Exception:
+    """The error of a call that cannot be sent, with what the caller calls its parts."""
+    if function in (mapstar, starmapstar):
+        ((function, elements),) = args
+        parts = {"the function": function, "elements": elements}
+    else:
+        parts = {"the function": function, "args": args, "kwargs": kwargs}
+    reason = error.__context__ if isinstance(error.__context__, Exception) else error
+    return explained(parts, reason, dumps, parts)
 
 
 def _dump(pickler: Callable[..., Any], obj: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None) -> bytes:
     file = io.BytesIO()
     kept: list[pickle.PickleBuffer] = []
-    with _collected() as names:
+    with collected() as names:
         pickler(file, protocol=5, buffer_callback=kept.append if buffers else None).dump(obj)
     for name in names:
-        _announce(*name)
+        announce(*name)
     if buffers:
         for buffer in kept:
             buffers(buffer)
@@ -153,74 +178,11 @@ def loads(data: bytes | memoryview, buffers: list[Any] | None = None) -> Any:
 def _serialize(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """For a message. It may be put while something else is pickled for a new process, by a finalizer."""
     buffers: list[pickle.PickleBuffer] = []
-    take, _state.attachments = getattr(_state, "attachments", None), None
-    try:
+    with announcing():
         return dumps(obj, buffers.append), buffers
-    finally:
-        _state.attachments = take
 
 
 _core.set_serializer(_serialize)
-
-
-# Pickling a handle announces it, so that the object lives until the reader is attached. To a new process, which is
-# attached before it runs, the names are given instead.
-
-
-@contextmanager
-def _collected() -> Iterator[list[tuple[Any, Callable[[], None]]]]:
-    """Names of the handles that are pickled in the block; a failed attempt leaves none."""
-    outer = getattr(_state, "names", None)
-    names: list[tuple[Any, Callable[[], None]]] = []
-    _state.names = names
-    try:
-        yield names
-    finally:
-        _state.names = outer
-
-
-def _announce(name: Any, send: Callable[[], None]) -> None:
-    take = getattr(_state, "attachments", None)
-    if take is None:
-        send()
-    else:
-        take(name, send)
-
-
-def mention(name: tuple[int, int, int], send: Callable[[], None]) -> None:
-    """A handle of this name is being pickled; `send` keeps its object alive until the reader is attached."""
-    names = getattr(_state, "names", None)
-    if names is None:
-        _announce(name, send)
-    else:
-        names.append((name, send))
-
-
-@contextmanager
-def attachments() -> Iterator[list[tuple[int, int, int]]]:
-    """What is pickled in the block is for one new process: the objects that it must be attached to."""
-    targets: list[tuple[int, int, int]] = []
-    with _announced_to(lambda name, send: targets.append(name)):
-        yield targets
-
-
-@contextmanager
-def mentions() -> Iterator[list[tuple[Any, Callable[[], None]]]]:
-    """What is pickled in the block is kept: the arguments with which to call mention() whenever it is sent. Their
-    objects live as long as those are kept."""
-    kept: list[tuple[Any, Callable[[], None]]] = []
-    with _announced_to(lambda name, send: kept.append((name, send))):
-        yield kept
-
-
-@contextmanager
-def _announced_to(take: Callable[[Any, Callable[[], None]], None]) -> Iterator[None]:
-    outer = getattr(_state, "attachments", None)
-    _state.attachments = take
-    try:
-        yield
-    finally:
-        _state.attachments = outer
 
 
 # The main program: other processes import it once, under another name, as multiprocessing's spawn does.
@@ -287,6 +249,7 @@ class _Main:
 
 
 _main: _Main | None = None
+_ORIGIN = Origin(lambda: _this_main().is_importable, lambda obj: _reduce_special(obj, True))
 
 
 def _this_main() -> _Main:
@@ -325,9 +288,17 @@ def _reduce_unfound(pickler: ForkingPickler, obj: Any) -> Any:
     return NotImplemented
 
 
-def dumps_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """A call to be made in another process."""
-    return dumps((target, args, kwargs))
+def dumps_call(
+    target: Callable[..., Any] | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
+) -> bytes:
+    """A call to be made in another process, as dumps() has it; what cannot be sent is named as the caller knows it."""
+    try:
+        return dumps((target, args, kwargs), buffers)
+    except Exception as error:
+        raise explained_call(target, args, kwargs, error) from None
 
 
 # Tensors: one copy into the message, none out of it. Those in shared memory, and of GPUs, are shared as torch itself

@@ -18,6 +18,7 @@ from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.system_text import restored, sendable
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
+from dragon.runtime.announcing import attachments
 from dragon.runtime.handle import Words
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
 from dragon.runtime.surroundings import describe
@@ -196,7 +197,7 @@ def current_folder(local: bool = True) -> str:
 
 def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None:
     """Make a request one to run Python. `write` gives what `entry`, a function of ours, reads in the child."""
-    with serialization.attachments() as names:
+    with attachments() as names:
         payload = write()
     request.entry = entry
     if serialization.main_is_importable():

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import cpu_count
 from dragon.native.workers import WorkerLostError
-from dragon.runtime.serialization import dumps
+from dragon.runtime.serialization import dumps_call
 from dragon.workflows.batch.call import NEVER, Call, Kind
 from dragon.workflows.batch.crew import Crew
 from dragon.workflows.batch.entry import Entry
@@ -113,7 +113,7 @@ class DragonExecutor(Executor):
         if self._closed and not self._scheduler.broken:
             raise RuntimeError("cannot schedule new futures after shutdown")
         buffers: list[Any] = []
-        data = dumps((fn, args, kwargs), buffers.append)
+        data = dumps_call(fn, args, kwargs, buffers.append)
         call = Call(Kind.FUNCTION, data, buffers, [], [], "", NEVER, (None, None), 1)
         future: _Future[_T] = _Future()
         number = next(self._numbers)

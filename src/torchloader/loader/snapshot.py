@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from dragon.runtime.serialization import dumps, loads, mention, mentions
+from dragon.runtime.announcing import mention, mentions
+from dragon.runtime.serialization import dumps, loads
 
 __all__ = ["Snapshot", "Snapshots", "Unkept"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dragon.infrastructure.plain_number import plain_number
 from dragon.native.process import ProcessTemplate
-from dragon.runtime.serialization import dumps
+from dragon.runtime.serialization import dumps_call
 from dragon.runtime.streams import PIPE
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.outcome import Input, contained, replaced
@@ -107,7 +107,7 @@ def describe(
 
         args, kwargs = substituted(kind, args, kwargs, task_class, stand_in)
     buffers: list[Any] = []
-    data = dumps((target, args, kwargs), buffers.append)
+    data = dumps_call(target, args, kwargs, buffers.append)
     return data, buffers, inputs
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
-from dragon.runtime.serialization import attachments, dumps, loads
+from dragon.runtime.announcing import attachments
+from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.errors import BatchError
 
 __all__ = [

@@ -1,0 +1,249 @@
+"""Functions and classes of a main program that other processes cannot import, sent by value.
+
+In a process that gets them they share the globals of one module, as in a forked child: what an initializer sets there
+is seen by all that comes later. Each function brings the globals that it uses, with a token for each value. One whose
+token has come before is not set again, since what this process has made of it is newer; one that its sender has changed
+meanwhile is. Classes keep their attributes by the same rule, and a function of the module is the same object each time.
+In the main program itself nothing is set: there they are the program's own.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import hashlib
+import io
+import itertools
+import os
+import pickle
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dragon.runtime.announcing import collected
+
+__all__ = ["Origin", "imported_main", "shared_reduction"]
+
+Token = tuple[str, Any]
+
+_ATOMS = frozenset({type(None), bool, int, float, complex})
+_HEADER = ("__package__", "__name__", "__path__", "__file__", "__builtins__")
+_NOTHING = object()
+
+_numbers = itertools.count(1)
+# Functions and classes by who sent them first, and the other way round.
+_tokens: weakref.WeakKeyDictionary[Any, Token] = weakref.WeakKeyDictionary()
+_functions: weakref.WeakValueDictionary[Token, Any] = weakref.WeakValueDictionary()
+
+
+@functools.cache
+def _process_name(process: int) -> str:
+    return f"{process}-{os.urandom(8).hex()}"
+
+
+def _token_of_object(obj: Any) -> Token:
+    """The same for the same object, in whichever process."""
+    try:
+        token = _tokens.get(obj)
+        if token is None:
+            token = _tokens[obj] = (_process_name(os.getpid()), next(_numbers))
+        return token
+    except TypeError:  # it has no weak references, or no hash
+        return "object", (_process_name(os.getpid()), id(obj))
+
+
+class _DigestPickler(pickle.Pickler):
+    """Pickles what an object holds; functions and classes count by their identity."""
+
+    def __init__(self, file: io.BytesIO, reduce: Callable[[Any], Any], **options: Any) -> None:
+        super().__init__(file, **options)
+        self._reduce = reduce
+
+    dispatch_table = copyreg.dispatch_table
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, types.FunctionType)):
+            return id, _token_of_object(obj)  # nobody reads it
+        return self._reduce(obj)
+
+
+def _token_of_value(value: Any, reduce: Callable[[Any], Any]) -> Token:
+    """The same for a value that has not changed."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return kind.__name__, repr(value)
+    if isinstance(value, types.ModuleType):
+        return "module", value.__name__
+    if isinstance(value, (type, types.FunctionType)):
+        return _token_of_object(value)
+    file, digest = io.BytesIO(), hashlib.blake2b(digest_size=16)
+    try:
+        pickler = _DigestPickler(file, reduce, protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+        with collected():  # its handles are announced when it is sent
+            pickler.dump(value)
+    except Exception:
+        return _token_of_object(value)  # it has to be told apart without a look into it
+    digest.update(file.getbuffer())
+    return "digest", digest.digest()
+
+
+class Namespace:
+    """The globals that functions of one main program share in this process."""
+
+    def __init__(self, contents: dict[str, Any], before: Mapping[str, Any], is_own: bool = False) -> None:
+        self.contents = contents
+        self._is_own = is_own
+        self._set = dict(before)  # what was set here by an import or for a sender, and not by the program
+        self._tokens: dict[str, Token] = {}
+
+    def merge(self, names: Mapping[str, Any], tokens: Mapping[str, Token]) -> None:
+        """Set what a sender's functions use."""
+        for name, value in names.items():
+            if self._is_own:
+                self.contents.setdefault(name, value)
+                continue
+            known, self._tokens[name] = self._tokens.get(name), tokens[name]
+            if known == tokens[name]:
+                continue
+            if known is None and self.contents.get(name, _NOTHING) is not self._set.get(name, _NOTHING):
+                continue  # the program has set it here
+            self.contents[name] = self._set[name] = value
+
+
+_namespaces: dict[str, Namespace] = {}
+_programs: dict[int, str] = {}  # by the identity of their globals in this process
+_imported: dict[str, Any] = {}  # what the functions of the main module had for globals when it had been imported
+
+
+def imported_main(module: types.ModuleType) -> None:
+    """The main program has been imported by this process, or by the one that it is forked from."""
+    _imported.clear()
+    _imported.update(_globals_of_functions(module))
+
+
+def _globals_of_functions(module: types.ModuleType) -> dict[str, Any]:
+    """The globals of a main module's functions, of which multiprocessing gives the module a copy."""
+    for value in list(vars(module).values()):
+        for function in (value, *vars(value).values()) if isinstance(value, type) else (value,):
+            if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
+                return function.__globals__
+    return vars(module)
+
+
+class Origin:
+    """The main program of this process, as a sender."""
+
+    def __init__(self, importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
+        self._importable = importable
+        self.reduce = reduce  # what multiprocessing and torch have for objects that pickle cannot do
+
+    def program(self) -> str:
+        """What the main program is called."""
+        path = getattr(sys.modules["__main__"], "__file__", None)
+        return os.path.abspath(path) if path and self._importable() else _process_name(os.getpid())
+
+    def program_of(self, contents: dict[str, Any]) -> str | None:
+        """The main program whose globals these are, None where they are a module's."""
+        return self.program() if contents is vars(sys.modules["__main__"]) else _programs.get(id(contents))
+
+
+_origin: Origin | None = None
+
+
+def _namespace(program: str, header: Mapping[str, Any]) -> Namespace:
+    main = sys.modules["__main__"]
+    if main.__name__ == "__main__" and _origin is not None and _origin.program() == program:
+        return Namespace(vars(main), {}, is_own=True)
+    known = _namespaces.get(program)
+    if known is None:
+        imported = sys.modules.get("__mp_main__")
+        if os.path.abspath(getattr(imported, "__file__", None) or "") == program:
+            assert imported is not None
+            contents = _globals_of_functions(imported)
+            known = Namespace(contents, _imported or contents)
+        else:
+            known = Namespace(dict(header), {})
+        _namespaces[program] = known
+        _programs[id(known.contents)] = program
+    return known
+
+
+class _SharedGlobals:
+    """Stands for the globals of a main program in a pickle."""
+
+    def __init__(self, program: str, contents: Mapping[str, Any]) -> None:
+        self._arguments = program, {name: contents[name] for name in _HEADER[:-1] if name in contents}
+
+    def __reduce__(self) -> Any:
+        return _globals_of, self._arguments
+
+
+def _globals_of(program: str, header: Mapping[str, Any]) -> dict[str, Any]:
+    return _namespace(program, header).contents
+
+
+def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
+    """What cloudpickle makes of a function or a class, changed so that its receivers share what belongs together."""
+    if not isinstance(reduction, tuple) or len(reduction) != 6:
+        return reduction  # it goes by reference
+    make, arguments, (state, slots), _, _, set_state = reduction
+    global _origin
+    _origin = origin
+    if isinstance(obj, type):
+        _classes.setdefault(obj, None)
+        tokens = {name: _token_of_value(value, origin.reduce) for name, value in state.items()}
+        return make, arguments, ((state, slots), tokens, set_state), None, None, _set_class
+    program = origin.program_of(obj.__globals__)
+    if program is None:
+        return reduction
+    code, _, *rest = arguments
+    names = slots["__globals__"]
+    slots["__globals__"] = {}
+    tokens = {name: _token_of_value(value, origin.reduce) for name, value in names.items()}
+    token = None
+    if obj.__globals__.get(obj.__name__) is obj:
+        token = _token_of_object(obj)
+        _functions[token] = obj
+        _complete.add(obj)
+    shared = _SharedGlobals(program, obj.__globals__)
+    arguments = token, make, (code, shared, *rest)
+    return _function, arguments, ((state, slots), program, names, tokens, set_state), None, None, _set_function
+
+
+def _function(token: Token | None, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    if token is None:
+        return make(*arguments)
+    known = _functions.get(token)
+    if known is None:
+        known = make(*arguments)
+        _tokens[known], _functions[token] = token, known
+    return known
+
+
+def _set_function(function: Any, state: Any) -> None:
+    whole, program, names, tokens, set_state = state
+    if function not in _complete:
+        _complete.add(function)
+        set_state(function, whole)
+        if function in _tokens:
+            _namespace(program, {}).contents.setdefault(function.__name__, function)
+    _namespace(program, {}).merge(names, tokens)
+
+
+_complete: weakref.WeakSet[Any] = weakref.WeakSet()  # the functions that were made here
+# The classes that went by value: the tokens of the attributes that came last, None for those that are from here.
+_classes: weakref.WeakKeyDictionary[type, dict[str, Token] | None] = weakref.WeakKeyDictionary()
+
+
+def _set_class(cls: type, state: Any) -> None:
+    (attributes, slots), tokens, set_state = state
+    known = _classes.get(cls, _NOTHING)
+    if known is None:
+        return
+    if isinstance(known, dict):
+        attributes = {name: value for name, value in attributes.items() if known.get(name) != tokens[name]}
+    _classes[cls] = tokens
+    if attributes:
+        set_state(cls, (attributes, slots))

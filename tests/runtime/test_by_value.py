@@ -1,0 +1,212 @@
+"""Programs that other processes cannot import: their functions and classes share one module's globals in a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+from conftest import Site
+
+Launch = Callable[[str], str]
+
+
+def text_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+@pytest.fixture(params=["python", "dragon", "two nodes", "-c", "stdin"])
+def launch(request: pytest.FixtureRequest, site: Site) -> Launch:
+    def run(source: str) -> str:
+        match request.param:
+            case "python":
+                return text_of(site.python(source))
+            case "dragon":
+                return text_of(site.dragon(site.write(source)))
+            case "two nodes":
+                return text_of(site.dragon("--nodes", "2", "--no-label", site.write(source)))
+            case "-c":
+                return text_of(site.run(sys.executable, "-c", textwrap.dedent(source)))
+        with open(site.write(source)) as file:
+            return text_of(site.run(sys.executable, "-", stdin=file))
+
+    return run
+
+
+def test_tasks_see_what_an_initializer_sets(launch: Launch) -> None:
+    printed = launch("""
+        import multiprocessing as mp
+        import dragon
+        from concurrent.futures import ProcessPoolExecutor
+        from dragon.native import Pool
+
+        mp.set_start_method("dragon")
+        model, table = None, {}
+
+        def initialize(value):
+            global model
+            model = value
+            table["key"] = value
+
+        def task(_):
+            return model, table["key"]
+
+        with mp.Pool(1, initialize, ("loaded",)) as pool:
+            print(pool.map(task, range(2)), pool.apply(lambda: model))
+        with Pool(1, initialize, ("native",)) as pool:
+            print(pool.map(task, range(2)))
+        with ProcessPoolExecutor(1, mp_context=mp.get_context("dragon"), initializer=initialize, initargs=("e",)) as e:
+            print(list(e.map(task, range(2))))
+        print(model, table)
+    """)
+    assert printed == (
+        "[('loaded', 'loaded'), ('loaded', 'loaded')] loaded\n"
+        "[('native', 'native'), ('native', 'native')]\n"
+        "[('e', 'e'), ('e', 'e')]\n"
+        "None {}\n"
+    )
+
+
+def test_attributes_of_functions_and_classes_stay_as_a_process_sets_them(launch: Launch) -> None:
+    printed = launch("""
+        import multiprocessing as mp
+        import dragon
+
+        mp.set_start_method("dragon")
+
+        class Config:
+            rate = 1
+            def double(self):
+                return 2 * self.rate
+
+        def counted(_):
+            counted.calls = getattr(counted, "calls", 0) + 1
+            return counted.calls
+
+        def initialize():
+            Config.rate = 5
+
+        def task(config):
+            return config.rate, Config.rate, config.double(), type(config) is Config
+
+        with mp.Pool(1, initialize) as pool:
+            print(pool.map(task, [Config(), Config()], 1))
+            print(pool.map(counted, range(3), 1))
+            same = pool.apply(lambda: (counted, Config))
+        print(Config.rate, same[0] is counted, same[1] is Config, hasattr(counted, "calls"))
+    """)
+    assert printed == ("[(5, 5, 10, True), (5, 5, 10, True)]\n[1, 2, 3]\n1 True True False\n")
+
+
+def test_what_the_program_changes_reaches_processes_that_run(launch: Launch) -> None:
+    printed = launch("""
+        import multiprocessing as mp
+        import dragon
+
+        mp.set_start_method("dragon")
+        number, settings, kept = 1, {"a": 1}, None
+
+        class Holder:
+            value = 1
+
+        holder = Holder()
+
+        def keep(value):
+            global kept
+            kept = value
+
+        def task():
+            return number, settings, holder.value, Holder.value, kept, helper()
+
+        def helper():
+            return "first"
+
+        with mp.Pool(1) as pool:
+            pool.apply(keep, ("here",))
+            print(pool.apply(task))
+            number, settings["a"], holder.value, Holder.value = 2, 2, 2, 3
+            def helper():
+                return "second"
+            print(pool.apply(task))
+    """)
+    assert printed == "(1, {'a': 1}, 1, 1, 'here', 'first')\n(2, {'a': 2}, 2, 3, 'here', 'second')\n"
+
+
+def test_objects_that_share_others_share_them_there(launch: Launch) -> None:
+    printed = launch("""
+        import multiprocessing as mp
+        import dragon
+
+        mp.set_start_method("dragon")
+        cache = {}
+
+        class Api:
+            def __init__(self, cache):
+                self.cache = cache
+
+        api = Api(cache)
+
+        def task(n):
+            api.cache[n] = n
+            return len(cache)
+
+        with mp.Pool(1) as pool:
+            print([pool.apply(task, (n,)) for n in range(3)])
+    """)
+    assert printed == "[1, 2, 3]\n"
+
+
+def test_functions_of_a_program_that_is_imported_share_its_globals_with_those_sent_by_value(site: Site) -> None:
+    printed = site.python("""
+        import multiprocessing as mp
+        import dragon
+
+        model, settings = None, "default"
+
+        def initialize(value):
+            global model
+            model = value
+
+        def imported():
+            return model, settings
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            settings = "from main"
+
+            def here():
+                return model, settings, imported()
+
+            with mp.Pool(1, initialize, ("loaded",)) as pool:
+                print(pool.apply(here))
+                print(pool.apply(lambda: model))
+            print(model)
+    """)
+    assert text_of(printed) == "('loaded', 'from main', ('loaded', 'from main'))\nloaded\nNone\n"
+
+
+def test_a_queue_that_functions_use_is_let_go_of(site: Site) -> None:
+    printed = site.python("""
+        import multiprocessing as mp
+        import dragon
+        from dragon import _core
+
+        mp.set_start_method("dragon")
+        queue = mp.Queue()
+
+        def task(n):
+            queue.put(n)
+
+        with mp.Pool(1) as pool:
+            pool.map(task, range(20), 1)
+            for _ in range(20):
+                queue.get()
+        name = queue._name()
+        del queue
+        print(_core.exists(*name[:2]))
+    """)
+    assert text_of(printed) == "False\n"
