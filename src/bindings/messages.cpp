@@ -158,6 +158,8 @@ Status put_any(const Destination& to, PyObject* object) {
     }
     nb::object pair = nb::steal(call(python.serializer, object));
     if (!pair.is_valid()) throw nb::python_error();
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_Size(pair.ptr()) != 2)
+        throw nb::type_error("the serializer returns a pickle and its buffers");
     return put_pickle(to, PyTuple_GetItem(pair.ptr(), 0), PyTuple_GetItem(pair.ptr(), 1));
 }
 

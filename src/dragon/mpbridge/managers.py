@@ -49,8 +49,8 @@ def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
         raise ConnectionRefusedError("the manager has ended") from error
     theirs.close()
     if authkey is not None:
-        mp_connection.answer_challenge(ours, authkey)  # type: ignore[arg-type]
-        mp_connection.deliver_challenge(ours, authkey)  # type: ignore[arg-type]
+        mp_connection.answer_challenge(ours, authkey)
+        mp_connection.deliver_challenge(ours, authkey)
     return ours
 
 

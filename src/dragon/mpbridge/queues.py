@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing.queues  # noqa: F401  programs that have queues use it without importing it themselves
+import multiprocessing.queues
 import operator
 import threading
 from typing import Any
@@ -12,6 +12,9 @@ from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
+
+# Programs, and logging.config, tell queues by the standard library's classes; all that those do is replaced.
+mp_queues: Any = multiprocessing.queues
 
 
 class _Queue(Channel):
@@ -51,7 +54,7 @@ class _Queue(Channel):
         self._close()
 
 
-class Queue(_Queue):
+class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
     """multiprocessing.Queue. An object that cannot be pickled makes put() raise."""
 
     def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
@@ -76,7 +79,7 @@ class Queue(_Queue):
         return self._fileno()
 
 
-class JoinableQueue(Queue):
+class JoinableQueue(Queue, mp_queues.JoinableQueue):  # type: ignore[misc]
     """multiprocessing.JoinableQueue."""
 
     def task_done(self) -> None:
@@ -89,7 +92,7 @@ class JoinableQueue(Queue):
         self._join(None)
 
 
-class SimpleQueue(_Queue):
+class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
     """multiprocessing.SimpleQueue."""
 
     def __init__(self, *, ctx: Any = None) -> None:

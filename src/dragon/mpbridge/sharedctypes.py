@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from dragon.infrastructure.plain_number import plain_number
+from dragon.runtime.array_types import is_nameless, parts_of
 from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
 
@@ -24,8 +27,15 @@ def _rebuild(kind: Any, words: Words) -> Any:
     return obj
 
 
+def _rebuild_array(words: Words, *parts: Any) -> Any:
+    return _rebuild(functools.reduce(operator.mul, parts), words)
+
+
 def _reduce(obj: Any) -> Any:
-    return _rebuild, (kind_of(obj), obj._wrapper)
+    kind = kind_of(obj)
+    if is_nameless(kind):
+        return _rebuild_array, (obj._wrapper, *parts_of(kind))
+    return _rebuild, (kind, obj._wrapper)
 
 
 def _reduce_synchronized(obj: Any) -> Any:

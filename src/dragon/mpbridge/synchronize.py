@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.synchronize
 import os
 import threading
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from dragon.runtime import handle
 __all__ = ["Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
 
 _MOST = 2**31 - 1
+
+# Programs tell these by the standard library's classes; all that those do is replaced.
+mp_synchronize: Any = multiprocessing.synchronize
 
 
 class _Held:
@@ -34,7 +38,7 @@ class _Held:
         return name if thread is threading.main_thread() else f"{name}|{thread.name}"
 
 
-class Lock(_Held, handle.Lock):
+class Lock(_Held, handle.Lock, mp_synchronize.Lock):  # type: ignore[misc]
     """multiprocessing.Lock."""
 
     def __init__(self, *, ctx: Any = None) -> None:
@@ -44,7 +48,7 @@ class Lock(_Held, handle.Lock):
         return f"<Lock(owner={self._holder()})>"
 
 
-class RLock(_Held, handle.Lock):
+class RLock(_Held, handle.Lock, mp_synchronize.RLock):  # type: ignore[misc]
     """multiprocessing.RLock."""
 
     def __init__(self, *, ctx: Any = None) -> None:
@@ -55,7 +59,7 @@ class RLock(_Held, handle.Lock):
         return f"<RLock({self._holder()}, {count})>"
 
 
-class Semaphore(handle.Semaphore):
+class Semaphore(handle.Semaphore, mp_synchronize.Semaphore):  # type: ignore[misc]
     """multiprocessing.Semaphore."""
 
     def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
@@ -91,7 +95,7 @@ class Semaphore(handle.Semaphore):
         return f"<{type(self).__name__}(value={self._value()})>"
 
 
-class BoundedSemaphore(Semaphore):
+class BoundedSemaphore(Semaphore, mp_synchronize.BoundedSemaphore):  # type: ignore[misc]
     """multiprocessing.BoundedSemaphore."""
 
     @staticmethod
@@ -99,7 +103,7 @@ class BoundedSemaphore(Semaphore):
         return value
 
 
-class Condition(condition.Condition):
+class Condition(condition.Condition, mp_synchronize.Condition):  # type: ignore[misc]
     """multiprocessing.Condition."""
 
     def __init__(self, lock: Any = None, *, ctx: Any = None) -> None:
@@ -109,7 +113,7 @@ class Condition(condition.Condition):
         return f"<Condition({self._lock})>"
 
 
-class Event(handle.Event):
+class Event(handle.Event, mp_synchronize.Event):  # type: ignore[misc]
     """multiprocessing.Event."""
 
     def __init__(self, *, ctx: Any = None) -> None:
@@ -119,7 +123,7 @@ class Event(handle.Event):
         return f"<Event at {id(self):#x} {'set' if self.is_set() else 'unset'}>"
 
 
-class Barrier(barrier.Barrier):
+class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
     """multiprocessing.Barrier."""
 
     _fewest = 1

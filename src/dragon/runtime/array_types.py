@@ -10,7 +10,7 @@ import operator
 import sys
 from typing import Any
 
-__all__ = ["is_nameless", "reduce_type"]
+__all__ = ["is_nameless", "parts_of", "reduce_type"]
 
 
 def is_nameless(obj: Any) -> bool:
@@ -20,16 +20,16 @@ def is_nameless(obj: Any) -> bool:
 
 def reduce_type(kind: Any) -> Any:
     """What __reduce__() would give for it."""
-    return _whole, _parts_of(kind)
+    return _whole, parts_of(kind)
 
 
 def _is_array(kind: Any) -> bool:
     return type(kind).__name__ == "PyCArrayType"
 
 
-def _parts_of(kind: Any) -> tuple[Any, ...]:
+def parts_of(kind: Any) -> tuple[Any, ...]:
     """The element's type, and the lengths around it."""
-    return (*_parts_of(kind._type_), kind._length_) if _is_array(kind) else (kind,)
+    return (*parts_of(kind._type_), kind._length_) if _is_array(kind) else (kind,)
 
 
 def _whole(*parts: Any) -> Any:

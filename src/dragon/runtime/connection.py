@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing.connection  # noqa: F401  programs that have pipes use it without importing it themselves
-from multiprocessing import BufferTooShort
+import multiprocessing.connection
+from multiprocessing import BufferTooShort, reduction, resource_sharer
 from typing import Any, Self
 
 import msgspec
@@ -16,7 +16,11 @@ __all__ = ["Connection", "ConnectionOptions", "Pipe", "PipeOptions", "connect_pi
 READER, WRITER = 1, 2
 
 
-class Connection:
+# Programs tell connections by the standard library's class; all that it does is replaced.
+mp_connection: Any = multiprocessing.connection
+
+
+class Connection(mp_connection.Connection):  # type: ignore[misc]
     """One end of a pipe. Has what `multiprocessing.connection.Connection` has.
 
     Raises EOFError once the other end is closed everywhere and everything was received, BrokenPipeError when sending
@@ -150,6 +154,27 @@ class PipeOptions(msgspec.Struct):
 
     creation_policy: Any = None
     conn_options: ConnectionOptions | None = None
+
+
+def _send_handle(connection: Any, handle: int, destination_pid: int | None) -> None:
+    """multiprocessing.reduction.send_handle(), which takes our connections too."""
+    if isinstance(connection, Connection):
+        connection.send(resource_sharer.DupFd(handle))
+    else:
+        _standard_handles[0](connection, handle, destination_pid)
+
+
+def _receive_handle(connection: Any) -> int:
+    """multiprocessing.reduction.recv_handle(), which takes our connections too."""
+    if isinstance(connection, Connection):
+        return int(connection.recv().detach())
+    return int(_standard_handles[1](connection))
+
+
+# Descriptors go through Unix sockets, which our connections are not.
+_standard_handles = reduction.send_handle, reduction.recv_handle
+_reduction: Any = reduction
+_reduction.send_handle, _reduction.recv_handle = _send_handle, _receive_handle
 
 
 def Pipe(duplex: bool = True, *, channels: Any = None, options: Any = None) -> tuple[Connection, Connection]:

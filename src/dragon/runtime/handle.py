@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+from multiprocessing.context import get_spawning_popen
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import msgspec
 
 from dragon import _core
 from dragon.infrastructure.messages import as_name
+from dragon.runtime import serialization  # noqa: F401  it sets what channels pickle objects with
 from dragon.runtime.announcing import mention
-from dragon.runtime.run import this_run
+from dragon.runtime.run import current_run, join_run, this_run
 
 __all__ = ["Channel", "Condition", "Event", "Handle", "Lock", "Semaphore", "Words", "read_serialized"]
 
@@ -58,6 +61,8 @@ class Handle:
     def __reduce__(self) -> Any:
         name = self._name()  # type: ignore[attr-defined]
         mention(name, self._send)  # type: ignore[attr-defined]
+        if _is_for_stranger():
+            return _restore_in, (str(this_run().folder), self._local_class or type(self), name, self._state())
         return _restore, (self._local_class or type(self), name, self._state())
 
     def _state(self) -> Any:
@@ -97,6 +102,18 @@ def _remote_class(local: Any) -> type[Any]:
     }
     contents = {**changed, "_local_class": local, "_operations": remote, "__module__": local.__module__}
     return type(local.__name__, (remote, local), contents)
+
+
+def _is_for_stranger() -> bool:
+    """Whether what is pickled is for a process that another start method starts: it belongs to no run yet."""
+    popen = get_spawning_popen()
+    return popen is not None and popen.method != "dragon"
+
+
+def _restore_in(folder: str, cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handle:
+    if current_run() is None:
+        join_run(Path(folder))
+    return cls._attached(name, state)
 
 
 def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handle:

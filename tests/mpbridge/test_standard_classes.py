@@ -1,0 +1,98 @@
+"""What is made with the start method "dragon" is of the standard library's classes, by which programs tell it."""
+
+from __future__ import annotations
+
+import logging.config
+import logging.handlers
+import multiprocessing as mp
+import multiprocessing.connection
+import multiprocessing.pool
+import multiprocessing.queues
+import multiprocessing.synchronize
+import os
+import pickle
+import threading
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragon  # noqa: F401
+
+CONTEXT: Any = mp.get_context("dragon")
+KINDS: dict[str, Any] = {
+    "Queue": mp.queues.Queue,
+    "JoinableQueue": mp.queues.JoinableQueue,
+    "SimpleQueue": mp.queues.SimpleQueue,
+    "Lock": mp.synchronize.Lock,
+    "RLock": mp.synchronize.RLock,
+    "Semaphore": mp.synchronize.Semaphore,
+    "BoundedSemaphore": mp.synchronize.BoundedSemaphore,
+    "Condition": mp.synchronize.Condition,
+    "Event": mp.synchronize.Event,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_is_an_instance_of_the_standard_librarys_class(name: str) -> None:
+    made = getattr(CONTEXT, name)()
+    assert isinstance(made, KINDS[name])
+    assert isinstance(pickle.loads(pickle.dumps(made)), KINDS[name])
+
+
+def test_barriers_and_connections_too() -> None:
+    assert isinstance(CONTEXT.Barrier(1), mp.synchronize.Barrier)
+    for end in CONTEXT.Pipe():
+        assert isinstance(end, mp.connection.Connection)
+
+
+def test_nothing_of_the_standard_librarys_shows_through() -> None:
+    # A method that the standard library's class has and ours does not would work on state that is not there.
+    made = [getattr(CONTEXT, name)() for name in KINDS] + [CONTEXT.Barrier(1), CONTEXT.Pipe()[0]]
+    for each in made:
+        for name in dir(each):
+            owner = next((cls for cls in type(each).__mro__ if name in vars(cls)), object)
+            assert name.startswith("_") or not owner.__module__.startswith("multiprocessing"), f"{each!r}.{name}"
+
+
+def test_a_jointly_joined_queue_is_still_a_queue() -> None:
+    assert isinstance(CONTEXT.JoinableQueue(), mp.queues.Queue)
+    assert isinstance(CONTEXT.BoundedSemaphore(), mp.synchronize.Semaphore)
+
+
+def test_logging_config_takes_a_queue() -> None:
+    queue = CONTEXT.Queue()
+    handler = {"class": "logging.handlers.QueueHandler", "queue": queue}
+    logger = {"handlers": ["q"], "level": "INFO", "propagate": False}
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {"q": handler},
+            "loggers": {"of this test": logger},
+        }
+    )
+    logging.getLogger("of this test").info("said")
+    assert queue.get(timeout=30).getMessage() == "said"
+    logging.getLogger("of this test").handlers.clear()
+
+
+def receive(connection: Any) -> None:
+    fd = reduction.recv_handle(connection)
+    os.write(fd, b"from the process")
+    os.close(fd)
+
+
+def test_a_descriptor_goes_through_a_pipe(tmp_path: Path) -> None:
+    here, there = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=receive, args=(there,))
+    process.start()
+    with open(tmp_path / "file", "w+") as file:
+        reduction.send_handle(here, file.fileno(), process.pid)
+        process.join()
+        file.seek(0)
+        assert file.read() == "from the process"
+    first, second = mp.get_context("fork").Pipe()  # the standard library's own are as before
+    threading.Thread(target=reduction.send_handle, args=(first, 1, os.getpid())).start()
+    os.close(reduction.recv_handle(second))
