@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:parsl", "ign
 
 from parsl.executors.errors import UnsupportedFeatureError  # noqa: E402
 
+from dragon.workflows.executor import LostTaskError  # noqa: E402
 from dragon.workflows.parsl_batch_executor import DragonBatchPoolExecutor  # noqa: E402
 from dragon.workflows.parsl_executor import DragonPoolExecutor  # noqa: E402
 from dragon.workflows.parsl_mpi_app import DragonMPIExecutor, mpi_app  # noqa: E402
@@ -60,6 +61,20 @@ def test_apps_run_in_the_workers(tmp_path: Path, kind: Any) -> None:
         with pytest.raises(KeyError, match="on purpose"):
             parsl.python_app(fail)("on purpose").result(timeout=60)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dragon-parsl")]
+
+
+def end_if(number: int, last: int) -> int:
+    if number == last:
+        os._exit(4)
+    return number
+
+
+@pytest.mark.parametrize("kind", [DragonPoolExecutor, DragonBatchPoolExecutor])
+def test_an_app_that_ends_its_worker_costs_no_other_its_result(tmp_path: Path, kind: Any) -> None:
+    with loaded(tmp_path, kind(max_processes=2)):
+        futures = [parsl.python_app(end_if)(number, 2) for number in range(6)]
+        assert isinstance(futures[2].exception(timeout=60), LostTaskError)
+        assert [future.result(timeout=60) for future in futures if future is not futures[2]] == [0, 1, 3, 4, 5]
 
 
 def test_what_is_not_offered_is_an_error(tmp_path: Path) -> None:
