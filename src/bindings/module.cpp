@@ -58,8 +58,10 @@ std::vector<std::tuple<int, uint64_t>> processes() {
 
 int start_executable(const FileText& executable, const std::vector<FileText>& arguments,
                      const std::vector<FileText>& environment, const FileText& folder,
-                     std::vector<int> descriptors, std::vector<int> cpus, Limits limits, int death_signal,
-                     bool detached) {
+                     std::vector<int> descriptors, std::vector<int> cpus, Limits limits,
+                     const std::vector<uint64_t>& signals, int death_signal, bool reaper, bool detached) {
+    std::optional<Signals> sets;
+    if (signals.size() == 3) sets = Signals{signals[0], signals[1], signals[2]};
     return launch({executable,
                    {arguments.begin(), arguments.end()},
                    {environment.begin(), environment.end()},
@@ -67,7 +69,9 @@ int start_executable(const FileText& executable, const std::vector<FileText>& ar
                    std::move(descriptors),
                    std::move(cpus),
                    std::move(limits),
+                   sets,
                    death_signal,
+                   reaper,
                    detached});
 }
 
@@ -193,6 +197,11 @@ NB_MODULE(_core, m) {
     m.def("signal_process", &signal_process,
           "Send a signal to the process that a descriptor was opened for. Raises ProcessLookupError.");
     m.def("current_umask", &current_umask, "This process's umask, which stays as it is.");
+    m.def("current_signals", [] {
+        auto mine = current_signals();
+        return mine ? std::vector<uint64_t>{mine->ignored, mine->blocked, mine->defaults}
+                    : std::vector<uint64_t>{};
+    });
     m.def("current_limits", &current_limits,
           "Soft and hard resource limits of this process by number, then its niceness.");
     m.def("prctl", [](int option, unsigned long value) {
@@ -200,8 +209,8 @@ NB_MODULE(_core, m) {
     });
     m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"),
           nb::arg("environment"), nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"),
-          nb::arg("limits"), nb::arg("death_signal"), nb::arg("detached"),
-          "Start an executable; returns its process id or raises OSError.");
+          nb::arg("limits"), nb::arg("signals"), nb::arg("death_signal"), nb::arg("reaper"),
+          nb::arg("detached"), "Start an executable; returns its process id or raises OSError.");
     bind_channel(m);
     bind_sync(m);
     bind_inspection(m);

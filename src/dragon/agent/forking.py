@@ -90,6 +90,7 @@ class Forker:
             reason = _unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
+        self._server.disown()  # what the import started is the main program's
         _RANDOM.gauss_next = None  # the second one of a pair that the import had begun
         # Or every child would print again what the import printed.
         mp_util._flush_std_streams()  # type: ignore[attr-defined]
@@ -118,7 +119,9 @@ class Forker:
                 descriptors=[*descriptors[:3], memory.fileno(), *descriptors[3:]],
                 cpus=request.cpus,
                 limits=request.limits,
+                signals=request.signals,
                 death_signal=signal.SIGKILL,
+                reaper=True,
                 detached=False,
             )
 

@@ -13,6 +13,7 @@ from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
 from dragon.mpbridge.tracker import tracker_descriptor
+from dragon.native.workers import work
 from dragon.runtime import placement, plan, serialization
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
@@ -69,6 +70,8 @@ class Popen:
         name = str(process_obj.name)  # multiprocessing takes anything for one
         request, record = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
+        # As in the standard library, but for the workers of a pool: what they have started ends with them.
+        request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
         return request, record

@@ -205,7 +205,9 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
         descriptors=_valid(descriptors),
         cpus=[],
         limits=[],
+        signals=[],
         death_signal=0,
+        reaper=False,
         detached=True,
     )
 

@@ -312,9 +312,10 @@ def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()
-    limits = _core.current_limits()
+    limits, signals = _core.current_limits(), _core.current_signals()
     name = name or _default_name(puid)
-    return Spawn(puid=puid, record=record._name(), name=name, umask=umask, limits=limits, **fields), record
+    request = Spawn(puid=puid, record=record._name(), name=name, umask=umask, limits=limits, signals=signals, **fields)
+    return request, record
 
 
 def _default_name(puid: int) -> str:
