@@ -3,8 +3,12 @@
 #include <nanobind/stl/vector.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+
+#include <cstring>
+#include <mutex>
 
 #include "../core/process.hpp"
 #include "../core/process_handle.hpp"
@@ -13,6 +17,9 @@
 #include "fork_server.hpp"
 #include "large_bytes.hpp"
 #include "messages.hpp"
+
+// Part of every CPython from 3.8 on, though not of the limited API.
+extern "C" int PySys_AddAuditHook(int (*)(const char*, PyObject*, void*), void*);
 
 namespace dragon::py {
 
@@ -32,11 +39,30 @@ PyObject* lookup(const char* module, const char* name) {
     return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
 }
 
-void open_arena(int fd) { set_arena(Arena::open(fd)); }
+// Python tells of every change of a limit before it is made. What this process has mapped counts.
+int on_audit(const char* event, PyObject* arguments, void*) {
+    bool own = strcmp(event, "resource.setrlimit") == 0;
+    if (!own && strcmp(event, "resource.prlimit") != 0) return 0;
+    long which = PyLong_AsLong(PyTuple_GetItem(arguments, own ? 0 : 1));
+    if (PyErr_Occurred()) PyErr_Clear();  // the call itself tells of that
+    if (which == RLIMIT_AS && has_arena()) arena().shrink_mapping();
+    return 0;
+}
+
+void watch_limits() {
+    static std::once_flag once;
+    std::call_once(once, [] { PySys_AddAuditHook(on_audit, nullptr); });
+}
+
+void open_arena(int fd) {
+    set_arena(Arena::open(fd));
+    watch_limits();
+}
 
 int create_arena(uint64_t limit) {
     auto* a = new Arena(limit);
     set_arena(a);
+    watch_limits();
     return a->fd();
 }
 

@@ -329,6 +329,7 @@ void ForkServer::enter_child() {
         for (int64_t cpu : cpus) CPU_SET(static_cast<int>(cpu), &set);
         if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
     }
+    if (limits_addresses(numbers_in(asked_.limits))) arena().shrink_mapping();
     take_limits(numbers_in(asked_.limits));
     std::string folder(asked_.folder);
     arena().take_slot(slot_);

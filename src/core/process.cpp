@@ -124,6 +124,11 @@ Limits current_limits() {
     return result;
 }
 
+bool limits_addresses(const Limits& limits) {
+    return limits.size() == 2 * RLIM_NLIMITS + 1 &&
+           static_cast<rlim_t>(limits[2 * RLIMIT_AS]) != RLIM_INFINITY;
+}
+
 void take_limits(const Limits& limits) {
     if (limits.size() != 2 * RLIM_NLIMITS + 1) return;
     for (int number = 0; number < RLIM_NLIMITS; ++number) {

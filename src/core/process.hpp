@@ -18,6 +18,9 @@ using Limits = std::vector<int64_t>;
 
 Limits current_limits();
 
+// Whether addresses are among what they limit.
+bool limits_addresses(const Limits& limits);
+
 // Be limited like that, or as like that as this user may; system calls only.
 void take_limits(const Limits& limits);
 

@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = ["Leaving", "Leftovers"]
 
 _GRACE = 5.0  # seconds between the two signals
 _LOOK_AGAIN = 0.005
+_SHORTEST = 50e-6  # seconds in which no process can be started: it is not worth a look
 _TRACKERS = ("loky.backend.resource_tracker", "joblib.externals.loky.backend.resource_tracker")
 
 
@@ -52,11 +53,19 @@ class Leftovers:
             text += more
         return set(map(int, text.split()))
 
-    def leave(self) -> None:
-        """What is there now stays."""
-        self._others = self._children()
+    @contextmanager
+    def of(self, call: Callable[..., Any]) -> Iterator[None]:
+        """What the call in the block leaves running is ended after it, unless the call was to leave it."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            if isinstance(call, Leaving):
+                self._others = self._children()
+            elif time.perf_counter() - begun > _SHORTEST:
+                self._end()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """End what was not there before: asked first, killed after a while. Returns when it is over."""
         found = self._children()
         self._others &= found  # the others' ids may be used again

@@ -21,7 +21,7 @@ from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
 from dragon.workflows.batch.call import Kind, Streams, substituted
-from dragon.workflows.batch.leftovers import Leaving, Leftovers
+from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
 
 __all__ = [
@@ -137,8 +137,11 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
         if kind == Kind.FUNCTION:
             if tells:
                 setting.events.put((RUNS, number, None))
-            with _ending_leftovers(target, leftovers), _redirected(streams):
-                return True, pack(target(*args, **kwargs))
+            with leftovers.of(target):
+                if streams == (None, None):
+                    return True, pack(target(*args, **kwargs))
+                with _redirected(streams):
+                    return True, pack(target(*args, **kwargs))
         if kind == Kind.PROCESS:
             return True, (None, [], _run_process(number, args[0], streams, setting))
         return True, (None, [], _run_job(number, args[0], args[1], streams, setting))
@@ -149,23 +152,8 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
 
 
 @contextmanager
-def _ending_leftovers(target: Any, leftovers: Leftovers) -> Iterator[None]:
-    """What the call in the block leaves running is ended after it, unless the call was to leave it."""
-    try:
-        yield
-    finally:
-        if isinstance(target, Leaving):
-            leftovers.leave()
-        else:
-            leftovers.end()
-
-
-@contextmanager
 def _redirected(streams: Streams) -> Iterator[None]:
     """This process's own output goes there in the block."""
-    if streams == (None, None):
-        yield
-        return
     saved = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     try:
