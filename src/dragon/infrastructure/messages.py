@@ -98,6 +98,10 @@ class Surroundings(msgspec.Struct, omit_defaults=True):
     start_method: str | None
     log_level: int | None = None
     log_to_stderr: bool = False
+    options: list[str] = []  # of the interpreter; see runtime/interpreter.py
+    warning_options: list[str] = []
+    writes_bytecode: bool = True
+    variables: list[str] = []  # that are read at a start, and that the process is given other than the run has them
 
 
 class Request(msgspec.Struct):

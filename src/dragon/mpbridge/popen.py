@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from multiprocessing import util
+from multiprocessing import spawn, util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
@@ -23,6 +23,11 @@ from dragon.runtime.spawning import Started, current_folder, environment_changes
 __all__ = ["Popen"]
 
 serialization.extend_multiprocessing()
+
+_SPAWNS_OWN = {
+    *("log_to_stderr", "log_level", "name", "authkey", "sys_path", "sys_argv", "orig_dir", "dir"),
+    *("start_method", "init_main_from_name", "init_main_from_path"),
+}
 
 
 class Popen:
@@ -83,7 +88,8 @@ class Popen:
         header = HEADER.pack(os.getpid(), local, tracker, os.fstat(tracker).st_ino)
         set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            return header + serialization.dumps(process_obj)
+            prepared = _preparation(process_obj)
+            return header + serialization.dumps((prepared, process_obj) if prepared else process_obj)
         finally:
             set_spawning_popen(None)
 
@@ -122,3 +128,11 @@ class Popen:
 
     def close(self) -> None:
         """Give the process up; multiprocessing calls this once it has ended."""
+
+
+def _preparation(process_obj: Any) -> dict[str, Any]:
+    """What others add to what multiprocessing's spawn tells a child, as coverage does to measure children too."""
+    get: Any = spawn.get_preparation_data
+    if get.__module__ == spawn.__name__:
+        return {}
+    return {key: value for key, value in get(str(process_obj.name)).items() if key not in _SPAWNS_OWN}

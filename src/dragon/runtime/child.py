@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import context as mp_context
@@ -66,6 +67,8 @@ def apply_environment(changes: dict[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = restored(value)
+    if "TZ" in changes:
+        time.tzset()
 
 
 def apply_signals(signals: list[int]) -> None:

@@ -202,7 +202,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
     if serialization.main_is_importable():
         main = serialization.main_module()
         request.main = main and (main[0], sendable(main[1]))
-    request.surroundings = describe()
+    request.surroundings = describe(request.environment)
     request.attached += names
     if len(payload) <= LARGEST_PAYLOAD:
         request.payload = payload
