@@ -71,7 +71,7 @@ nb::tuple enter_child(ForkServer& server) {
     server.enter_child();
     return nb::make_tuple(request.puid, text(request.name), request.parent, request.group,
                           environment(request), text(request.entry), payload(request),
-                          descriptor_variables(request),
+                          descriptor_variables(request), numbers_in(request.signals),
                           std::vector<int>(descriptors.begin() + 3, descriptors.end()));
 }
 
@@ -91,6 +91,7 @@ void bind_fork_server(nb::module_& m) {
         .def("fork_alike", &ForkServer::fork_alike)
         .def("synchronise", &ForkServer::synchronise)
         .def("reap", &ForkServer::reap)
+        .def("disown", &ForkServer::disown)
         .def("running", &ForkServer::running)
         .def("enter_child", &enter_child);
 }

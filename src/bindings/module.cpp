@@ -3,7 +3,11 @@
 #include <nanobind/stl/vector.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
+
+#include <cstring>
+#include <mutex>
 
 #include "../core/process.hpp"
 #include "../core/process_handle.hpp"
@@ -12,6 +16,9 @@
 #include "fork_server.hpp"
 #include "large_bytes.hpp"
 #include "messages.hpp"
+
+// Part of every CPython from 3.8 on, though not of the limited API.
+extern "C" int PySys_AddAuditHook(int (*)(const char*, PyObject*, void*), void*);
 
 namespace dragon::py {
 
@@ -33,11 +40,30 @@ PyObject* lookup(const char* module, const char* name) {
     return nb::object(nb::module_::import_(module).attr(name)).release().ptr();
 }
 
-void open_arena(int fd) { set_arena(Arena::open(fd)); }
+// Python tells of every change of a limit before it is made. What this process has mapped counts.
+int on_audit(const char* event, PyObject* arguments, void*) {
+    bool own = strcmp(event, "resource.setrlimit") == 0;
+    if (!own && strcmp(event, "resource.prlimit") != 0) return 0;
+    long which = PyLong_AsLong(PyTuple_GetItem(arguments, own ? 0 : 1));
+    if (PyErr_Occurred()) PyErr_Clear();  // the call itself tells of that
+    if (which == RLIMIT_AS && has_arena()) arena().shrink_mapping();
+    return 0;
+}
+
+void watch_limits() {
+    static std::once_flag once;
+    std::call_once(once, [] { PySys_AddAuditHook(on_audit, nullptr); });
+}
+
+void open_arena(int fd) {
+    set_arena(Arena::open(fd));
+    watch_limits();
+}
 
 int create_arena(uint64_t limit) {
     auto* a = new Arena(limit);
     set_arena(a);
+    watch_limits();
     return a->fd();
 }
 
@@ -51,8 +77,10 @@ std::vector<std::tuple<int, uint64_t>> processes() {
 
 int start_executable(const FileText& executable, const std::vector<FileText>& arguments,
                      const std::vector<FileText>& environment, const FileText& folder,
-                     std::vector<int> descriptors, std::vector<int> cpus, Limits limits, int death_signal,
-                     bool detached) {
+                     std::vector<int> descriptors, std::vector<int> cpus, Limits limits,
+                     const std::vector<uint64_t>& signals, int death_signal, bool reaper, bool detached) {
+    std::optional<Signals> sets;
+    if (signals.size() == 3) sets = Signals{signals[0], signals[1], signals[2]};
     return launch({executable,
                    {arguments.begin(), arguments.end()},
                    {environment.begin(), environment.end()},
@@ -60,7 +88,9 @@ int start_executable(const FileText& executable, const std::vector<FileText>& ar
                    std::move(descriptors),
                    std::move(cpus),
                    std::move(limits),
+                   sets,
                    death_signal,
+                   reaper,
                    detached});
 }
 
@@ -185,6 +215,11 @@ NB_MODULE(_core, m) {
     m.def("signal_process", &signal_process,
           "Send a signal to the process that a descriptor was opened for. Raises ProcessLookupError.");
     m.def("current_umask", &current_umask, "This process's umask, which stays as it is.");
+    m.def("current_signals", [] {
+        auto mine = current_signals();
+        return mine ? std::vector<uint64_t>{mine->ignored, mine->blocked, mine->defaults}
+                    : std::vector<uint64_t>{};
+    });
     m.def("current_limits", &current_limits,
           "Soft and hard resource limits of this process by number, then its niceness.");
     m.def("prctl", [](int option, unsigned long value) {
@@ -192,8 +227,8 @@ NB_MODULE(_core, m) {
     });
     m.def("start_executable", &start_executable, nb::arg("executable"), nb::arg("arguments"),
           nb::arg("environment"), nb::arg("folder"), nb::arg("descriptors"), nb::arg("cpus"),
-          nb::arg("limits"), nb::arg("death_signal"), nb::arg("detached"),
-          "Start an executable; returns its process id or raises OSError.");
+          nb::arg("limits"), nb::arg("signals"), nb::arg("death_signal"), nb::arg("reaper"),
+          nb::arg("detached"), "Start an executable; returns its process id or raises OSError.");
     bind_channel(m);
     bind_sync(m);
     bind_inspection(m);

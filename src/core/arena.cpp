@@ -60,19 +60,19 @@ Arena::Mapping Arena::make(uint64_t limit) {
             close(fd);
             throw SystemFailure(error, "the shared memory cannot be sized (ulimit -f)");
         }
-        void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-        if (base != MAP_FAILED) {
-            madvise(base, size, MADV_DONTDUMP);
-            return {fd, static_cast<char*>(base), region, size};
-        }
+        if (Mapping mapping = map_all(fd, region, size); mapping.base) return mapping;
     }
 }
 
 Arena::Arena(Mapping m) : fd_(m.fd), base_(m.base), region_(m.region), size_(m.size) {
+    if (m.sparse) be_sparse();
     static std::once_flag once;
     std::call_once(once, [] {
         pthread_atfork(nullptr, nullptr, [] {
-            if (current) current->self_.store(0);
+            if (current) {
+                current->self_.store(0);
+                current->reach_after_fork();
+            }
             attachments = new Attachments;  // the parent's may be locked
         });
     });
@@ -94,15 +94,15 @@ Arena* Arena::open(int fd) {
     if (fstat(fd, &st) != 0) throw SystemFailure(errno, "fstat");
     auto size = static_cast<size_t>(st.st_size);
     if (size < kMetaStart) throw SystemFailure(EINVAL, "not an arena");
-    void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (base == MAP_FAILED) throw SystemFailure(errno, "mmap of the arena");
-    auto* h = static_cast<Header*>(base);
+    Mapping mapping = map_all(fd, 0, size);
+    if (!mapping.base) throw SystemFailure(ENOMEM, "no addresses for the arena (ulimit -v)");
+    auto* h = reinterpret_cast<Header*>(mapping.base);
     if (h->magic != kMagic) {
-        munmap(base, size);
+        munmap(mapping.base, mapping.sparse ? kMetaStart : size);
         throw SystemFailure(EINVAL, "not an arena");
     }
-    madvise(base, size, MADV_DONTDUMP);
-    return new Arena(Mapping{fd, static_cast<char*>(base), h->region, size});
+    mapping.region = h->region;
+    return new Arena(mapping);
 }
 
 uint64_t Arena::id() const { return header().id; }
@@ -145,15 +145,14 @@ size_t Arena::class_size(size_t c) {
     return base + base / 4 * ((c - 7) % 4 + 1);
 }
 
-Offset Arena::region_start(size_t c) const {
-    return round_up(kMetaStart + kClasses * (region_ / 4), 2 * kMiB) + c * region_;
-}
+Offset Arena::meta_start(size_t c) const { return kMetaStart + c * (region_ / 4); }
+Offset Arena::region_start(size_t c) const { return round_up(meta_start(kClasses), 2 * kMiB) + c * region_; }
 size_t Arena::class_of(Offset block) const { return (block - region_start(0)) / region_; }
 
 Meta& Arena::meta(Offset block) const {
     size_t c = class_of(block);
     uint64_t index = (block - region_start(c)) / class_size(c);
-    return *reinterpret_cast<Meta*>(base_ + kMetaStart + c * (region_ / 4) + index * sizeof(Meta));
+    return *at<Meta>(meta_start(c) + index * sizeof(Meta));
 }
 
 Offset Arena::block_at(Offset inside) const {
@@ -195,7 +194,7 @@ void Arena::carve(size_t c, uint64_t index) {
     if (end > region_)
         throw OutOfMemory("no address space left for blocks of " + std::to_string(class_size(c)) + " bytes");
     if (meta_end > s.committed_meta) {
-        commit(s, kMetaStart + c * (region_ / 4) + s.committed_meta, kPage);
+        commit(s, meta_start(c) + s.committed_meta, kPage);
         s.committed_meta = s.committed_meta + kPage;
     }
     if (end > s.committed) {
@@ -252,6 +251,11 @@ void Arena::put_first(Link& list, Word& count, Offset block) {
     if (owner) slot(owner).owned.fetch_sub(1, std::memory_order_relaxed);
 }
 
+static std::string no_addresses(size_t size) {
+    return "asked for " + std::to_string(size) +
+           " bytes of shared memory; this process has no addresses left for them (ulimit -v, RLIMIT_AS)";
+}
+
 Offset Arena::allocate(size_t size) {
     OwnerId me = self();
     Header& h = header();
@@ -263,16 +267,22 @@ Offset Arena::allocate(size_t size) {
     ClassState& s = h.classes[c];
     lock_class(c);
     Offset block;
+    auto reachable = [&](Offset it) {
+        if (sparse_ && !try_to_reach(it)) throw OutOfMemory(no_addresses(size));
+    };
     try {
         if (s.free) {
+            reachable(s.free);
             block = take_first(s.free, s.free_count, me);
         } else if (s.cold) {
+            reachable(s.cold);
             commit(s, s.cold, class_size(c));
             block = take_first(s.cold, s.cold_count, me);
         } else {
             uint64_t index = s.carved.load();
             carve(c, index);
             block = region_start(c) + index * class_size(c);
+            reachable(block);
             slot(me).owned.fetch_add(1);
             meta(block).owner = me;
             // Every run counts from a number of its own, so that handles of other runs are not taken for its

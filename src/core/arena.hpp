@@ -222,6 +222,8 @@ class Arena {
     size_t capacity(Offset block) const { return class_size(class_of(block)); }
     template <class T>
     T* at(Offset offset) const {
+        if (sparse_.load(std::memory_order_relaxed)) [[unlikely]]
+            reach(offset);
         return reinterpret_cast<T*>(base_ + offset);
     }
     Meta& meta(Offset block) const;
@@ -304,6 +306,9 @@ class Arena {
     void set_keeper(OwnerId owner);
     bool kept() const;
 
+    // Map only what is in use from now on: the address space of this process is about to be limited.
+    void shrink_mapping();
+
     uint64_t next_number();  // 0, 1, 2 … over all processes of the arena
     Usage usage() const;
     // Gives the pages of free blocks of whole pages back, until that is enough; returns the bytes.
@@ -318,12 +323,21 @@ class Arena {
         char* base;
         uint64_t region;
         size_t size;
+        bool sparse;  // only the tables are mapped, the rest is when it is looked at
     };
     explicit Arena(Mapping mapping);
     static Mapping make(uint64_t limit);
+    // Maps it as far as this process may; without a base where there is no room for it.
+    static Mapping map_all(int fd, uint64_t region, size_t size);
+    struct Reach;
+    void be_sparse();
+    [[gnu::cold]] void reach(Offset offset) const;
+    bool try_to_reach(Offset offset) const;
+    void reach_after_fork();
 
     Header& header() const { return *reinterpret_cast<Header*>(base_); }
     Slot& slot(OwnerId owner) const;
+    Offset meta_start(size_t c) const;
     Offset region_start(size_t c) const;
     size_t class_of(Offset block) const;
     uint64_t committed() const;
@@ -354,8 +368,13 @@ class Arena {
     char* base_;
     uint64_t region_;
     size_t size_;
+    std::atomic<bool> sparse_{false};
+    Reach* reach_ = nullptr;
     std::atomic<OwnerId> self_{0};
 };
+
+// Whether there is a limit of addresses (RLIMIT_AS).
+bool address_space_is_limited();
 
 // The one arena of this process. A process that was forked in between is a process of its own.
 Arena& arena();

@@ -30,6 +30,7 @@ constexpr uint32_t kMostEvents = 32;
 constexpr std::string_view kNil = "\xc0";
 constexpr pid_t kNoProcess = (1 << 22) + 1;  // above the largest process id there can be
 constexpr int kFolder = 3;  // in place of a stream's number; runtime/spawning.py has the same
+constexpr size_t kSignalSets = 3;
 enum Source : unsigned { kRequests = 1, kAgent = 2, kSignals = 4 };
 
 ino_t inode(int fd) {
@@ -60,7 +61,7 @@ void ForkServer::look(int timeout) {
         if (sources[i].revents) ready_ |= 1u << i;
 }
 
-void ForkServer::wait() { look(-1); }
+void ForkServer::wait() { look(leftovers_.patience()); }
 
 Next ForkServer::next() {
     auto take = [&](Source source) {
@@ -68,6 +69,7 @@ Next ForkServer::next() {
         ready_ &= ~source;
         return was;
     };
+    leftovers_.kill_overdue();
     for (;;) {
         if (!ready_ && untold_) {
             look(0);
@@ -272,7 +274,9 @@ void ForkServer::started(pid_t pid, bool forked) {
         arena().promise_slot(slot_, pid);
     else
         arena().fill_slot(slot_, pid);
-    children_.emplace(pid, Child{asked_.puid, asked_.group, asked_.record.handle});
+    children_.emplace(
+        pid, Child{asked_.puid, asked_.parent, asked_.group, asked_.record.handle, asked_.leave_running});
+    started_by_[asked_.parent].insert(pid);
     Words& record = *arena().at<Words>(asked_.record.handle.offset);
     record.at(kPid) = static_cast<uint64_t>(pid);
     record.at(kStatus) = kRunning;
@@ -315,15 +319,17 @@ void ForkServer::enter_child() {
     descriptors_.resize(3);  // the others are the process's
     close_descriptors();
     for (int fd : {requests_, agent_, signals_, null_}) close(fd);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    leftovers_.close_file();
+    become_reaper();
+    std::vector<int64_t> signals = numbers_in(asked_.signals);
+    block_signals(signals.size() == kSignalSets ? static_cast<uint64_t>(signals[1]) : 0);
     if (auto cpus = numbers_in(asked_.cpus); !cpus.empty()) {
         cpu_set_t set;
         CPU_ZERO(&set);
         for (int64_t cpu : cpus) CPU_SET(static_cast<int>(cpu), &set);
         if (sched_setaffinity(0, sizeof set, &set) != 0) throw SystemFailure(errno, "sched_setaffinity");
     }
+    if (limits_addresses(numbers_in(asked_.limits))) arena().shrink_mapping();
     take_limits(numbers_in(asked_.limits));
     std::string folder(asked_.folder);
     arena().take_slot(slot_);
@@ -336,24 +342,56 @@ void ForkServer::enter_child() {
 // ---- reaping
 
 void ForkServer::reap() {
+    struct Ended {
+        Child child;
+        int status;
+        bool leaves;
+    };
+    std::vector<Ended> told;
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         arena().reap(pid);
-        auto child = children_.find(pid);
-        if (child == children_.end()) continue;  // an orphan
-        ended(child->second, status);
-        children_.erase(child);
+        auto found = children_.find(pid);
+        if (found == children_.end()) {
+            leftovers_.reaped(pid, status);
+            continue;
+        }
+        Child child = found->second;
+        children_.erase(found);
+        told.push_back({child, status, !end_what_it_started(pid, child, status)});
     }
+    leftovers_.look([this](pid_t pid) { return children_.count(pid) != 0; });
+    for (auto& [child, how, leaves] : told) ended(child, how, leaves);
 }
 
-void ForkServer::ended(const Child& child, int status) {
+Leftovers::Fate ForkServer::end_what_it_started(pid_t pid, const Child& child, int status) {
+    Leftovers::Fate fate;
+    if (!child.leave_running || leftovers_.is_to_end(pid)) fate = leftovers_.fate_after(pid, status);
+    leftovers_.forget(pid);
+    leftovers_.left_with(fate);
+    if (auto siblings = started_by_.find(child.parent); siblings != started_by_.end()) {
+        siblings->second.erase(pid);
+        if (siblings->second.empty()) started_by_.erase(siblings);
+    }
+    if (auto own = started_by_.find(child.puid); fate && own != started_by_.end())
+        for (pid_t each : own->second) leftovers_.end(each, fate);
+    return fate;
+}
+
+void ForkServer::disown() { leftovers_.leave_all(); }
+
+void ForkServer::ended(const Child& child, int status, bool leaves) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     Words& record = *arena().at<Words>(child.record.offset);
     record.at(kCode) = static_cast<uint64_t>(static_cast<int64_t>(code));
     record.at(kStatus) = kExited;
     record.changed();
     arena().release(child.record, Role::Plain);
-    event("exited", 1, child.puid, child.group).text("code").signed_number(code);
+    event("exited", 2, child.puid, child.group)
+        .text("code")
+        .signed_number(code)
+        .text("leaves")
+        .number(leaves);
 }
 
 std::vector<pid_t> ForkServer::running() const {

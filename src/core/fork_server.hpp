@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "leftovers.hpp"
 #include "msgpack.hpp"
 #include "process.hpp"
 #include "spawn_request.hpp"
@@ -62,6 +63,8 @@ class ForkServer {
 
     void synchronise();  // tell the agent all that has happened so far, and that this is all
     void reap();
+    void
+    disown();  // the children that it has now and did not start, as those of a main program that was imported
     std::vector<pid_t> running() const;
 
     // In a new child: be set up as its request asks for, with none of the server's own descriptors.
@@ -69,8 +72,9 @@ class ForkServer {
 
   private:
     struct Child {
-        uint64_t puid, group;
+        uint64_t puid, parent, group;
         Handle record;
+        bool leave_running;  // what it started goes on after its end
     };
 
     void flush();
@@ -85,7 +89,9 @@ class ForkServer {
     void close_descriptors();
     bool read_signals() const;  // whether one of them was SIGTERM
     MsgpackWriter event(std::string_view kind, uint8_t values, uint64_t puid, uint64_t group);
-    void ended(const Child& child, int status);
+    // Begins to end what a child that has ended leaves. Nothing is due where that is to go on.
+    Leftovers::Fate end_what_it_started(pid_t pid, const Child& child, int status);
+    void ended(const Child& child, int status, bool leaves);
 
     int requests_, agent_, signals_, null_;
     pid_t me_;
@@ -109,6 +115,8 @@ class ForkServer {
     uint32_t untold_ = 0;
     std::vector<int> beside_;  // descriptors that the untold events are about
     std::unordered_map<pid_t, Child> children_;
+    std::unordered_map<uint64_t, std::unordered_set<pid_t>> started_by_;  // children, by who asked for them
+    Leftovers leftovers_;
 };
 
 }  // namespace dragon

@@ -195,7 +195,7 @@ template <class Visit>
 void Arena::each_block(Visit visit) const {
     for (size_t c = 0; c < kClasses; ++c) {
         uint64_t carved = header().classes[c].carved.load(), size = class_size(c);
-        Meta* m = at<Meta>(kMetaStart + c * (region_ / 4));
+        Meta* m = at<Meta>(meta_start(c));
         for (Offset block = region_start(c), end = block + carved * size; block < end; block += size)
             visit(block, *m++);
     }

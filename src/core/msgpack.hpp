@@ -42,6 +42,11 @@ class MsgpackReader {
         byte();
         return true;
     }
+    bool truth() {
+        uint8_t kind = byte();
+        if (kind != 0xc2 && kind != 0xc3) throw Malformed("true or false was expected");
+        return kind == 0xc3;
+    }
     std::string_view any() {  // the next value, as it stands there
         std::string_view from = data_;
         for (uint64_t left = 1; left; --left) left += skip_head();

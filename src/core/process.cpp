@@ -17,6 +17,12 @@ namespace dragon {
 
 namespace {
 
+constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
+
+// What an interpreter ignores for itself: programs that it starts are not to, as the subprocess module has
+// it.
+constexpr uint64_t kPythons = bit(SIGPIPE) | bit(SIGXFSZ);
+
 constexpr const char* kNoRoom = "no new process (ulimit -u)";
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
@@ -49,15 +55,15 @@ struct Prepared {
     };
     struct sigaction hangup{};
     sigaction(SIGHUP, nullptr, &hangup);
-    for (int s = 1; s < NSIG; ++s)
-        if (s != SIGHUP || hangup.sa_handler != SIG_IGN) signal(s, SIG_DFL);  // else as nohup has it
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    uint64_t ignored = hangup.sa_handler == SIG_IGN ? bit(SIGHUP) : 0;  // as nohup has it
+    if (w.signals) ignored = w.signals->ignored & ~kPythons;
+    for (int s = 1; s < NSIG; ++s) signal(s, ignored & bit(s) ? SIG_IGN : SIG_DFL);
+    block_signals(w.signals ? w.signals->blocked : 0);
     if (w.death_signal) {
         prctl(PR_SET_PDEATHSIG, w.death_signal);
         if (getppid() != p.parent) _exit(127);
     }
+    if (w.reaper) become_reaper();
     if (!w.cpus.empty() && sched_setaffinity(0, sizeof p.cpus, &p.cpus) != 0) fail("sched_setaffinity");
     take_limits(w.limits);
     if (!w.folder.empty() && chdir(w.folder.c_str()) != 0) fail("working directory");
@@ -82,6 +88,30 @@ mode_t current_umask() {
     return mask;
 }
 
+std::optional<Signals> current_signals() {
+    Signals mine{};
+    for (int s = 1; s < NSIG; ++s) {
+        struct sigaction action{};
+        if (sigaction(s, nullptr, &action) != 0) continue;
+        if (action.sa_handler == SIG_IGN) mine.ignored |= bit(s);
+        if (action.sa_handler == SIG_DFL) mine.defaults |= bit(s) & (kPythons | bit(SIGINT));
+    }
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    for (int s = 1; s < NSIG; ++s)
+        if (sigismember(&blocked, s) == 1) mine.blocked |= bit(s);
+    if (mine.ignored == kPythons && !mine.blocked && !mine.defaults) return {};
+    return mine;
+}
+
+void block_signals(uint64_t set) {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    for (int s = 1; s < NSIG; ++s)
+        if (set & bit(s)) sigaddset(&blocked, s);
+    pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+}
+
 Limits current_limits() {
     Limits result;
     for (int number = 0; number < RLIM_NLIMITS; ++number) {
@@ -92,6 +122,11 @@ Limits current_limits() {
     }
     result.push_back(getpriority(PRIO_PROCESS, 0));
     return result;
+}
+
+bool limits_addresses(const Limits& limits) {
+    return limits.size() == 2 * RLIM_NLIMITS + 1 &&
+           static_cast<rlim_t>(limits[2 * RLIMIT_AS]) != RLIM_INFINITY;
 }
 
 void take_limits(const Limits& limits) {
@@ -105,6 +140,8 @@ void take_limits(const Limits& limits) {
     }
     setpriority(PRIO_PROCESS, 0, static_cast<int>(limits.back()));
 }
+
+void become_reaper() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
 pid_t launch(const Launch& w) {
     if (w.descriptors.size() > 64) throw SystemFailure(E2BIG, "more than 64 descriptors for a new process");

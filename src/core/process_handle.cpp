@@ -109,18 +109,36 @@ int open_watched(pid_t pid) {
 
 }  // namespace
 
-bool process_stat(pid_t pid, char& state, uint64_t& start_time) {
-    char path[32], text[1024];
+namespace {
+
+constexpr size_t kLongestStat = 1024;
+
+// From the third field on, which is the state; nullptr where there is no such process.
+const char* read_stat(pid_t pid, char (&text)[kLongestStat]) {
+    char path[32];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
+    if (fd < 0) return nullptr;
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
-    if (n <= 0) return false;
+    if (n <= 0) return nullptr;
     text[n] = 0;
     const char* p = strrchr(text, ')');  // the name may hold anything
+    return p ? p + 2 : nullptr;
+}
+
+}  // namespace
+
+pid_t parent_of(pid_t pid) {
+    char text[kLongestStat];
+    const char* p = read_stat(pid, text);
+    return p && *p ? static_cast<pid_t>(atoi(p + 1)) : 0;
+}
+
+bool process_stat(pid_t pid, char& state, uint64_t& start_time) {
+    char text[kLongestStat];
+    const char* p = read_stat(pid, text);
     if (!p) return false;
-    p += 2;
     state = *p;
     for (int field = 3; field < 22; ++field) {
         p = strchr(p, ' ');

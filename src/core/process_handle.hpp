@@ -10,6 +10,9 @@ namespace dragon {
 // State letter and start time of a process; false where there is none.
 bool process_stat(pid_t pid, char& state, uint64_t& start_time);
 
+// The parent of a process; 0 where there is none.
+pid_t parent_of(pid_t pid);
+
 // A descriptor that becomes readable when the process ends, closed on exec. Kernels older than Linux 5.3, and
 // containers that do not let it through, have no pidfd_open(): there a thread looks every few milliseconds.
 // Throws SystemFailure, with ESRCH where there is no such process. Not to be called by several threads at

@@ -49,7 +49,8 @@ SpawnRequest SpawnRequest::parse(std::string_view data) {
         {"environment", &r.environment},
         {"descriptor_variables", &r.descriptor_variables},
         {"cpus", &r.cpus},
-        {"limits", &r.limits}};
+        {"limits", &r.limits},
+        {"signals", &r.signals}};
     MsgpackReader in(data);
     for (uint32_t pairs = in.map(); pairs; --pairs) {
         std::string_view key = in.text();
@@ -71,6 +72,8 @@ SpawnRequest SpawnRequest::parse(std::string_view data) {
             for (uint32_t left = in.array(); left; --left) r.attached.push_back(read_name(in));
         else if (key == "streams")
             r.streams = read_streams(in);
+        else if (key == "leave_running")
+            r.leave_running = in.truth();
         else if (key == "umask")
             r.umask = static_cast<int>(in.number());
         else

@@ -24,11 +24,12 @@ struct SpawnRequest {
 
     uint64_t puid = 0, group = 0, parent = 0, payload_size = 0;
     std::string_view name, entry, payload, executable, folder;
-    std::string_view main, surroundings, environment, descriptor_variables, cpus, limits;  // encoded
+    std::string_view main, surroundings, environment, descriptor_variables, cpus, limits, signals;  // encoded
     Name record, payload_in;
     std::vector<Name> attached;
     std::array<Output, 3> streams;
     int umask = -1;
+    bool leave_running = false;
 };
 
 // The numbers of an encoded array; of nothing, none. Throws Malformed.

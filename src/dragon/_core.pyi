@@ -432,10 +432,15 @@ class ForkServer:
         """Tell the agent all that has happened so far, and that this is all."""
 
     def reap(self) -> None: ...
+    def disown(self) -> None:
+        """The children that are there now and were not started for a request are nobody's leftovers."""
+
     def running(self) -> list[int]: ...
     def enter_child(
         self,
-    ) -> tuple[int, str, int, int, dict[str, str | None], str, bytes | tuple[_Name, int], list[str], list[int]]:
+    ) -> tuple[
+        int, str, int, int, dict[str, str | None], str, bytes | tuple[_Name, int], list[str], list[int], list[int]
+    ]:
         """Be set up in a new child as its request asks for; what it then has to do, for child.run_forked()."""
 
 def anonymous_memory(label: str, /) -> int:
@@ -453,6 +458,10 @@ def current_umask() -> int:
 def current_limits() -> list[int]:
     """Soft and hard resource limits of this process by number, then its niceness."""
 
+def current_signals() -> list[int]:
+    """Sets of signals of this thread, signal n being bit n - 1: ignored, blocked, and those of SIGINT, SIGPIPE and
+    SIGXFSZ that are left to the system. Empty where they are those that an interpreter begins with."""
+
 def prctl(option: int, value: int, /) -> None: ...
 def start_executable(
     executable: str,
@@ -462,7 +471,9 @@ def start_executable(
     descriptors: Sequence[int],
     cpus: Sequence[int],
     limits: Sequence[int],
+    signals: Sequence[int],
     death_signal: int,
+    reaper: bool,
     detached: bool,
 ) -> int:
     """Start an executable; returns its process id or raises OSError."""

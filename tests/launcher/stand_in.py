@@ -34,7 +34,7 @@ class StandIn:
         task.add_done_callback(self.tasks.discard)
 
     async def on_start_head(
-        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str
+        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str, signals: list[int]
     ) -> None:
         index, members = self.membership.index, self.membership.members
         self.process = await asyncio.create_subprocess_exec(

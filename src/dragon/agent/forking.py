@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dragon import _core
-from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.messages import Spawn, decode_surroundings
 from dragon.runtime import child
+from dragon.runtime.interpreter import is_fit
 from dragon.runtime.spawning import in_memory
 from dragon.runtime.surroundings import take_over
 
 __all__ = ["Forker"]
 
 _THREADS_END_WITHIN = 0.2  # seconds
+_MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at its import, to be told from a seed
 
 _RANDOM: Any = vars(random)["_inst"]
 # random.seed(), which is what `random` wants done after a fork, without the pages that it goes through.
@@ -38,15 +40,22 @@ class Forker:
         self._main: tuple[str, str] | None = None
         self._surroundings = b""
         self._safe = True
+        self._told = False
         self._hooks = _ForkHooks()
+        self._reseed_numpy: Callable[[], Any] | None = None
 
     def start(self, request: Spawn) -> int:
         """Start the process of a request; returns its process id. Raises OSError.
 
         Where a fork was all it took, the server forks for the next ones like it by itself.
         """
+        if not self._is_fit(request):
+            return self._start_fresh(request)
         if request.main is not None and self._main is None:
             self._load_main(request)
+            if not self._is_fit(request, loaded=True):
+                self._surroundings = b""  # not those of any fork
+                return self._start_fresh(request)
         if not self._safe or request.main != self._main:
             return self._start_fresh(request)
         if request.surroundings != self._surroundings:
@@ -66,11 +75,30 @@ class Forker:
             task = self._server.enter_child()
             if not self._hooks.foreign:
                 _reseed()
+            if self._reseed_numpy is not None:
+                self._reseed_numpy()
             child.run_forked(*task)
         except BaseException as error:
             child.report(error)
         finally:
             os._exit(1)
+
+    def _is_fit(self, request: Spawn, loaded: bool = False) -> bool:
+        """Whether a fork does; asked once more when the imports of the main program have been `loaded`."""
+        if request.surroundings == self._surroundings and not loaded:
+            return True
+        theirs = decode_surroundings(request.surroundings)
+        fit = is_fit(theirs)
+        if not fit and not self._told:
+            from dragon.runtime.log import runtime_log  # not loaded before: every module here makes every fork dearer
+
+            self._told = True
+            runtime_log("zygote").info(
+                "%s starts as a fresh interpreter, for what is read when one starts: %s",
+                request.name,
+                " ".join([*theirs.options, *theirs.variables]),
+            )
+        return fit
 
     # ---- the main program
 
@@ -90,6 +118,8 @@ class Forker:
             reason = _unsafe_to_fork()
             if reason:
                 self._give_up_forking(reason)
+        self._server.disown()  # what the import started is the main program's
+        self._reseed_numpy = _numpy_seed()
         _RANDOM.gauss_next = None  # the second one of a pair that the import had begun
         # Or every child would print again what the import printed.
         mp_util._flush_std_streams()  # type: ignore[attr-defined]
@@ -104,6 +134,7 @@ class Forker:
         )
 
     def _start_fresh(self, request: Spawn) -> int:
+        options = decode_surroundings(request.surroundings).options
         descriptors = self._server.descriptors()
         path = str(Path(child.__file__).parents[2])
         code = f"import sys; sys.path.append({path!r}); from dragon.runtime.child import main_fresh; main_fresh(3)"
@@ -112,15 +143,36 @@ class Forker:
         with in_memory(self._server.request()) as memory:
             return _core.start_executable(
                 executable=sys.executable,
-                arguments=[sys.executable, "-c", code],
+                arguments=[sys.executable, *options, "-c", code],
                 environment=[f"{name}={value}" for name, value in environment.items()],
                 folder=request.folder,
                 descriptors=[*descriptors[:3], memory.fileno(), *descriptors[3:]],
                 cpus=request.cpus,
                 limits=request.limits,
+                signals=request.signals,
                 death_signal=signal.SIGKILL,
+                reaper=True,
                 detached=False,
             )
+
+
+def _numpy_seed() -> Callable[[], Any] | None:
+    """NumPy's function that seeds its global generator from the system, unless the program has seeded that itself."""
+    module: Any = sys.modules.get("numpy.random.mtrand")
+    if module is None:
+        return None
+    bits = module._rand._bit_generator
+    sequence = getattr(bits, "_seed_seq", None)  # from the system; none where it was seeded otherwise
+    if sequence is None:
+        return None
+    key = bits.state["state"]["key"]
+    unseeded = type(bits)(sequence)
+    for _ in range(_MOST_DRAWN):
+        if (unseeded.state["state"]["key"] == key).all():
+            seed: Callable[[], Any] = module.seed
+            return seed
+        unseeded.random_raw(len(key))
+    return None  # it was given a state
 
 
 class _ForkHooks:

@@ -54,6 +54,7 @@ class Group:
         self.ignore_errors: bool = settings["ignore_error_on_exit"]
         self.walltime: float | None = settings["walltime"]
         self.name: str = settings["name"] or f"group-{number}"
+        self.creator: int = settings.get("creator", 0)  # puid
         self.pmi: str = settings.get("pmi", "")  # how its members find each other as ranks of an MPI job, if they do
         self.library: str = settings.get("mpi_library", "")
         self.launcher: str = settings.get("launcher", "")  # the site's, where that starts the ranks

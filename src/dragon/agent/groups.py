@@ -289,6 +289,13 @@ class Groups:
         elif member.alive:
             self._exited(found, member, code, text)
 
+    def creator_ended(self, puid: int, killed: bool) -> None:
+        """End the groups that a process had made which has ended: killed if it was, else asked before."""
+        for group in list(self._groups.values()):
+            if group.creator == puid:
+                group.restart, group.ending = False, True
+                self._escalate(group, [signal.SIGKILL] if killed else [signal.SIGTERM, signal.SIGKILL], _PATIENCE)
+
     def node_lost(self, node: int, reason: str) -> None:
         """The members that were there are gone."""
         for group in list(self._groups.values()):

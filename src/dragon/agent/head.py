@@ -29,8 +29,10 @@ class Head:
         self._stdin = -1
         self._input: deque[bytes] = deque()
 
-    def start(self, executable: str, arguments: list[str], environment: dict[str, str], folder: str) -> None:
-        """Start the user's program."""
+    def start(
+        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str, signals: list[int]
+    ) -> None:
+        """Start the user's program, which ignores the `signals` that its front end does."""
         self._puid = next_puid(self._services.run.node)
         record = Words(RECORD_WORDS)
         request = Spawn(
@@ -41,6 +43,8 @@ class Head:
             arguments=arguments,
             environment={name: value for name, value in environment.items() if os.environ.get(name) != value},
             folder=folder,
+            signals=signals,
+            leave_running=True,
             streams=[Output(), Output("forward"), Output("forward")],
         )
         plan.note_head([executable, *arguments], self._puid)

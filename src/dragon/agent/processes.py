@@ -35,13 +35,21 @@ class Processes:
         self._spawner = spawner
         self._jobs = jobs
         self._peers = peers
+        self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has had others started
 
     def start(self, request: dict[str, Any]) -> asyncio.Future[list[tuple[int, Name]]]:
         """Start a process on another node; its puid and the name of its record."""
         spawn = msgspec.convert(request, Spawn)
         if self._peers is None:
             raise ValueError(f"this run has no node {spawn.node}")
+        self._elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
         return self._peers.start(spawn.node, [spawn], [Instance(0, spawn.name, spawn.cpus)], followed=True)
+
+    def creator_ended(self, puid: int, killed: bool) -> None:
+        """End what a process had started on other nodes; the zygote does that here."""
+        for node in self._elsewhere.pop(puid, ()):
+            assert self._peers is not None
+            self._peers.forward(node, "registry.end_started_by", {"creator": puid, "killed": killed})
 
     async def prepare(self, part: Part) -> None:
         """Be ready for ranks of that job."""

@@ -17,6 +17,7 @@ from dragon.infrastructure.messages import Name
 __all__ = ["Known", "Registry"]
 
 _MOST_ENDED = 100_000
+_GRACE = 5.0  # seconds between the two signals
 
 
 class Known(msgspec.Struct):
@@ -40,7 +41,7 @@ class Known(msgspec.Struct):
 class Registry:
     """The processes by puid. Ended ones are remembered, the oldest forgotten first."""
 
-    OPERATIONS: ClassVar[set[str]] = {"processes", "query", "kill", "end_of"}
+    OPERATIONS: ClassVar[set[str]] = {"processes", "query", "kill", "end_of", "end_started_by"}
 
     def __init__(self, node: int) -> None:
         self._node = node
@@ -112,6 +113,19 @@ class Registry:
                 os.kill(known.pid, number)
             except ProcessLookupError:
                 return
+
+    def end_started_by(self, creator: int, killed: bool) -> None:
+        """End what a process of another node had started here: killed if that was, else asked before."""
+        those = [known for known in self._living.values() if known.parent == creator]
+        for known in those:
+            self.kill(known.puid, signals.SIGKILL if killed else signals.SIGTERM)
+        if those and not killed:
+            asyncio.get_running_loop().call_later(_GRACE, self._kill_all, those)
+
+    def _kill_all(self, those: list[Known]) -> None:
+        for known in those:
+            if known.code is None:
+                self.kill(known.puid)
 
     def end_of(self, identifier: int) -> asyncio.Future[int]:
         """A future of its exit code."""

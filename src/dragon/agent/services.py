@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from typing import Any
 
@@ -75,7 +76,12 @@ class Services:
             return
         if kind == "exited" and self.remote is not None:
             self.remote.left(self.registry.query(event["puid"]).pid)
+        leaves = event.pop("leaves", None)
         getattr(self.registry, kind)(**event)
+        if kind == "exited" and not leaves:
+            killed = event["code"] == -signal.SIGKILL
+            self.groups.creator_ended(event["puid"], killed)
+            self.processes.creator_ended(event["puid"], killed)
         if event["group"] and kind != "started":
             self.jobs.ended(event["puid"], event.get("code", 127))
             self._tell_group(kind, event)

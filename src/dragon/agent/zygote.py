@@ -58,6 +58,7 @@ class Zygote:
         # Blocked, not handled: a child has them back with one call, and no handler of ours.
         signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
         set_for_programs(signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # requests say who ignores it
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for entry in _ENTRIES:
             find_entry(entry)
@@ -121,7 +122,9 @@ class Zygote:
             descriptors=self.server.descriptors(),
             cpus=request.cpus,
             limits=request.limits,
+            signals=request.signals,
             death_signal=signal.SIGKILL,
+            reaper=True,
             detached=False,
         )
 

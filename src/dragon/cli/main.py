@@ -19,6 +19,7 @@ from dragon.infrastructure.signals import name_of
 from dragon.launcher import local
 from dragon.launcher.choice import choose
 from dragon.launcher.environment import is_text
+from dragon.runtime.interpreter import options_before_module
 
 __all__ = ["main"]
 
@@ -118,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().error(str(error))
     rest = [word for word in arguments.arguments if word is not None]
     if arguments.module is not None:
-        command = [sys.executable, "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]
+        command = [*_python(), "-m", arguments.module, *([arguments.program] if arguments.program else []), *rest]
     else:
         command = _command(arguments.program, rest)
     machine.tell(machine.answers(arguments))
@@ -214,18 +215,23 @@ def _split_module(words: list[str]) -> list[str]:
     return words
 
 
+def _python() -> list[str]:
+    """The interpreter that runs this command, with its options, as `python -O -m dragon` has them."""
+    return [sys.executable, *options_before_module()]
+
+
 def _command(program: str, rest: list[str]) -> list[str]:
     import shutil
 
     if program == "-" or os.path.isfile(os.path.join(program, "__main__.py")):
-        return [sys.executable, program, *rest]
+        return [*_python(), program, *rest]
     found = program if os.path.isfile(program) else shutil.which(program)
     if found is None and os.path.isdir(program):
         parser().error(f"the folder {program!r} has no __main__.py that could be run")
     if found is None:
         parser().error(f"there is no file {program!r} here, and no such program in PATH")
     if found.endswith(".py") or not os.access(found, os.X_OK):
-        return [sys.executable, found, *rest]
+        return [*_python(), found, *rest]
     return [os.path.abspath(found), *rest]
 
 

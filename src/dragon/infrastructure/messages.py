@@ -68,6 +68,8 @@ class Spawn(msgspec.Struct, omit_defaults=True):
     environment: dict[str, str | None] = {}
     umask: int = -1  # -1: that of the run
     limits: list[int] = []  # as _core.current_limits() has them; empty: those of the run
+    signals: list[int] = []  # as _core.current_signals() has them
+    leave_running: bool = False  # what it started goes on after its end
     cpus: list[int] = []
     attached: list[Name] = []
     streams: list[Output] = []
@@ -96,6 +98,10 @@ class Surroundings(msgspec.Struct, omit_defaults=True):
     start_method: str | None
     log_level: int | None = None
     log_to_stderr: bool = False
+    options: list[str] = []  # of the interpreter; see runtime/interpreter.py
+    warning_options: list[str] = []
+    writes_bytecode: bool = True
+    variables: list[str] = []  # that are read at a start, and that the process is given other than the run has them
 
 
 class Request(msgspec.Struct):

@@ -4,7 +4,7 @@ What goes over a control connection, after the membership:
 
 | to the agent | values | meaning |
 |---|---|---|
-| start_head | executable, arguments, environment, folder | start the head process; the primary's only |
+| start_head | executable, arguments, environment, folder, signals | start the head process; the primary's only |
 | signal | number | for the head process |
 | lost | index, host_name, reason | a node is gone |
 | input | data | the next piece of the front end's standard input, empty at its end; answers `read` |
@@ -39,6 +39,7 @@ from typing import Any
 
 import msgspec
 
+from dragon import _core
 from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.limits import allow_many_files
@@ -211,7 +212,9 @@ class FrontEnd:
         self.head_node = min(self.alive)
         if self._restarted:
             self.head.environment[RESTARTED] = "1"
-        self.alive[self.head_node].send("start_head", **msgspec.structs.asdict(self.head))
+        self.alive[self.head_node].send(
+            "start_head", **msgspec.structs.asdict(self.head), signals=_core.current_signals()
+        )
 
     def _on_message(self, index: int, kind: str, values: Mapping[str, Any]) -> None:
         try:

@@ -40,6 +40,7 @@ def run(command: list[str], label: str) -> int:
     try:
         request, _record = new_request("head", folder=current_folder())
         request.streams = [Output(), Output(), Output()]
+        request.leave_running = True  # what it leaves ends with the run, which waits for it
         request.executable, *request.arguments = map(sendable, command)
         request.environment = environment_changes(this)
         # From now on they are the head process's, also those that come while it starts.

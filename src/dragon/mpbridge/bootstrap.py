@@ -73,6 +73,8 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     current._inheriting = True  # type: ignore[attr-defined]
     try:
         process_obj = serialization.loads(memoryview(payload)[HEADER.size :])
+        if isinstance(process_obj, tuple):  # what was made before it has done its work
+            process_obj = process_obj[1]
     finally:
         del current._inheriting  # type: ignore[attr-defined]
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from multiprocessing import util
+from multiprocessing import spawn, util
 from multiprocessing.context import set_spawning_popen
 from typing import Any
 
@@ -13,6 +13,7 @@ from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.mpbridge.bootstrap import HEADER, InheritedDescriptor
 from dragon.mpbridge.tracker import tracker_descriptor
+from dragon.native.workers import work
 from dragon.runtime import placement, plan, serialization
 from dragon.runtime.handle import Words
 from dragon.runtime.placement import Placed
@@ -23,6 +24,11 @@ from dragon.runtime.unsendable import UNSENDABLE
 __all__ = ["Popen"]
 
 serialization.extend_multiprocessing()
+
+_SPAWNS_OWN = {
+    *("log_to_stderr", "log_level", "name", "authkey", "sys_path", "sys_argv", "orig_dir", "dir"),
+    *("start_method", "init_main_from_name", "init_main_from_path"),
+}
 
 
 class Popen:
@@ -73,6 +79,8 @@ class Popen:
         name = str(process_obj.name)  # multiprocessing takes anything for one
         request, record = new_request(name, cpus=placed.mask, folder=folder, node=placed.node.index)
         request.environment = environment_changes(this_run(), placed.environment)
+        # As in the standard library, but for the workers of a pool: what they have started ends with them.
+        request.leave_running = process_obj._target is not work
         request.streams = [Output("null"), Output(), Output()]
         prepare_call(request, "dragon.mpbridge.bootstrap:run", lambda: self._payload(process_obj, local))
         return request, record
@@ -84,7 +92,8 @@ class Popen:
         header = HEADER.pack(os.getpid(), local, tracker, os.fstat(tracker).st_ino)
         set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            return header + serialization.dumps(process_obj)
+            prepared = _preparation(process_obj)
+            return header + serialization.dumps((prepared, process_obj) if prepared else process_obj)
         finally:
             set_spawning_popen(None)
 
@@ -123,3 +132,11 @@ class Popen:
 
     def close(self) -> None:
         """Give the process up; multiprocessing calls this once it has ended."""
+
+
+def _preparation(process_obj: Any) -> dict[str, Any]:
+    """What others add to what multiprocessing's spawn tells a child, as coverage does to measure children too."""
+    get: Any = spawn.get_preparation_data
+    if get.__module__ == spawn.__name__:
+        return {}
+    return {key: value for key, value in get(str(process_obj.name)).items() if key not in _SPAWNS_OWN}

@@ -56,6 +56,8 @@ class Process(ProcessTemplate):
         stderr: StreamArgument = None,
         policy: Policy | None = None,
         options: Any = None,
+        *,
+        leave_running: bool = False,
     ) -> None:
         self._started: Started | None = None
         self._found: ProcessDescriptor | None = None
@@ -76,7 +78,9 @@ class Process(ProcessTemplate):
             )
             self._found = process_service.look_up(self._name)
             return
-        super().__init__(target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options)
+        super().__init__(
+            target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options, leave_running=leave_running
+        )
 
     @classmethod
     def from_template(cls, template: ProcessTemplate, ident: str | None = None, _pmi: Any = None) -> Process:

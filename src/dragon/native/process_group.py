@@ -22,6 +22,7 @@ from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.mpi_library import choose_backend
+from dragon.runtime.run import identity
 from dragon.runtime.site_launcher import find_launcher
 from dragon.runtime.spawning import standard_streams
 
@@ -206,7 +207,7 @@ class ProcessGroup:
             created = ask(
                 "groups.create",
                 streams,
-                settings=self._settings,
+                settings={**self._settings, "creator": identity().puid},
                 templates=[msgspec.to_builtins(request) for request in templates],
                 places=self._in_runs(placed),
             )

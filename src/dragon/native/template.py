@@ -35,6 +35,9 @@ class ProcessTemplate:
         env: variables to set on top of the creator's environment.
         stdin, stdout, stderr: None (the creator's), PIPE, DEVNULL, a file to append to, for stderr STDOUT.
         policy: its placement.
+        leave_running: what it has started goes on after its end, until the run's. Otherwise that is ended with it: its
+            processes, in whatever groups and sessions they are, and those that it started by the runtime; killed if it
+            was killed, else asked (SIGTERM) and killed five seconds later.
 
     Raises TypeError and ValueError for arguments that make no sense, AttributeError for an executable that does not
     exist, PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what
@@ -55,6 +58,8 @@ class ProcessTemplate:
         stderr: StreamArgument = None,
         policy: Policy | None = None,
         options: Any = None,
+        *,
+        leave_running: bool = False,
     ) -> None:
         self.is_python = callable(target)
         if not self.is_python and not isinstance(target, (str, os.PathLike)):
@@ -75,6 +80,7 @@ class ProcessTemplate:
         self.stderr = checked_stream("stderr", stderr)
         self.policy = policy
         self.options = options
+        self.leave_running = leave_running
         self.target: Callable[..., Any] | str
         if self.is_python:
             self.target = target
@@ -103,7 +109,19 @@ class ProcessTemplate:
 
     def get_sdict(self) -> dict[str, Any]:
         """The description as a dict, which from_sdict() reads."""
-        names = ("target", "args", "kwargs", "cwd", "env", "stdin", "stdout", "stderr", "policy", "options")
+        names = (
+            "target",
+            "args",
+            "kwargs",
+            "cwd",
+            "env",
+            "stdin",
+            "stdout",
+            "stderr",
+            "policy",
+            "options",
+            "leave_running",
+        )
         values = {name: getattr(self, name) for name in names}
         values["policy"] = self.policy.get_sdict() if self.policy else None
         return values
@@ -128,6 +146,7 @@ class ProcessTemplate:
     def request(self, name: str, placed: Placed | None = None) -> tuple[Spawn, Words]:
         """A request for one process of this description, and its record; without a place, that is added later."""
         request, record = new_request(name, self._umask, folder=self.cwd, streams=self._outputs())
+        request.leave_running = self.leave_running
         request.environment = environment_changes(this_run(), self.env)
         if placed is not None:
             request.node, request.cpus = placed.node.index, placed.mask

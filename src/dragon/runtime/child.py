@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import context as mp_context
@@ -30,6 +31,7 @@ _TERMINAL = bool(getattr(sys.stdout, "line_buffering", False))
 __all__ = [
     "Entry",
     "apply_environment",
+    "apply_signals",
     "end_as_interrupted",
     "find_entry",
     "import_main",
@@ -66,6 +68,19 @@ def apply_environment(changes: dict[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = restored(value)
+    if "TZ" in changes:
+        time.tzset()
+
+
+def apply_signals(signals: list[int]) -> None:
+    """Ignore the signals of the first set, and leave those of the last to the system; see _core.current_signals()."""
+    for handler, numbers in ((signal.SIG_IGN, signals[0]), (signal.SIG_DFL, signals[2])):
+        for number in range(1, signal.NSIG):
+            if numbers >> number - 1 & 1:
+                signal.signal(number, handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which this interpreter ignores
+        if not (signals[0] | signals[2]) >> number - 1 & 1:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def import_main(main: tuple[str, str]) -> None:
@@ -92,6 +107,7 @@ def run_forked(
     entry: str,
     payload: bytes | tuple[Name, int],
     variables: list[str],
+    signals: list[int],
     descriptors: list[int],
 ) -> None:
     """Become the process that was asked for; see run_entry(). Never returns."""
@@ -100,6 +116,8 @@ def run_forked(
         become(Identity(puid=puid, name=name, parent=parent, group=group))
         if environment:
             apply_environment(environment)
+        if signals:
+            apply_signals(signals)
         code = run_entry(entry, payload, variables, descriptors)
     except BaseException as error:
         report(error)
@@ -189,6 +207,8 @@ def main_fresh(request_fd: int) -> None:
     extra = [request_fd + 1 + i for i in range(int(os.environ.pop("DRAGON_DESCRIPTORS", "0")))]
     code = 1
     try:
+        if request.signals:
+            apply_signals(request.signals)
         take_over(request.surroundings)
         if request.main is not None:
             import_main(request.main)

@@ -23,6 +23,7 @@ from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
+from dragon.runtime.interpreter import options_for_agents
 
 __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "leave", "start_run", "this_run"]
 
@@ -202,13 +203,15 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
     )
     return _core.start_executable(
         executable=sys.executable,
-        arguments=[sys.executable, "-P", "-c", code, json.dumps(settings)],
+        arguments=[sys.executable, *options_for_agents(), "-P", "-c", code, json.dumps(settings)],
         environment=[f"{key}={value}" for key, value in os.environ.items()],
         folder="",
         descriptors=_valid(descriptors),
         cpus=[],
         limits=[],
+        signals=[],
         death_signal=0,
+        reaper=False,
         detached=True,
     )
 

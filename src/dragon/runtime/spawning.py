@@ -203,7 +203,7 @@ def prepare_call(request: Spawn, entry: str, write: Callable[[], bytes]) -> None
     if serialization.main_is_importable():
         main = serialization.main_module()
         request.main = main and (main[0], sendable(main[1]))
-    request.surroundings = describe()
+    request.surroundings = describe(request.environment)
     request.attached += names
     if len(payload) <= LARGEST_PAYLOAD:
         request.payload = payload
@@ -313,9 +313,10 @@ def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()
-    limits = _core.current_limits()
+    limits, signals = _core.current_limits(), _core.current_signals()
     name = name or _default_name(puid)
-    return Spawn(puid=puid, record=record._name(), name=name, umask=umask, limits=limits, **fields), record
+    request = Spawn(puid=puid, record=record._name(), name=name, umask=umask, limits=limits, signals=signals, **fields)
+    return request, record
 
 
 def _default_name(puid: int) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Iterable
 from multiprocessing import process as mp_process
 from multiprocessing import util as mp_util
 
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
 from dragon.infrastructure.system_text import restored, sendable
+from dragon.runtime.interpreter import is_read_at_start, options, take_over_warnings
 
 __all__ = ["describe", "take_over"]
 
 
-def describe() -> bytes:
-    """The surroundings of this process."""
+def describe(environment: Iterable[str] = ()) -> bytes:
+    """The surroundings of this process, for one in whose environment those variables are changed."""
     folder = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]
     logger = mp_util._logger  # type: ignore[attr-defined]
     return encode(
@@ -26,6 +28,10 @@ def describe() -> bytes:
             start_method=multiprocessing.get_start_method(allow_none=True),
             log_level=None if logger is None else logger.getEffectiveLevel(),
             log_to_stderr=bool(mp_util._log_to_stderr),  # type: ignore[attr-defined]
+            options=options(),
+            warning_options=sys.warnoptions,
+            writes_bytecode=not sys.dont_write_bytecode,
+            variables=[name for name in environment if is_read_at_start(name)],
         )
     )
 
@@ -37,6 +43,9 @@ def take_over(description: bytes) -> None:
     sys.argv = list(map(restored, theirs.arguments))
     mp_process.current_process().authkey = theirs.authkey
     mp_process.ORIGINAL_DIR = theirs.original_folder and restored(theirs.original_folder)  # type: ignore[attr-defined]
+    own = sys.warnoptions if "PYTHONWARNINGS" in theirs.variables else []
+    take_over_warnings([*own, *(option for option in theirs.warning_options if option not in own)])
+    sys.dont_write_bytecode = not theirs.writes_bytecode
     if theirs.start_method is not None:
         multiprocessing.set_start_method(theirs.start_method, force=True)
     if theirs.log_level is not None:

@@ -84,7 +84,9 @@ class Launch:
                 descriptors=[null, self._told.fileno(), self._told.fileno()],
                 cpus=[],
                 limits=[],
+                signals=[],
                 death_signal=signal.SIGTERM,
+                reaper=False,
                 detached=False,
             )
         finally:

@@ -119,6 +119,7 @@ class Batch:
         stdout: Any = None,
         stderr: Any = None,
         pmi: PMIBackend | str | None = PMIBackend.AUTO,
+        leave_running: bool = False,
     ) -> Options:
         """What a task is to have, to submit it with `.function()`, `.process()` or `.job()`.
 
@@ -129,8 +130,10 @@ class Batch:
             timeout: seconds for which it may run; then it is ended, and its outcome is a TimeoutError.
             stdout, stderr: where its output goes, as for the batch.
             pmi: how the ranks of a job find each other, as for a ProcessGroup; None for programs without MPI.
+            leave_running: what it has started and left running goes on after it: of a function until its worker ends,
+                of a process until the run does. Otherwise that is ended with it.
         """
-        return Options(self._submit, reads, writes, name, timeout, stdout, stderr, pmi)
+        return Options(self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running)
 
     def function(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from dragon.native.process_group import ProcessGroup
 from dragon.runtime.arguments import checked_seconds
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.call import NEVER, Kind, Work, function_work, job_work, process_work
+from dragon.workflows.batch.leftovers import Leaving
 from dragon.workflows.batch.logs import checked_stream
 from dragon.workflows.batch.task import Task
 
@@ -22,6 +24,13 @@ def _checked(name: str, accesses: Iterable[Access] | None) -> list[Access]:
     if not isinstance(found, list) or not all(isinstance(one, Access) for one in found):
         raise TypeError(f"{name} must be a list of what Batch.read() and Batch.write() return, not {accesses!r}")
     return found
+
+
+def _leaving(template: ProcessTemplate) -> ProcessTemplate:
+    """The same, and what it starts goes on after its end."""
+    changed = copy.copy(template)
+    changed.leave_running = True
+    return changed
 
 
 class Options:
@@ -37,6 +46,7 @@ class Options:
         stdout: Any,
         stderr: Any,
         pmi: PMIBackend | str | None,
+        leave_running: bool,
     ) -> None:
         self._submit = submit
         self._accesses = [*_checked("reads", reads), *_checked("writes", writes)]
@@ -47,14 +57,21 @@ class Options:
         self._timeout = NEVER if timeout is None else timeout
         self._streams = checked_stream("stdout", stdout), checked_stream("stderr", stderr)
         self._pmi = pmi
+        self._leaves = leave_running
 
     def function(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task:
         """Submit `target(*args, **kwargs)`. Raises what pickling that raises, SubmitAfterCloseError after the end."""
-        return self._submitted(Kind.FUNCTION, function_work(target, args, kwargs), 1, None)
+        work = function_work(target, args, kwargs)
+        if self._leaves:
+            work = Leaving(target), args, kwargs
+        return self._submitted(Kind.FUNCTION, work, 1, None)
 
     def process(self, template: ProcessTemplate) -> Task:
         """Submit a process, whose exit code is the result. Without a node in its policy it runs on the batch's."""
-        return self._submitted(Kind.PROCESS, process_work(template), 1, [template])
+        work = process_work(template)
+        if self._leaves:
+            work = process_work(_leaving(template))
+        return self._submitted(Kind.PROCESS, work, 1, [template])
 
     def job(self, templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
         """Submit processes that run together: pairs of how many, and which. If one fails, the others are ended.
@@ -66,6 +83,8 @@ class Options:
             raise TypeError(f"a job is described by a list of (number of processes, template), not {templates!r}")
         templates = list(templates)
         work, weight = job_work(templates, self._pmi)
+        if self._leaves:
+            work, _ = job_work([(nproc, _leaving(template)) for nproc, template in templates], self._pmi)
         return self._submitted(
             Kind.JOB, work, weight, [template for nproc, template in templates for _ in range(nproc)]
         )

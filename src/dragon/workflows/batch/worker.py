@@ -21,6 +21,7 @@ from dragon.runtime.handle import Channel, Words
 from dragon.runtime.serialization import loads
 from dragon.runtime.streams import DEVNULL, STDOUT
 from dragon.workflows.batch.call import Kind, Streams, substituted
+from dragon.workflows.batch.leftovers import Leftovers
 from dragon.workflows.batch.outcome import Failure, Input, Sent, pack, unpack
 
 __all__ = [
@@ -101,6 +102,7 @@ def work(index: int, setting: Setting) -> None:
             events.put((REFUSES, Failure.of(error, with_traceback=True)))
             doing[index] = FINISHED
             return
+    leftovers = Leftovers()
     while True:
         message = tasks._get_task(doing, index)
         if message is None:
@@ -110,7 +112,7 @@ def work(index: int, setting: Setting) -> None:
         number, slot, kind = message[:3]
         mine = claimed(number, index)
         if claims.swap_if(slot, queued(number), mine):
-            ended = _run(Kind(kind), message, setting)
+            ended = _run(Kind(kind), message, setting, leftovers)
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, queued(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
             _tell(events, number, ended)
@@ -124,7 +126,7 @@ def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
         events.put((ENDED, number, False, Failure.of(error)))
 
 
-def _run(kind: Kind, message: TaskMessage, setting: Setting) -> tuple[bool, Any]:
+def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:
     """(True, its result for a message) or (False, a Failure)."""
     number, _, _, tells, data, buffers, inputs, streams = message
     try:
@@ -135,10 +137,11 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting) -> tuple[bool, Any]
         if kind == Kind.FUNCTION:
             if tells:
                 setting.events.put((RUNS, number, None))
-            if streams == (None, None):
-                return True, pack(target(*args, **kwargs))
-            with _redirected(streams):
-                return True, pack(target(*args, **kwargs))
+            with leftovers.of(target):
+                if streams == (None, None):
+                    return True, pack(target(*args, **kwargs))
+                with _redirected(streams):
+                    return True, pack(target(*args, **kwargs))
         if kind == Kind.PROCESS:
             return True, (None, [], _run_process(number, args[0], streams, setting))
         return True, (None, [], _run_job(number, args[0], args[1], streams, setting))

@@ -1,0 +1,99 @@
+"""What an interpreter, the C library and libraries read once, when they start: options and variables.
+
+A process that is forked has what the zygote was started with. Where that is not what its creator has, or gives it, it
+is started as a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterable
+
+from dragon.infrastructure.messages import Surroundings
+
+__all__ = [
+    "is_fit",
+    "is_read_at_start",
+    "options",
+    "options_before_module",
+    "options_for_agents",
+    "take_over_warnings",
+]
+
+# Read by the interpreter. PYTHONPATH is not among them: sys.path is handed on.
+_AT_START = {
+    *("PYTHONASYNCIODEBUG", "PYTHONCOERCECLOCALE", "PYTHONCONTEXT_AWARE_WARNINGS", "PYTHONDEVMODE"),
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS"),
+    *("PYTHONIOENCODING", "PYTHONMALLOC", "PYTHONMALLOCSTATS", "PYTHONNODEBUGRANGES", "PYTHONOPTIMIZE"),
+    *("PYTHONPERFSUPPORT", "PYTHONPLATLIBDIR", "PYTHONPROFILEIMPORTTIME", "PYTHONPYCACHEPREFIX"),
+    *("PYTHONTHREAD_INHERIT_CONTEXT", "PYTHONTRACEMALLOC", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONVERBOSE"),
+    *("PYTHONWARNDEFAULTENCODING", "PYTHONWARNINGS", "PYTHON_CPU_COUNT", "PYTHON_GIL", "PYTHON_JIT"),
+    *("PYTHON_PERF_JIT_SUPPORT", "PYTHON_TLBC", "LANG"),
+    *("GLIBC_TUNABLES", "LD_BIND_NOW", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+}
+_BEGINNINGS_AT_START = ("LC_", "MALLOC_")
+# Read by libraries for numbers when they are loaded, which importing the main program may have done.
+_BEGINNINGS_AT_LOAD = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NUMEXPR_", "NUMBA_")
+_READERS = ("numpy", "scipy", "torch", "tensorflow", "numexpr", "numba", "sklearn", "mkl", "jax", "cv2")
+# Options under which an agent is as it always is.
+_FOR_AGENTS = ("-O", "-OO", "-B", "-b", "-s", "-S", "-E", "-I")
+
+
+def is_read_at_start(variable: str) -> bool:
+    """Whether the interpreter or the C library reads that variable once, when it starts, or a library when loaded."""
+    return variable in _AT_START or variable.startswith((*_BEGINNINGS_AT_START, *_BEGINNINGS_AT_LOAD))
+
+
+def _read_later(variables: Iterable[str]) -> bool:
+    """Whether all of those are read by libraries of which none is loaded in this process."""
+    return all(name.startswith(_BEGINNINGS_AT_LOAD) for name in variables) and not any(
+        name in sys.modules for name in _READERS
+    )
+
+
+@functools.cache
+def options() -> list[str]:
+    """The options that this interpreter was started with, without those that can be taken over later: -B, -W, and -P,
+    as sys.path is handed on."""
+    found: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    names = [word for before, word in itertools.pairwise(["", *found]) if before == "-X"]
+    known = {name.partition("=")[0] for name in names}
+    for name, value in sys._xoptions.items():
+        if name not in known:
+            found += ["-X", name if value is True else f"{name}={value}"]
+    return [word for word in found if word not in ("-B", "-P") and not word.startswith("-W")]
+
+
+def options_for_agents() -> list[str]:
+    """Those of them that an agent may have, whose processes then need no interpreters of their own."""
+    return [word for word in options() if word in _FOR_AGENTS] + ["-B"] * sys.flags.dont_write_bytecode
+
+
+def options_before_module() -> list[str]:
+    """The words of this process's command line that are options of the interpreter, where it runs a module."""
+    words = sys.orig_argv
+    return words[1 : words.index("-m")] if "-m" in words[: len(words) - len(sys.argv) + 1] else []
+
+
+def is_fit(theirs: Surroundings) -> bool:
+    """Whether a fork of this process is what an interpreter would be that is started for a creator like that."""
+    return theirs.options == options() and (not theirs.variables or _read_later(theirs.variables))
+
+
+_FILTERS = list(warnings.filters)
+_OPTIONS = list(sys.warnoptions)
+
+
+def take_over_warnings(given: list[str]) -> None:
+    """Treat warnings as an interpreter does that is started with `-W` and each of these."""
+    if given == sys.warnoptions:
+        return
+    sys.warnoptions[:] = given
+    warnings.filters[:] = _FILTERS  # type: ignore[index]
+    if given != _OPTIONS:
+        warnings._processoptions(given)  # type: ignore[attr-defined]
+    warnings._filters_mutated()  # type: ignore[attr-defined]

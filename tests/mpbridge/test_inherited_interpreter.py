@@ -1,0 +1,219 @@
+"""Options of the interpreter, and variables that are read once at a start, hold for the processes of a program too."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from conftest import Site
+
+_PROGRAM = """
+import multiprocessing as mp, os, sys, time, warnings
+from concurrent.futures import ProcessPoolExecutor
+import dragon
+from dragon.native.pool import Pool
+from dragon.native.process import Process
+from dragon.native.process_group import ProcessGroup
+from dragon.native.process import ProcessTemplate
+from dragon.native.queue import Queue
+
+def look(_=None):
+    flags = [getattr(sys.flags, name) for name in ("optimize", "dev_mode", "utf8_mode", "bytes_warning", "isolated")]
+    try:
+        warnings.warn("one")
+        warned = False
+    except UserWarning:
+        warned = True
+    limit = sys.get_int_max_str_digits()
+    return str((flags, sys.dont_write_bytecode, "tracemalloc" in sys._xoptions, warned, limit, __debug__))
+
+def tell(queue):
+    queue.put(look())
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    queue = Queue()
+    group = ProcessGroup()
+    group.add_process(1, ProcessTemplate(tell, (queue,)))
+    group.init()
+    group.start()
+    with mp.Pool(1) as pool, Pool(1) as native, ProcessPoolExecutor(1) as executor:
+        found = {look(), pool.apply(look), native.apply(look), *executor.map(look, [0]), queue.get()}
+    group.join()
+    group.close()
+    print(*found, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "way", [[], ["-m", "dragon"], ["-m", "dragon", "--nodes", "2"]], ids=["python", "run", "nodes"]
+)
+@pytest.mark.parametrize(
+    "options",
+    [["-O"], ["-B"], ["-W", "error::UserWarning"], ["-X", "dev"], ["-X", "utf8"], ["-b"], ["-X", "tracemalloc"]]
+    + [["-OO", "-X", "int_max_str_digits=700", "-W", "error::UserWarning:__mp_main__", "-W", "error::UserWarning"]],
+    ids=" ".join,
+)
+def test_the_options_of_the_interpreter_are_those_of_its_processes(
+    site: Site, options: list[str], way: list[str]
+) -> None:
+    done = site.run(sys.executable, *options, *way, site.write(_PROGRAM), timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1, done.stdout
+    plain = site.run(sys.executable, *way, site.write(_PROGRAM))
+    assert len(plain.stdout.splitlines()) == 1
+    assert plain.stdout != done.stdout or options == ["-B"]
+
+
+_VARIABLES = """
+import multiprocessing as mp, os, sys, time, warnings
+import dragon
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+%(imports)s
+
+def look():
+    found = %(look)s
+    return str(found)
+
+def tell(queue):
+    queue.put(look())
+
+if __name__ == "__main__":
+    mp.set_start_method("dragon")
+    queue = Queue()
+    def ask(process):
+        process.start()
+        process.join()
+        return queue.get()
+    before = ask(mp.Process(target=tell, args=(queue,)))
+    given = ask(Process(tell, (queue,), env=%(variables)s))
+    os.environ.update(%(variables)s)
+    after = ask(mp.Process(target=tell, args=(queue,)))
+    with mp.Pool(1) as pool:
+        print(before, given, after, pool.apply(look), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "look", "variables", "expected"),
+    [
+        ("", "time.tzname[0]", {"TZ": "Asia/Tokyo"}, "JST"),
+        ("", "sys.flags.utf8_mode, sys.flags.hash_randomization", {"PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}, "(1, 0)"),
+        ("", "hash('abc') == 4594523902655309123 or hash('abc')", {"PYTHONHASHSEED": "7"}, None),
+        ("", "'ignore::UserWarning' in sys.warnoptions", {"PYTHONWARNINGS": "ignore::UserWarning"}, "True"),
+        ("import locale", "locale.setlocale(locale.LC_CTYPE)", {"LC_ALL": "C.UTF-8"}, "C.UTF-8"),
+        (
+            "import numpy, threadpoolctl",
+            "[info['num_threads'] for info in threadpoolctl.threadpool_info()][0]",
+            {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            "1",
+        ),
+    ],
+    ids=["TZ", "PYTHONUTF8", "PYTHONHASHSEED", "PYTHONWARNINGS", "LC_ALL", "threads"],
+)
+@pytest.mark.parametrize("options", [(), ("--nodes", "2")], ids=["one", "two"])
+def test_variables_that_are_read_at_a_start_take_effect(
+    site: Site, imports: str, look: str, variables: dict[str, str], expected: str | None, options: tuple[str, ...]
+) -> None:
+    for module in imports.replace("import ", "").split(", "):
+        if module:
+            pytest.importorskip(module)
+    clean = {"LC_ALL": "C", "TZ": "UTC", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    program = site.write(_VARIABLES % {"imports": imports, "look": look, "variables": variables})
+    done = site.dragon(*options, program, env=clean)
+    before, given, after, of_pool = done.stdout.splitlines()
+    assert given == after == of_pool == (expected or given), (done.stdout, done.stderr)
+    assert expected == "1" or before != given
+
+
+def test_a_time_zone_that_is_taken_away_again_is_no_longer_there(site: Site) -> None:
+    done = site.dragon(
+        site.write("""
+            import multiprocessing as mp, os, time
+            import dragon
+
+            if __name__ == "__main__":
+                mp.set_start_method("dragon")
+                with mp.Pool(1) as pool:
+                    print(pool.apply(time.strftime, ("%Z",)))
+                del os.environ["TZ"]
+                with mp.Pool(1) as pool:
+                    print(pool.apply(time.strftime, ("%Z",)))
+        """),
+        env={"TZ": "Asia/Tokyo"},
+    )
+    assert done.stdout.splitlines()[0] == "JST"
+    assert done.stdout.splitlines()[1] != "JST"
+
+
+_NUMBERS = """
+        import multiprocessing as mp
+        import numpy as np
+        import dragon
+        %s
+
+        def draw(_=None):
+            return np.random.random()
+
+        def tell(queue):
+            queue.put(draw())
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            queue = mp.Queue()
+            processes = [mp.Process(target=tell, args=(queue,)) for _ in range(4)]
+            for process in processes:
+                process.start()
+            print(len({queue.get() for _ in processes}))
+            for process in processes:
+                process.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("at_import", "expected"),
+    [("", "4"), ("np.random.random(10)", "4"), ("np.random.seed(3)", "1"), ("np.random.default_rng(3)", "4")]
+    + [("np.random.set_state(np.random.RandomState(4).get_state())", "1")],
+)
+def test_numpys_generator_differs_between_processes_unless_the_program_seeds_it(
+    site: Site, at_import: str, expected: str
+) -> None:
+    pytest.importorskip("numpy")
+    assert site.python(_NUMBERS % at_import).stdout.split() == [expected]
+
+
+@pytest.mark.parametrize("way", [[], ["-m", "dragon"]], ids=["python", "dragon"])
+def test_coverage_measures_the_processes_too(site: Site, way: list[str]) -> None:
+    pytest.importorskip("coverage")
+    program = site.write("""
+        import multiprocessing as mp
+        import dragon
+
+        def in_process(queue):
+            value = 1
+            queue.put(value)
+
+        def in_pool(number):
+            value = number + 1
+            return value
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            queue = mp.Queue()
+            process = mp.Process(target=in_process, args=(queue,))
+            process.start()
+            process.join()
+            with mp.Pool(2) as pool:
+                print(pool.map(in_pool, range(2)))
+                pool.close()
+                pool.join()
+    """)
+    site.write("[run]\nconcurrency = multiprocessing\nparallel = true\nsource = .\n", ".coveragerc")
+    done = site.run(sys.executable, *way, "-m", "coverage", "run", program)
+    assert done.stdout == "[1, 2]\n", done.stderr
+    assert site.run(sys.executable, "-m", "coverage", "combine", "-q").returncode == 0
+    report = site.run(sys.executable, "-m", "coverage", "report").stdout
+    assert "program.py" in report
+    assert "100%" in report, report
