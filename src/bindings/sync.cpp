@@ -55,6 +55,19 @@ PyObject* lock_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, 
     });
 }
 
+// acquire() by one who repairs what a holder that died has left, so that nobody needs to be warned.
+PyObject* lock_take(PyObject* self, PyObject* timeout) {
+    return guarded([&] {
+        LockHandle& h = self_of<LockHandle>(self);
+        Lock& lock = h.get();
+        OwnerId me = h.a->self();
+        uint64_t thread = thread_id();
+        Status status = wait(h, Purpose::Acquire, deadline_of(Py_True, timeout),
+                             [&](Nanoseconds d) { return lock.acquire(me, thread, d); });
+        return result(status == Status::Recovered || acquired(status, "lock"));
+    });
+}
+
 PyObject* lock_release(PyObject* self, PyObject*) {
     return guarded([&] {
         release(self_of<LockHandle>(self));
@@ -113,6 +126,7 @@ PyCFunction method(F f) {
 PyMethodDef lock_methods[] = {
     {"acquire", method(lock_acquire), METH_FASTCALL | METH_KEYWORDS,
      "acquire(block=True, timeout=None) -> bool"},
+    {"_take", lock_take, METH_O, nullptr},
     {"release", lock_release, METH_NOARGS, "Release the lock."},
     {"__enter__", lock_enter, METH_NOARGS, nullptr},
     {"__exit__", method(lock_exit), METH_FASTCALL, nullptr},

@@ -172,8 +172,10 @@ def test_a_new_checkpoint_waits_for_slow_writers(make: Make) -> None:
     mine = ddict.manager(0)
     mine.wait_for("ready", True, timeout=30)
     mine.checkpoint_id = 2
-    with pytest.raises(DDictFutureCheckpointError):
-        mine.start_batch_put()
+    mine.start_batch_put()
+    mine["key"] = 1
+    with pytest.raises(DDictFutureCheckpointError, match="checkpoint 2 is beyond the working set of manager 0"):
+        mine.end_batch_put()
     mine["key"] = 2
     mine.checkpoint_id = 1
     mine.wait_for("gone on", True, timeout=30)

@@ -422,7 +422,7 @@ def test_a_missing_key(ddict: DDict) -> None:
         del ddict["missing"]
     with pytest.raises(DDictKeyError):
         ddict.pop("missing")
-    assert ddict.pop("missing", 5) == 5
+    assert (ddict.pop("missing", 5), ddict.pop("missing", None)) == (5, None)
     assert ddict.get("missing") is None
     assert ddict.get("missing", 5) == 5
     assert "missing" not in ddict
@@ -577,9 +577,12 @@ def test_batches(ddict: DDict) -> None:
     with pytest.raises(DDictError, match="no batch"):
         ddict.end_batch_put()
     ddict.start_batch_put()
-    for forbidden in (ddict.start_batch_put, ddict.checkpoint, lambda: ddict.bput(1, 1), lambda: ddict.pput(1, 1)):
-        with pytest.raises(DDictError):
+    for forbidden in (ddict.start_batch_put, ddict.checkpoint, ddict.rollback, lambda: ddict.pput(1, 1)):
+        with pytest.raises(DDictError) as raised:
             forbidden()
+        assert raised.value.lib_err == "DRAGON_INVALID_OPERATION"
+    ddict.bput("everywhere", 1)
+    assert ddict.bget("everywhere") == 1
     ddict.end_batch_put()
 
 
@@ -607,7 +610,8 @@ def test_a_broadcast_is_on_every_manager_and_counts_once(ddict: DDict) -> None:
 def test_a_chosen_manager(ddict: DDict) -> None:
     other = (ddict.which_manager("key") + 1) % len(ddict.stats)
     ddict.manager(other)["key"] = "there"
-    assert "key" not in ddict
+    assert ("key" in ddict, ddict["key"], ddict.get("key")) == (True, "there", "there")
+    assert "key" not in ddict.manager(ddict.which_manager("key"))
     assert pickle.loads(pickle.dumps(ddict.manager(other)))["key"] == "there"
     assert ddict.manager(np.int64(other))["key"] == "there"
     for number in (99, -1, "first", None, 0.0):

@@ -202,7 +202,7 @@ def test_a_job_of_a_batch_is_one_of_mpi(site: Site, mpi: Mpi) -> None:
     )
     done = site.dragon("--nodes", "2", "--no-label", program, str(mpi.python), str(PROGRAMS / "rank.py"))
     assert done.stdout.count("3 ranks, sum 3") == 2, done.stderr
-    assert done.stdout.endswith("[0, 0]\n")
+    assert done.stdout.endswith("[[0, 0, 0], [0, 0, 0]]\n")
 
 
 def test_a_python_function_is_told_its_rank(site: Site) -> None:

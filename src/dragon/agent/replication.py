@@ -184,8 +184,8 @@ class Replication:
         else:
             holders, state = arguments
             if state is not None:
-                newest, frozen, answers = state
-                shard.take_over(newest, frozen)
+                newest, frozen, chosen, answers = state
+                shard.take_over(newest, frozen, chosen)
                 self._answers.take_over(whose, answers)
             self._copies.set_holders(*whose, holders)
 
@@ -229,5 +229,5 @@ class Replication:
                 self._followers.send(node, whose, "_load", (names,), entries, Pending({node}), keep=False)
             holders = [*holders, node]
         self._copies.set_holders(*whose, holders)
-        state = (shard.newest, shard.is_frozen, self._answers.of(whose))
+        state = (shard.newest, shard.is_frozen, shard.is_chosen, self._answers.of(whose))
         self._to_others(*whose, "_holders", (holders, state), [], lambda: None)

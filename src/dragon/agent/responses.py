@@ -20,9 +20,9 @@ def value_of(answer: Answer) -> Any:
 
 
 def error_of(error: BaseException) -> tuple[str, str]:
-    """An exception as it is sent: its class's name and its text."""
+    """An exception as it is sent: its class's name, a dictionary's with its code, and its text."""
     if isinstance(error, DDictError):
-        return type(error).__name__, error.text
+        return f"{type(error).__name__} {error.lib_err.removeprefix('DRAGON_')}", error.text
     return error.kind if isinstance(error, RemoteError) else type(error).__name__, str(error)
 
 

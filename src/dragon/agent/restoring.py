@@ -39,10 +39,11 @@ def persisted_for(settings: Settings) -> dict[int, int]:
     return found
 
 
-def restore(shards: list[Shard], checkpoint: int, written_by: int) -> None:
-    """Fill shards of one dictionary. Raises DDictPersistCheckpointError where a file is missing or damaged, or two keys
-    meet; then they are as they were."""
+def restore(shards: list[Shard], checkpoint: int, written_by: int) -> bool:
+    """Fill shards of one dictionary; whether a key lies with another manager than its hash says. Raises
+    DDictPersistCheckpointError where a file is missing or damaged, or two keys meet; then they are as they were."""
     settings = shards[0].settings
+    chosen = False
     if written_by == settings.managers:
         for shard in shards:
             _check(_path(shard.settings, shard.settings.manager, checkpoint), written_by)
@@ -50,13 +51,20 @@ def restore(shards: list[Shard], checkpoint: int, written_by: int) -> None:
             shard.begin_anew(checkpoint)
             for key, flags, record in records_in(_path(shard.settings, shard.settings.manager, checkpoint)):
                 shard.put(key, record, checkpoint, shard.own_flags(flags))
+                chosen = chosen or _is_chosen(key, flags, shard.settings.manager, written_by)
     else:
-        _restore_from_others(shards, checkpoint, written_by)
+        chosen = _restore_from_others(shards, checkpoint, written_by)
     if not settings.read_only:
         _remove_newer(settings, checkpoint, [shard.settings.manager for shard in shards], written_by)
+    return chosen
 
 
-def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) -> None:
+def _is_chosen(key: bytes, flags: int, manager: int, managers: int) -> bool:
+    """Whether a manager holds a key that its hash does not give it."""
+    return not flags & BROADCAST and place_of(key, managers) != manager
+
+
+def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) -> bool:
     settings = shards[0].settings
     mine = {shard.settings.manager: shard for shard in shards}
     paths = [_path(settings, manager, checkpoint) for manager in range(written_by)]
@@ -65,11 +73,14 @@ def _restore_from_others(shards: list[Shard], checkpoint: int, written_by: int) 
     _check_chosen(paths, settings.managers)
     for shard in shards:
         shard.begin_anew(checkpoint)
+    found_chosen = False
     for manager, path in enumerate(paths):
         for key, flags, record in records_in(path):
             for place in places_of(key, flags, manager, written_by, settings.managers):
                 if place in mine:
                     mine[place].put(key, record, checkpoint, Shard.own_flags(flags))
+                    found_chosen = found_chosen or _is_chosen(key, flags, place, settings.managers)
+    return found_chosen
 
 
 def _check_chosen(paths: list[Path], managers: int) -> None:
@@ -89,7 +100,7 @@ def _placed(paths: list[Path], managers: int, chosen: bool) -> Iterator[tuple[by
     """Key, manager and new manager of each record whose place was chosen, or was not."""
     for manager, path in enumerate(paths):
         for key, flags in keys_in(path):
-            if not flags & BROADCAST and (place_of(key, len(paths)) != manager) == chosen:
+            if not flags & BROADCAST and _is_chosen(key, flags, manager, len(paths)) == chosen:
                 yield key, manager, places_of(key, flags, manager, len(paths), managers)[0]
 
 

@@ -25,16 +25,15 @@ Operation = Callable[[Shard, list[Any], list[Any], Answer], None]
 
 
 def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    key, checkpoint, exact, newer = arguments
-    seen = shard.changed_since() if newer else 0
-    pinned = shard.pin(key, checkpoint, exact)
+    key, checkpoint = arguments
+    pinned = shard.pin(key, checkpoint)
     if pinned is None:
-        answer((None, seen), [])
+        answer(None, [])
         return
     owner, stored = pinned
     # Sent from the shard's own memory, which stays as it is until then.
     blobs = [_core.Pinned(blob, owner) for blob in _blobs(stored)]
-    answer((_described(stored), seen), blobs, as_bytes=bytes_in(stored.head, 0) >= 0)
+    answer(_described(stored), blobs, as_bytes=bytes_in(stored.head, 0) >= 0)
 
 
 def read_here(shard: Shard, operation: str, arguments: list[Any], answer: Answer) -> bool:
@@ -49,18 +48,17 @@ def read_here(shard: Shard, operation: str, arguments: list[Any], answer: Answer
 
 def _read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
     """What _read() does, unless the value is large; whether it was done."""
-    key, checkpoint, exact, newer = arguments
-    seen = shard.changed_since() if newer else 0
+    key, checkpoint = arguments
 
     def take(stored: Stored) -> bool:
         if stored.size > _SMALL:
             return False
-        answer((_described(stored), seen), _blobs(stored))
+        answer(_described(stored), _blobs(stored))
         return True
 
-    found = shard.read(key, checkpoint, take, exact)
+    found = shard.read(key, checkpoint, take)
     if found is MISSING:
-        answer((None, seen), [])
+        answer(None, [])
     return found is not False
 
 
@@ -130,7 +128,7 @@ def _pop(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer)
 
 
 def _state(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
-    answer((shard.oldest, shard.newest, shard.is_frozen), [])
+    answer((shard.oldest, shard.newest, shard.is_frozen, shard.is_chosen), [])
 
 
 def _plain(method: str) -> Operation:
@@ -152,6 +150,8 @@ OPERATIONS: dict[str, Operation] = {
         name: _plain(name)
         for name in (
             "contains",
+            "has_had",
+            "holds",
             "keys",
             "flagged_keys",
             "part",
@@ -161,7 +161,9 @@ OPERATIONS: dict[str, Operation] = {
             "add",
             "clear",
             "advance",
+            "begin_anew",
             "freeze",
+            "note_chosen",
             "usage",
             "note_writer",
             "writers",
@@ -169,4 +171,18 @@ OPERATIONS: dict[str, Operation] = {
     },
 }
 
-WRITES = frozenset({"put", "put_many", "put_new", "pop", "add", "clear", "advance", "freeze", "note_writer"})
+WRITES = frozenset(
+    {
+        "put",
+        "put_many",
+        "put_new",
+        "pop",
+        "add",
+        "clear",
+        "advance",
+        "begin_anew",
+        "freeze",
+        "note_chosen",
+        "note_writer",
+    }
+)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +24,11 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Lock, Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.shard import Shard
 from dragon.runtime.snapshot import Header, snapshot_path, snapshots_in, write_snapshot
-from dragon.runtime.transactions import make_words, mark_gone
+from dragon.runtime.transactions import make_words, mark_gone, words_after
 
 if TYPE_CHECKING:
     from dragon.runtime.run import Run
@@ -49,7 +50,7 @@ class _Dictionary:
         self.descriptor = ""
         self.nodes: list[int] = []
         self.life: Name | None = None
-        self.shards: dict[int, tuple[Settings, Words]] = {}
+        self.shards: dict[int, tuple[Settings, Words, Lock]] = {}
         self.open: dict[int, Shard] = {}
         self.holders: dict[int, list[int]] = {}
 
@@ -65,11 +66,14 @@ class Shards:
         "hold",
         "holders",
         "is_alive",
+        "keep",
+        "kept",
         "list",
         "pause",
         "persist",
         "persisted",
         "restore",
+        "revive",
         "service",
     }
 
@@ -78,6 +82,7 @@ class Shards:
         self._peers = peers
         self._loop = asyncio.get_running_loop()
         self._dictionaries: dict[str, _Dictionary] = {}
+        self._kept: dict[str, _Dictionary] = {}  # by name, those that were destroyed and may be restarted
         self._lock = threading.Lock()
         self._service: ShardService | None = None
         self._files = ThreadPoolExecutor(1, "snapshots")
@@ -95,11 +100,12 @@ class Shards:
         except (OSError, MemoryError) as error:
             where = f"manager {settings['manager']} on node {self._run.node}"
             raise DDictUnableToCreateError(f"{where}: {error}") from error
-        words = make_words()
-        made = {**settings, "folder": str(folder), "words": words._name(), "node": self._run.node}
+        words, lock = make_words(), Lock()
+        names = {"words": words._name(), "lock": lock._name()}
+        made = {**settings, **names, "folder": str(folder), "node": self._run.node}
         known = self._dictionaries.setdefault(number, _Dictionary())
         self._remove(known, settings["manager"])  # a copy that counted no more
-        known.shards[settings["manager"]] = msgspec.convert(made, Settings), words
+        known.shards[settings["manager"]] = msgspec.convert(made, Settings), words, lock
         if settings["holders"] and self._run.node in settings["holders"]:
             known.holders[settings["manager"]] = settings["holders"]
             self.service()
@@ -131,17 +137,70 @@ class Shards:
             known = self._dictionaries.pop(number, None)
         if known is None:
             return None
-        may_be_due = any(settings.persist_freq for settings, _ in known.shards.values())
+        may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
         for manager in builtins.list(known.shards):
             self._remove(known, manager)
         return self.finish() if may_be_due else None
 
+    def keep(self, number: str, name: str, descriptor: str, node: int = 0) -> asyncio.Future[None] | None:
+        """Destroy a dictionary, but keep what its shards here hold for revive(). What was kept of one that had its name
+        before is dropped."""
+        before = self._kept.pop(name, None)
+        for manager in builtins.list(before.shards) if before else []:
+            assert before is not None
+            self._remove(before, manager)
+        if number not in self._dictionaries:
+            return None
+        shards = [self._shard(number, manager) for manager in self._dictionaries[number].shards]
+        with self._lock:
+            known = self._dictionaries.pop(number)
+        known.descriptor, known.life = descriptor, None
+        for shard in shards:
+            mark_gone(shard.words)
+        return asyncio.wrap_future(self._in_turn(self._move, name, known, shards))
+
+    def _move(self, name: str, known: _Dictionary, shards: builtins.list[Shard]) -> None:
+        for shard in shards:
+            settings, words, lock = known.shards[shard.settings.manager]
+            folder = Path(tempfile.mkdtemp(dir=Path(settings.folder).parent))
+            shard.move_to(folder)
+            moved = msgspec.structs.replace(settings, folder=str(folder))
+            known.shards[settings.manager] = moved, words, lock
+            known.open.pop(settings.manager, None)
+            self._close_later(shard)
+            shutil.rmtree(Path(settings.folder), ignore_errors=True)
+        self._kept[name] = known
+
+    def kept(self, name: str, node: int = 0) -> tuple[str, builtins.list[int]] | None:
+        """The descriptor of what is kept under a name, and the managers of which this node has the shards."""
+        known = self._kept.get(name)
+        return (known.descriptor, sorted(known.shards)) if known else None
+
+    def revive(
+        self, number: str, name: str, manager: int, holders: builtins.list[int], node: int = 0
+    ) -> dict[str, Any]:
+        """Make a shard of what is kept of one; its settings."""
+        settings, before, old_lock = self._kept[name].shards.pop(manager)
+        if not self._kept[name].shards:
+            del self._kept[name]
+        words, lock = words_after(before), Lock()
+        before._close()
+        old_lock._close()
+        made = msgspec.structs.replace(settings, words=words._name(), lock=lock._name(), holders=holders)
+        known = self._dictionaries.setdefault(number, _Dictionary())
+        known.shards[manager] = made, words, lock
+        if holders:
+            known.holders[manager] = holders
+            self.service()
+        return msgspec.to_builtins(made)  # type: ignore[no-any-return]
+
     def _remove(self, known: _Dictionary, manager: int) -> None:
         if manager not in known.shards:
             return
-        settings, words = known.shards.pop(manager)
+        settings, words, lock = known.shards.pop(manager)
         mark_gone(words)
         words._close()
+        lock._close()
         shutil.rmtree(Path(settings.folder), ignore_errors=True)
         with self._lock:
             shard = known.open.pop(manager, None)
@@ -162,7 +221,7 @@ class Shards:
     def usages(self) -> Iterator[tuple[str, int, int, int, int]]:
         """Of every shard on this node: its dictionary's name, its manager, bytes in use, bytes in all, its records."""
         for number, known in self._dictionaries.items():
-            for manager, (settings, _) in known.shards.items():
+            for manager, (settings, *_) in known.shards.items():
                 usage = self._shard(number, manager).usage()
                 yield settings.name, manager, usage["used"], usage["total"], usage["records"]
 
@@ -322,8 +381,9 @@ class Shards:
 
     def restore(
         self, number: str, managers: builtins.list[int], checkpoint: int, written_by: int, node: int = 0
-    ) -> asyncio.Future[None]:
-        """Fill shards with what the files of `written_by` managers hold, once those were found whole."""
+    ) -> asyncio.Future[bool]:
+        """Fill shards with what the files of `written_by` managers hold, once those were found whole; whether a key
+        lies with another manager than its hash says."""
         shards = [self._shard(number, manager) for manager in managers]
         return asyncio.wrap_future(self._in_turn(restore, shards, checkpoint, written_by))
 

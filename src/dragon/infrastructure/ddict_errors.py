@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from dragon.infrastructure.errors import DragonLoggingError
 
 __all__ = [
@@ -20,12 +22,14 @@ __all__ = [
 
 
 class DDictError(DragonLoggingError):
-    """Any error of a dictionary. `lib_err` is a word for its kind."""
+    """Any error of a dictionary. `lib_err` is the code of its kind: DRAGON_ and a name of dragon.rc.DragonError."""
+
+    code: ClassVar[str] = "FAILURE"
 
     def __init__(self, text: str = "", lib_err: str = "") -> None:
         super().__init__(text)
         self.text = text
-        self.lib_err = lib_err or type(self).__name__
+        self.lib_err = f"DRAGON_{lib_err or self.code}"
 
     def __str__(self) -> str:
         return f"DDict Exception: {self.text}"
@@ -38,9 +42,13 @@ class DDictSyncError(DDictError):
 class DDictFullError(DDictError):
     """A value does not fit."""
 
+    code = "MEMORY_POOL_FULL"
+
 
 class DDictTimeoutError(DDictError, TimeoutError):
     """Something did not come about in time."""
+
+    code = "TIMEOUT"
 
 
 class DDictMovedError(DDictError):
@@ -50,13 +58,19 @@ class DDictMovedError(DDictError):
 class DDictPersistCheckpointError(DDictError):
     """A checkpoint cannot be written, or cannot be read back."""
 
+    code = "INVALID_OPERATION"
+
 
 class DDictKeyError(DDictError, KeyError):
     """There is no such key."""
 
+    code = "KEY_NOT_FOUND"
+
 
 class DDictCheckpointSyncError(DDictError):
-    """A checkpoint that is no longer held was to be written."""
+    """A checkpoint that is no longer held was to be read or written."""
+
+    code = "DDICT_CHECKPOINT_RETIRED"
 
 
 class DDictUnableToCreateError(DDictError):
@@ -65,6 +79,8 @@ class DDictUnableToCreateError(DDictError):
 
 class DDictFutureCheckpointError(DDictError):
     """A checkpoint beyond the working set cannot be written in this way."""
+
+    code = "DDICT_FUTURE_CHECKPOINT"
 
 
 DDICT_ERRORS: dict[str, type[DDictError]] = {

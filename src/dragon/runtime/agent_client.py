@@ -94,7 +94,8 @@ def _no_answer(run: Run, error: Exception) -> RunEndedError:
 
 def error_named(kind: str, text: str) -> Exception:
     """The error that an agent described."""
-    return _ERRORS.get(kind, RuntimeError)(text)
+    name, _, code = kind.partition(" ")
+    return DDICT_ERRORS[name](text, code) if code else _ERRORS.get(name, RuntimeError)(text)
 
 
 class _Connection:

@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True):
     capacity: int
     folder: str = ""
     words: Name = (0, 0, 0)
+    lock: Name = (0, 0, 0)  # of whoever writes
     node: int = 0
     name: str = ""
     working_set: int = 1
@@ -119,6 +120,11 @@ class Entries:
         return _VERSIONED + digest(key) + NUMBER.pack(_LAST - checkpoint)
 
     def _visible(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
+        stored = self._newest(txn, key, checkpoint)
+        return stored if stored is not None and self._is_seen(stored, checkpoint) else None
+
+    def _newest(self, txn: Any, key: bytes, checkpoint: int) -> Stored | None:
+        """The newest record of a key that is not newer than a checkpoint, if that is not one of its deletion."""
         cursor = txn.cursor()
         first = self._at(key, checkpoint)
         if not cursor.set_range(first):
@@ -127,12 +133,16 @@ class Entries:
         if found[:17] != first[:17]:
             return None
         stored = self._stored(key, _LAST - NUMBER.unpack(found[17:])[0], cursor.value())
-        return stored if self._is_seen(stored) else None
+        return None if stored.flags & _DELETED else stored
 
-    def _is_seen(self, stored: Stored) -> bool:
+    def _is_seen(self, stored: Stored, checkpoint: int) -> bool:
+        """Whether a checkpoint shows the newest record that it may show. Where keys are waited for it is one of this
+        checkpoint, or a persistent one."""
         if stored.flags & _DELETED:
             return False
-        return not self.settings.wait_for_keys or bool(stored.flags & PERSISTENT) or stored.checkpoint >= self.oldest
+        if not self.settings.wait_for_keys:
+            return True
+        return stored.checkpoint == checkpoint or bool(stored.flags & PERSISTENT)
 
     def _stored(self, key: bytes, checkpoint: int, data: Any) -> Stored:
         flags = data[0]
@@ -165,7 +175,7 @@ class Entries:
             elif name[:17] != last and (version := _LAST - NUMBER.unpack(name[17:])[0]) <= checkpoint:
                 last = name[:17]
                 stored = self._stored(b"", version, cursor.value())
-                if self._is_seen(stored):
+                if self._is_seen(stored, checkpoint):
                     yield stored
             more = cursor.next()
 

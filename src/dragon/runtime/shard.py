@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 from dragon.infrastructure.ddict_errors import (
@@ -20,68 +21,68 @@ from dragon.infrastructure.ddict_errors import (
     DDictKeyError,
 )
 from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_record
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Lock, Words
 from dragon.runtime.records import Record, bytes_in, int_of, of_int
-from dragon.runtime.transactions import CHANGES, NEWEST, Transactions
+from dragon.runtime.transactions import ALLOCATED, CHANGES, NEWEST, Transactions
 
 __all__ = ["MISSING", "Shard"]
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 _PAGE = 4096
+_DATA = "data.mdb"
 
 
 class Shard(Transactions):
     """A shard as one process of its node has it open. Keys are encoded ones."""
 
-    def __init__(self, settings: Settings, words: Words) -> None:
-        super().__init__(settings, words)
+    def __init__(self, settings: Settings, words: Words, lock: Lock) -> None:
+        super().__init__(settings, words, lock)
         self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions that keep what somebody looks into
         self._pinning = threading.Lock()
+        self._views: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions of view()
 
     def close(self) -> None:
         """Close it in this process, now or when nothing of it is pinned any more."""
-        if not self._pinned:
+        if not self._pinned and not self._views:
             super().close()
 
     # ---- reading
 
-    def read(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any], exact: bool = False) -> Any:
-        """What `take` makes of a key's record, or MISSING. With `exact` only this checkpoint's counts, and persistent
-        ones of earlier."""
-        self._check()
+    def read(self, key: bytes, checkpoint: int, take: Callable[[Stored], Any]) -> Any:
+        """What `take` makes of a key's record, or MISSING."""
+        self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             stored = self._find(txn, key, checkpoint)
-            if stored is None or (exact and _is_earlier(stored, checkpoint)):
-                return MISSING
-            return take(stored)
+            return MISSING if stored is None else take(stored)
 
     def read_many(self, keys: list[bytes], checkpoint: int, take: Callable[[list[Stored | None]], Any]) -> Any:
         """What `take` makes of the records of several keys, in one state of the shard; None for one that is missing."""
-        self._check()
+        self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             return take([self._find(txn, key, checkpoint) for key in keys])
 
     def view(self, key: bytes, checkpoint: int) -> tuple[Any, Stored]:
         """A record and the transaction in which it is valid, which the caller aborts. Raises DDictKeyError."""
-        self._check()
+        self._check_readable(checkpoint)
         txn = self._env.begin(buffers=True)
         try:
             stored = self._find(txn, key, checkpoint)
             if stored is None:
                 raise DDictKeyError(f"no such key in {self.where}")
+            self._views.add(txn)
             return txn, stored
         except BaseException:
             txn.abort()
             raise
 
-    def pin(self, key: bytes, checkpoint: int, exact: bool = False) -> tuple[Any, Stored] | None:
+    def pin(self, key: bytes, checkpoint: int) -> tuple[Any, Stored] | None:
         """What keeps the blobs of a record as they are while somebody refers to it, and the record; None where there is
-        no such key. `exact` is as in read()."""
-        self._check()
+        no such key."""
+        self._check_readable(checkpoint)
         txn = self._env.begin(buffers=True)
         stored = self._find(txn, key, checkpoint)
-        if stored is None or (exact and _is_earlier(stored, checkpoint)):
+        if stored is None:
             txn.abort()
             return None
         if not stored.blobs:
@@ -97,23 +98,36 @@ class Shard(Transactions):
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Whether the key is there."""
-        self._check()
+        self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             return self._find(txn, key, checkpoint) is not None
 
+    def has_had(self, key: bytes, checkpoint: int) -> bool:
+        """Whether the key is there, or was in an earlier checkpoint of the working set and was not deleted since."""
+        self._check_readable(checkpoint)
+        with self._env.begin(buffers=True) as txn:
+            return (self._newest if self._versioned else self._find)(txn, key, checkpoint) is not None
+
+    def holds(self, key: bytes, checkpoint: int) -> bool:
+        """Whether the key is there, and no copy of a broadcast."""
+        found = self.read(key, checkpoint, lambda stored: not stored.flags & BROADCAST)
+        return found is True
+
     def scan(self, checkpoint: int) -> Iterator[Stored]:
         """Every visible record, in one state of the shard; each is valid until the next is asked for."""
-        self._check()
+        self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             yield from self._scan(txn, checkpoint)
 
     def keys(self, checkpoint: int) -> list[bytes]:
         """All keys, but for copies of broadcasts."""
-        return [key for key, flags in self.flagged_keys(checkpoint) if not flags & BROADCAST]
+        return [key for key, flags, _ in self.flagged_keys(checkpoint) if not flags & BROADCAST]
 
-    def flagged_keys(self, checkpoint: int) -> list[tuple[bytes, int]]:
-        """All keys, each with what own_flags() says about its value."""
-        return [(bytes(stored.key), self.own_flags(stored.flags)) for stored in self.scan(checkpoint)]
+    def flagged_keys(self, checkpoint: int) -> list[tuple[bytes, int, int]]:
+        """All keys, each with what own_flags() says about its value, and the checkpoint in which that was put."""
+        return [
+            (bytes(stored.key), self.own_flags(stored.flags), stored.checkpoint) for stored in self.scan(checkpoint)
+        ]
 
     def part(self, key: bytes, checkpoint: int, start: int | None, stop: int | None) -> bytes | None:
         """value[start:stop] of a bytes value, None where there is no such key. Raises DDictError for another value."""
@@ -148,7 +162,7 @@ class Shard(Transactions):
         """How many keys."""
         if self._versioned:
             return sum(not stored.flags & BROADCAST for stored in self.scan(checkpoint))
-        self._check()
+        self._check_readable(checkpoint)
         with self._env.begin(buffers=True) as txn:
             return int(txn.stat()["entries"]) - self._hidden(txn)
 
@@ -173,8 +187,7 @@ class Shard(Transactions):
         was stored."""
 
         def put_it(txn: Any) -> bool:
-            stored = self._find(txn, key, checkpoint)
-            if stored is not None and not (self.settings.wait_for_keys and _is_earlier(stored, checkpoint)):
+            if self._find(txn, key, checkpoint) is not None:
                 return False
             self._put(txn, key, record, checkpoint, 0)
             return True
@@ -209,14 +222,19 @@ class Shard(Transactions):
         return int(self._write(_PAGE, checkpoint, add_it))
 
     def clear(self, checkpoint: int) -> None:
-        """Delete every visible key."""
+        """Delete every visible key; where keys are waited for those of this checkpoint, and persistent ones of earlier
+        stay."""
 
         def clear_all(txn: Any) -> None:
-            if self._versioned:
-                for key in [bytes(stored.key) for stored in self._scan(txn, checkpoint)]:
-                    self._delete(txn, key, checkpoint)
+            if not self._versioned:
+                self._drop_all(txn)
                 return
-            txn.drop(self._env.open_db(txn=txn), delete=False)
+            every = not self.settings.wait_for_keys
+            keys = [
+                bytes(found.key) for found in self._scan(txn, checkpoint) if every or found.checkpoint == checkpoint
+            ]
+            for key in keys:
+                self._delete(txn, key, checkpoint)
 
         self._write(0, checkpoint, clear_all)
 
@@ -227,10 +245,19 @@ class Shard(Transactions):
 
     def begin_anew(self, checkpoint: int) -> None:
         """Drop everything; that checkpoint is the newest from now on."""
-        with self._env.begin(write=True) as txn:
-            txn.drop(self._env.open_db(txn=txn), delete=False)
+        self._check()
+        with self._writing() as txn:
+            self._drop_all(txn)
             self.words[NEWEST] = checkpoint
         self.words.add(CHANGES, 1)
+
+    def _drop_all(self, txn: Any) -> None:
+        writers = self._writers(txn)
+        txn.drop(self._env.open_db(txn=txn), delete=False)
+        for client, checkpoint in writers:
+            txn.put(WRITER + client, NUMBER.pack(checkpoint))
+        if writers:
+            self._hide(txn, len(writers))
 
     def export(self, most: int) -> Iterator[tuple[list[bytes], list[Any]]]:
         """All entries as they are, blobs before the records that have them, about `most` bytes at a time; each is valid
@@ -276,7 +303,8 @@ class Shard(Transactions):
     def note_writer(self, client: bytes, checkpoint: int | None) -> None:
         """A client writes in a checkpoint from now on, or no more (None)."""
         name = WRITER + client
-        with self._env.begin(write=True) as txn:
+        self._check()
+        with self._writing() as txn:
             before = txn.get(name)
             if checkpoint is not None:
                 txn.put(name, NUMBER.pack(checkpoint))
@@ -287,22 +315,42 @@ class Shard(Transactions):
                 self._hide(txn, change)
         self.words.add(CHANGES, 1)
 
+    def forget_writers(self) -> None:
+        """No client is waited for any more."""
+        with self._writing() as txn:
+            writers = self._writers(txn)
+            for client, _ in writers:
+                txn.delete(WRITER + client)
+            self._hide(txn, -len(writers))
+
+    def move_to(self, folder: Path) -> None:
+        """Leave the environment to another shard in that folder, once whoever writes is done. Memory that somebody
+        looks into is not shared with it."""
+        self.forget_writers()
+        if not self._is_read():
+            try:
+                (folder / _DATA).hardlink_to(Path(self.settings.folder) / _DATA)
+                return
+            except OSError:
+                pass  # another file system: it is copied
+        self._env.copy(str(folder))
+        self.words[ALLOCATED] = 0
+
     def writers(self) -> list[tuple[bytes, int]]:
         """Every such client and its checkpoint."""
         self._check()
-        found = []
         with self._env.begin() as txn:
-            cursor = txn.cursor()
-            more = cursor.set_range(WRITER)
-            while more and cursor.key().startswith(WRITER):
-                found.append((cursor.key()[len(WRITER) :], NUMBER.unpack(cursor.value())[0]))
-                more = cursor.next()
+            return self._writers(txn)
+
+    @staticmethod
+    def _writers(txn: Any) -> list[tuple[bytes, int]]:
+        found = []
+        cursor = txn.cursor()
+        more = cursor.set_range(WRITER)
+        while more and bytes(cursor.key()).startswith(WRITER):
+            found.append((bytes(cursor.key())[len(WRITER) :], NUMBER.unpack(cursor.value())[0]))
+            more = cursor.next()
         return found
-
-
-def _is_earlier(stored: Stored, checkpoint: int) -> bool:
-    """Whether a record was left behind in an earlier checkpoint."""
-    return stored.checkpoint != checkpoint and not stored.flags & PERSISTENT
 
 
 def _size_of(stored: Stored) -> int:

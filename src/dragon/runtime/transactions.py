@@ -6,22 +6,28 @@ import errno
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from dragon import _core
-from dragon.infrastructure.ddict_errors import DDictCheckpointSyncError, DDictError, DDictFullError
+from dragon.infrastructure.ddict_errors import (
+    DDictCheckpointSyncError,
+    DDictError,
+    DDictFullError,
+    DDictTimeoutError,
+)
 from dragon.infrastructure.errors import DestroyedError
 from dragon.runtime.entries import Entries, Settings
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Lock, Words
 
-__all__ = ["CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone"]
+__all__ = ["ALLOCATED", "CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone", "words_after"]
 
 # Words beside a shard, and what the state may be.
-CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, _ALLOCATED, _COUNT_OF_WORDS = range(7)
+CHANGES, _STATE, NEWEST, _WRITTEN, _ROOM, ALLOCATED, _CHOSEN, _COUNT_OF_WORDS = range(8)
 _USABLE, _FROZEN, _GONE, _PAUSED = range(4)
 
 _PAGE = mmap.PAGESIZE  # at least as large as those of LMDB
@@ -37,6 +43,14 @@ _LONGEST_PAUSE = 10.0  # seconds; whoever paused it is dead by then, or forgot
 def make_words() -> Words:
     """The words of a new shard."""
     return Words(_COUNT_OF_WORDS)
+
+
+def words_after(words: Words) -> Words:
+    """The words of a shard that goes on with the memory of one that is gone."""
+    later = make_words()
+    for word in (NEWEST, ALLOCATED, _CHOSEN):
+        later[word] = words[word]
+    return later
 
 
 def mark_gone(words: Words) -> None:
@@ -64,9 +78,12 @@ def _start_of_file(address: int) -> int:
 class Transactions(Entries):
     """What of a shard concerns its memory and its state."""
 
-    def __init__(self, settings: Settings, words: Words) -> None:
+    def __init__(self, settings: Settings, words: Words, lock: Lock) -> None:
         super().__init__(settings)
         self.words = words
+        # LMDB has a lock of its own, for which nobody can wait only so long: whoever has this one finds that free.
+        self._lock = lock
+        self.timeout: float | None = None  # seconds to wait for other writers
         # Called with checkpoints that leave the working set and are to be written to disk.
         self.retire: Callable[[list[int]], None] = lambda checkpoints: None
         self._start: int | None = None
@@ -108,6 +125,19 @@ class Transactions(Entries):
         if self.words[_STATE] == _GONE:
             raise DestroyedError(f"the dictionary {self.settings.name!r} was destroyed")
 
+    def _check_readable(self, checkpoint: int) -> None:
+        """Raises DestroyedError, and DDictCheckpointSyncError where the checkpoint is no longer held."""
+        words = self.words
+        if words[_STATE] == _GONE:
+            self._check()
+        if checkpoint <= words[NEWEST] - self.settings.working_set:
+            raise self._retired(checkpoint)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the dictionary was destroyed."""
+        return self.words[_STATE] == _GONE
+
     @property
     def is_frozen(self) -> bool:
         """Whether it refuses writes."""
@@ -125,13 +155,23 @@ class Transactions(Entries):
 
     def freeze(self, on: bool) -> None:
         """Refuse writes from now on, or no longer."""
-        with self._env.begin(write=True):  # after whoever writes now
+        self._check()
+        with self._writing():  # after whoever writes now
             self._check()
             self.words[_STATE] = _FROZEN if on else _USABLE
 
-    def take_over(self, newest: int, frozen: bool) -> None:
+    def take_over(self, newest: int, frozen: bool, chosen: bool) -> None:
         """Be in the state of the shard whose entries were loaded."""
-        self.words[NEWEST], self.words[_STATE] = newest, _FROZEN if frozen else _USABLE
+        self.words[NEWEST], self.words[_STATE], self.words[_CHOSEN] = newest, _FROZEN if frozen else _USABLE, chosen
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether a key of the dictionary may lie with another manager than its hash says."""
+        return bool(self.words[_CHOSEN])
+
+    def note_chosen(self) -> None:
+        """A key may lie with another manager than its hash says, from now on."""
+        self.words[_CHOSEN] = 1
 
     def pause(self, on: bool) -> None:
         """Have writers wait from now on, but for one that is at it; or no longer. A frozen shard has none."""
@@ -139,7 +179,8 @@ class Transactions(Entries):
 
     def settle(self) -> None:
         """Wait for the writer that is at it."""
-        self._env.begin(write=True).abort()
+        with self._writing():
+            pass
 
     def changed_since(self) -> int:
         """A number that differs after a change."""
@@ -159,19 +200,40 @@ class Transactions(Entries):
 
     # ---- a write transaction
 
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """A transaction that writes."""
+        if not self._lock._take(self.timeout):
+            raise self._busy()
+        try:
+            with self._env.begin(write=True, buffers=True) as txn:
+                yield txn
+        finally:
+            self._lock.release()
+
+    def _busy(self) -> DDictTimeoutError:
+        return DDictTimeoutError(
+            f"waited {self.timeout:g} s to write into {self.where}: process {self._lock._owner_pid()} is writing"
+        )
+
     def _write(self, size: int, checkpoint: int, change: Callable[[Any], Any], entries: int = 1) -> Any:
-        words, claim = self.words, size + entries * _CLAIM
+        words, lock, claim = self.words, self._lock, size + entries * _CLAIM
         failed_at = None
         while True:
             try:
-                with self._env.begin(write=True, buffers=True) as txn:
-                    if words[_STATE] != _USABLE:
-                        self._refuse()
-                    if words[NEWEST] != checkpoint:
-                        self._move_to(checkpoint)
-                    if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
-                        self._make_room(txn, size, entries)
-                    result = change(txn)
+                if not lock._take(self.timeout):
+                    raise self._busy()
+                try:
+                    with self._env.begin(write=True, buffers=True) as txn:
+                        if words[_STATE] != _USABLE:
+                            self._refuse()
+                        if words[NEWEST] != checkpoint:
+                            self._move_to(checkpoint)
+                        if words.add(_WRITTEN, claim) + claim > words[_ROOM]:
+                            self._make_room(txn, size, entries)
+                        result = change(txn)
+                finally:
+                    lock.release()
                 words.add(CHANGES, 1)
                 return result
             except (lmdb.MapFullError, _NoRoomError) as error:
@@ -181,6 +243,9 @@ class Transactions(Entries):
                 if now > failed_at and waited:
                     raise self._full(size, error) from None
                 self._collect()
+            except lmdb.Error:
+                self._check()  # one that is gone may have been closed
+                raise
             except _PausedError:
                 if not words.wait(_STATE, _PAUSED, _LONGEST_PAUSE):
                     self.pause(False)
@@ -200,11 +265,13 @@ class Transactions(Entries):
                 self.retire([number for number in left if number % settings.persist_freq == 0])
             self.words[NEWEST] = checkpoint
         elif checkpoint < newest - self.settings.working_set + 1:
-            raise DDictCheckpointSyncError(
-                f"checkpoint {checkpoint} is retired: {self.where} holds {self.oldest} to {newest}; "
-                "sync_to_newest_checkpoint() goes to the newest",
-                "retired",
-            )
+            raise self._retired(checkpoint)
+
+    def _retired(self, checkpoint: int) -> DDictCheckpointSyncError:
+        return DDictCheckpointSyncError(
+            f"checkpoint {checkpoint} is retired: {self.where} holds {self.oldest} to {self.newest}; "
+            "sync_to_newest_checkpoint() goes to the newest"
+        )
 
     def _make_room(self, txn: Any, size: int, entries: int) -> None:
         """See that a write of `size` bytes fits, and that the file has memory for what it may grow by: a mapping of a
@@ -219,9 +286,9 @@ class Transactions(Entries):
         if size > max(left, 0):
             raise _NoRoomError("make it with a larger total_mem")
         wanted = min(most, end + claim)
-        if wanted > words[_ALLOCATED]:
+        if wanted > words[ALLOCATED]:
             self._allocate(min(most, -(-wanted // _STEP) * _STEP))
-        room = left if words[_ALLOCATED] == most else min(left, words[_ALLOCATED] - end)
+        room = left if words[ALLOCATED] == most else min(left, words[ALLOCATED] - end)
         words[_ROOM], words[_WRITTEN] = max(room, 0), claim
 
     def _allocate(self, size: int) -> None:
@@ -234,7 +301,7 @@ class Transactions(Entries):
             raise _NoRoomError(f"{Path(self.settings.folder).parent} has no room for it") from error
         finally:
             os.close(fd)
-        self.words[_ALLOCATED] = size
+        self.words[ALLOCATED] = size
 
     def _full(self, size: int, error: Exception) -> DDictFullError:
         usage = self.usage()
@@ -247,12 +314,12 @@ class Transactions(Entries):
         """Free what nobody can see any more."""
         self._env.reader_check()
         try:
-            with self._env.begin(write=True, buffers=True) as txn:
+            with self._writing() as txn:
                 if self._versioned:
                     self._drop_unseen(txn)
                 self._hide(txn, 0)
             # What a transaction freed can be used by the one after the next.
-            with self._env.begin(write=True) as txn:
+            with self._writing() as txn:
                 self._hide(txn, 0)
         except lmdb.MapFullError:
             time.sleep(_LOOK_AGAIN)  # readers keep what they look at, until they are done

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragon.data.ddict.checkpoints import Checkpoints
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
-from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.infrastructure.ddict_errors import DDictError, DDictFullError, DDictKeyError
 from dragon.runtime.entries import BROADCAST, PERSISTENT, places_of
 from dragon.runtime.records import Record, encode_value
 from dragon.runtime.shard import MISSING
@@ -31,6 +31,8 @@ class Batches(Checkpoints):
         found = {key: self._loaded(value) for key, value in self._present((self._shard(e), e) for _, e in wanted)}
         for key, encoded in wanted:
             if encoded not in found:
+                found[encoded] = self._loaded(self._value(self._shard(encoded), encoded))
+            if found[encoded] is MISSING:
                 raise self._missing(key, self._shard(encoded))
         return [found[encoded] for _, encoded in wanted]
 
@@ -54,15 +56,50 @@ class Batches(Checkpoints):
                 batches, size = self._empty_batches(), 0
         self._send(batches, flags)
 
-    def _copy_to(self, other: Batches) -> None:
-        """Put all that is seen here into another dictionary, as it is: a broadcast is one there too, and with as many
-        managers each key goes to the same one."""
-        for shard in self._all():
+    def _copy_to(self, other: Batches, managers: Iterable[int] | None = None) -> None:
+        """Have another dictionary, or some of its managers, hold what this one does, and nothing else: a broadcast is
+        one there too. With as many managers and checkpoints everything goes to the same places; otherwise what is seen
+        here goes to the other handle's checkpoint."""
+        chosen = self._is_chosen()
+        if (self._count, self._options.working_set_size) == (other._count, other._options.working_set_size):
+            shards, copies = self._open_shards(), other._open_shards()
+            for manager in range(self._count) if managers is None else managers:
+                self._copy_shard(shards[manager], copies[manager])
+        else:
+            other._on_all("begin_anew", other._checkpoint)
+            for shard in self._all():
+                by_flags: dict[int, list[bytes]] = {}
+                for key, flags, _ in self._flagged(shard, self._checkpoint):
+                    by_flags.setdefault(flags, []).append(key)
+                for flags, keys in by_flags.items():
+                    other._put_all(self._records_for(other._count, shard, keys, flags), flags)
+        if chosen:
+            other._note_chosen()
+
+    def _copy_shard(self, shard: AnyShard, copy: AnyShard) -> None:
+        """Have a shard of another dictionary hold all checkpoints of one of this one's."""
+        reader = self._again()
+        oldest, newest, *_ = shard.state()
+        copy.begin("begin_anew", oldest).result(self._timeout)
+        before: set[bytes] = set()
+        for checkpoint in range(oldest, newest + 1):
             by_flags: dict[int, list[bytes]] = {}
-            for key, flags in shard.begin("flagged_keys", self._checkpoint).result(self._timeout):
-                by_flags.setdefault(flags, []).append(key)
+            seen = set()
+            for key, flags, put_in in self._flagged(shard, checkpoint):
+                seen.add(key)
+                if checkpoint in (put_in, oldest):
+                    by_flags.setdefault(flags, []).append(key)
+            copy.begin("advance", checkpoint).result(self._timeout)
+            reader._checkpoint = checkpoint
             for flags, keys in by_flags.items():
-                other._put_all(self._records_for(other._count, shard, keys, flags), flags)
+                for records in _of_some_size(reader._present((shard, key) for key in keys)):
+                    copy.begin_put_many(records, checkpoint, flags).result(self._timeout)
+            for key in before - seen:
+                copy.pop(key, checkpoint)
+            before = seen
+
+    def _flagged(self, shard: AnyShard, checkpoint: int) -> list[tuple[bytes, int, int]]:
+        return list(shard.begin("flagged_keys", checkpoint).result(self._timeout))
 
     def _records_for(
         self, managers: int, shard: AnyShard, keys: list[bytes], flags: int
@@ -114,15 +151,22 @@ class Batches(Checkpoints):
         """Collect puts from here to end_batch_put(), and send many at a time."""
         if self._batch is not None:
             raise DDictError("a batch has been started already", "INVALID_OPERATION")
-        self._no_future()
+        self._refuse_if_read_only()
         self._batch = self._empty_batches()
         self._batch_flags = PERSISTENT if persist else 0
 
     def end_batch_put(self) -> None:
-        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch."""
+        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch, and
+        DDictFutureCheckpointError where its checkpoint cannot be written yet."""
         if self._batch is None:
             raise DDictError("no batch was started", "INVALID_OPERATION")
         batch, self._batch, self._batch_size = self._batch, None, 0
+        self._send_batch(batch)
+
+    def _send_batch(self, batch: list[list[tuple[bytes, Record]]]) -> None:
+        for shard, records in zip(self._open_shards(), batch, strict=True):
+            if records:
+                self._no_future(shard)
         self._send(batch, self._batch_flags)
 
     def _add_to_batch(self, encoded: bytes, record: Record) -> None:
@@ -134,18 +178,28 @@ class Batches(Checkpoints):
             return
         mine.append((encoded, record))
         batch, self._batch, self._batch_size = self._batch, self._empty_batches(), 0
-        self._send(batch, self._batch_flags)
+        self._send_batch(batch)
 
     def bput(self, key: Any, value: Any) -> None:
-        """Put a value into every manager, so that bget() finds it on the reader's own node."""
-        if self._batch is not None:
-            raise DDictError("a broadcast is no part of a batch", "INVALID_OPERATION")
-        self._no_future()
+        """Put a value into every manager, so that bget() finds it on the reader's own node. A value that does not fit
+        everywhere is put nowhere. Within a batch it is put at once."""
+        for shard in self._open_shards():
+            self._no_future(shard)
         encoded, record = self._key(key), self._record(value)
         own = self._place(encoded)
+        shards = self._open_shards()
+        for shard in shards:
+            if self._guarded:
+                self._may_write(shard)
+            usage = shard.begin("usage").result(self._timeout)
+            if record.size > usage["total"] - usage["used"]:
+                raise DDictFullError(
+                    f"{record.size} bytes do not fit into {shard.where}, of whose {usage['total']} bytes "
+                    f"{usage['used']} are used: the broadcast is put nowhere"
+                )
         pending = [
             shard.begin_put(encoded, record, self._checkpoint, 0 if i == own else BROADCAST)
-            for i, shard in enumerate(self._open_shards())
+            for i, shard in enumerate(shards)
         ]
         for one in pending:
             one.result(self._timeout)
@@ -197,7 +251,22 @@ class Batches(Checkpoints):
                 yield shard, key
 
     def _missing(self, key: Any, shard: AnyShard) -> DDictKeyError:
-        return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}", "KEY_NOT_FOUND")
+        return DDictKeyError(f"no key {key!r} in checkpoint {self._checkpoint} of {shard.where}")
+
+
+def _of_some_size(found: Iterable[tuple[bytes, Any]]) -> Iterator[list[tuple[bytes, Record]]]:
+    """Keys and values as records, as many together as are sent together."""
+    records: list[tuple[bytes, Record]] = []
+    size = 0
+    for key, value in found:
+        record = encode_value(value)
+        records.append((key, record))
+        size += record.size
+        if size > _AT_ONCE:
+            yield records
+            records, size = [], 0
+    if records:
+        yield records
 
 
 def _pairs(items: Any) -> Iterable[tuple[Any, Any]]:
@@ -216,7 +285,11 @@ class _Present(Pending):
         self._ddict, self._key, self._pending = ddict, key, pending
 
     def result(self, timeout: float | None = None) -> Any:
-        value = self._pending.result(timeout)
+        ddict, value = self._ddict, self._pending.result(timeout)
         if value is MISSING:
-            raise self._ddict._missing(self._key, self._ddict._shard(self._ddict._key(self._key)))
-        return self._ddict._loaded(value)
+            encoded = ddict._key(self._key)
+            shard = ddict._shard(encoded)
+            value = ddict._value(shard, encoded)
+            if value is MISSING:
+                raise ddict._missing(self._key, shard)
+        return ddict._loaded(value)

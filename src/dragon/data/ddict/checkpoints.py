@@ -56,7 +56,11 @@ class Checkpoints(Client):
 
     def sync_to_newest_checkpoint(self) -> None:
         """Go to the newest checkpoint that anyone has written."""
-        self._go_to(max(newest for _, newest, _ in self._on_all("state")))
+        self._go_to(max(state[1] for state in self._on_all("state")))
+
+    def _oldest(self) -> int:
+        """The oldest checkpoint that all managers hold."""
+        return max(int(state[0]) for state in self._on_all("state"))
 
     def _go_to(self, checkpoint: int) -> None:
         if self._batch is not None:
@@ -79,6 +83,8 @@ class Checkpoints(Client):
 
     def _may_write(self, shard: AnyShard) -> None:
         self._refuse_if_read_only()
+        if self._bound is not None:
+            self._note_chosen()
         if self._options.wait_for_writers:
             manager = shard.settings.manager
             if manager not in self._noted:
@@ -110,25 +116,26 @@ class Checkpoints(Client):
             if deadline is not None and time.monotonic() > deadline:
                 raise DDictTimeoutError(
                     f"{len(behind)} writers have not gone on to checkpoint {first}, and {shard.where} holds "
-                    f"{self._options.working_set_size}",
-                    "TIMEOUT",
+                    f"{self._options.working_set_size}"
                 )
             if not shard.wait_for_change(seen, _LOOK_EVERY):
                 for client in behind:
                     if not _is_alive(client):
                         shard.begin("note_writer", client, None).result(self._timeout)
 
-    def _no_future(self) -> None:
-        """Batches and broadcasts do not wait for others: their checkpoint must be in reach."""
+    def _no_future(self, shard: AnyShard) -> None:
+        """Batches and broadcasts do not wait for others: where somebody may be waited for, their checkpoint must be one
+        that the shard holds, or can hold without dropping another one in which there is something."""
         self._refuse_if_read_only()
-        if not self._options.wait_for_writers:
+        if not (self._options.wait_for_writers or self._exact):
             return
-        for shard in self._all():
-            newest = shard.state()[1]
-            if self._checkpoint > newest + self._options.working_set_size - 1:
-                raise DDictFutureCheckpointError(
-                    f"checkpoint {self._checkpoint} is beyond the working set of {shard.where}, up to {newest}"
-                )
+        oldest = shard.state()[0]
+        last = oldest + self._options.working_set_size - 1
+        if self._checkpoint > last and shard.begin("usage").result(self._timeout)["records"]:
+            raise DDictFutureCheckpointError(
+                f"checkpoint {self._checkpoint} is beyond the working set of {shard.where}, {oldest} to {last}: put() "
+                "waits until it can be written, a batch or bput() does not"
+            )
 
     def detach(self) -> None:
         """Drop this handle; others go on."""
@@ -184,8 +191,9 @@ class Checkpoints(Client):
         for shard in self._open_shards():
             for node in shard.holders():
                 managers.setdefault(node, []).append(shard.settings.manager)
+        chosen = False
         for node in progress(sorted(managers), "nodes"):
-            ask(
+            chosen |= ask(
                 "shards.restore",
                 number=self._descriptor.number,
                 managers=managers[node],
@@ -193,6 +201,8 @@ class Checkpoints(Client):
                 written_by=available[chkpt],
                 node=node,
             )
+        if chosen:
+            self._note_chosen()
         self._checkpoint = chkpt
 
     def advance(self) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "life_of"]
 
+_LOOK_AGAIN = 0.1  # seconds between looks for a key that any manager may be given
+
 
 class _Attached:
     """The shards of a dictionary as this process has them open; all its handles of it share them."""
@@ -45,6 +47,7 @@ class _Attached:
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.descriptor = descriptor
+        self.chosen = False  # whether keys are known to lie with other managers than their hashes say
         self.shards: list[AnyShard] = [_open(descriptor.number, settings) for settings in descriptor.shards]
 
     @classmethod
@@ -52,8 +55,18 @@ class _Attached:
         with cls._lock:
             found = cls._all.get(descriptor.number)
             if found is None:
+                cls._close_gone(descriptor.options.name)
                 found = cls._all[descriptor.number] = cls(descriptor)
             return found
+
+    @classmethod
+    def _close_gone(cls, name: str) -> None:
+        """Close what is open of dictionaries of that name that are gone: one that is restarted lies in their files."""
+        for other in list(cls._all.values()):
+            if other.descriptor.options.name == name:
+                for shard in other.shards:
+                    if shard.local is not None and shard.local.is_gone:
+                        shard.close()
 
     def __del__(self) -> None:
         for shard in getattr(self, "shards", ()):
@@ -74,13 +87,10 @@ class Client(MutableMapping[Any, Any]):
         self._options = descriptor.options
         self._life = life
         self._attached: _Attached | None = _Attached.to(descriptor)
-        self._shards = self._attached.shards
-        self._count = len(self._shards)
-        self._one = self._shards[0] if self._count == 1 else None
         self._bound: int | None = None
+        self._limit(self._options.timeout)
         self._checkpoint = 0
         self._exact = self._options.wait_for_keys
-        self._timeout = self._options.timeout
         self._batch: list[list[tuple[bytes, Record]]] | None = None
         self._batch_size = 0
         self._batch_flags = 0
@@ -88,8 +98,30 @@ class Client(MutableMapping[Any, Any]):
         self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
         self._persists = bool(self._options.persist_freq and self._options.persist_count)
         self._begun = 0  # the checkpoint to which this handle has had all managers go on
-        self._guarded = self._options.read_only or self._options.wait_for_writers or self._persists
+        self._guarded = self._is_guarded()
         self._observer: Observer | None = None
+
+    def _is_guarded(self) -> bool:
+        """Whether something is to be seen to before each write. Of what a chosen manager is given others are told."""
+        assert self._attached is not None
+        if self._bound is not None and self._count > 1 and not self._attached.chosen:
+            return True
+        return self._options.read_only or self._options.wait_for_writers or self._persists
+
+    def _limit(self, timeout: float | None) -> None:
+        """Let operations take so many seconds."""
+        assert self._attached is not None
+        shards = self._attached.shards
+        self._timeout = timeout
+        self._shards = shards if timeout is None else [shard.within(timeout) for shard in shards]
+        self._count = len(shards)
+        self._one = self._shards[0] if self._count == 1 else None
+
+    def _bind(self, manager: int) -> None:
+        """Use one manager only."""
+        self._bound = manager
+        self._one = self._shards[manager]
+        self._guarded = self._is_guarded()
 
     # ---- handles
 
@@ -111,9 +143,10 @@ class Client(MutableMapping[Any, Any]):
         descriptor = creation.from_text(serialized)
         found = cls.__new__(cls)
         found._open(descriptor, life_of(descriptor))
-        found._shards[0].state()  # raises where it is gone
         if timeout is not None:
-            found._timeout = plain_number(timeout)
+            found._limit(plain_number(timeout))
+        found._checkpoint = descriptor.options.first
+        found._shards[0].state()  # raises where it is gone
         if trace:
             found.setup_logging()
         return found
@@ -125,10 +158,11 @@ class Client(MutableMapping[Any, Any]):
 
     def destroy(self, allow_restart: bool = False) -> None:
         """Remove the dictionary from the memory of all nodes, once checkpoints that are due are in their files. Every
-        other use raises from now on; again is fine."""
+        other use raises from now on; again is fine. With `allow_restart` what it holds stays until the run ends, or
+        until DDict(name=..., restart=True) goes on with it."""
         if self._attached is None:
             return
-        creation.destroy(self._descriptor)
+        creation.destroy(self._descriptor, allow_restart)
         self._attached = self._life = self._one = None
         self._shards = []
 
@@ -196,17 +230,49 @@ class Client(MutableMapping[Any, Any]):
         return shards if self._bound is None else [shards[self._bound]]
 
     def _now(self, key: Any) -> Any:
-        """The value of a key, or MISSING; that of this checkpoint alone where readers wait for it."""
+        """The value of a key, or MISSING."""
         encoded = self._key(key)
-        return self._loaded(self._shard(encoded).value(encoded, self._checkpoint, self._exact))
+        return self._loaded(self._value(self._shard(encoded), encoded))
+
+    def _value(self, shard: AnyShard, encoded: bytes) -> Any:
+        """The value of a key as it was put, or MISSING. `shard` is that of its hash."""
+        value = shard.value(encoded, self._checkpoint)
+        if value is MISSING:
+            other = self._elsewhere(shard, encoded)
+            return MISSING if other is None else other.value(encoded, self._checkpoint)
+        return value
+
+    def _elsewhere(self, shard: AnyShard, encoded: bytes) -> AnyShard | None:
+        """The shard that holds a key which that of its hash does not have, if it was put through manager()."""
+        if not self._is_chosen():
+            return None
+        others = [other for other in self._open_shards() if other is not shard]
+        pending = [other.begin("holds", encoded, self._checkpoint) for other in others]
+        held = [one.result(self._timeout) for one in pending]
+        return next((other for other, holds in zip(others, held, strict=True) if holds), None)
+
+    def _is_chosen(self) -> bool:
+        """Whether keys may lie with other managers than their hashes say, for this handle."""
+        attached = self._attached
+        if self._bound is not None or self._count == 1 or attached is None:
+            return False
+        if not attached.chosen:
+            near = next((shard.local for shard in self._shards if shard.local is not None), None)
+            attached.chosen = self._shards[0].state()[3] if near is None else near.is_chosen
+        return attached.chosen
+
+    def _note_chosen(self) -> None:
+        """Have all know that keys may lie with other managers than their hashes say."""
+        assert self._attached is not None
+        if not self._attached.chosen and self._count > 1:
+            for pending in [shard.begin("note_chosen") for shard in self._attached.shards]:
+                pending.result(self._timeout)
+            self._attached.chosen = True
+        self._guarded = self._is_guarded()
 
     def _await(self, shard: AnyShard, encoded: bytes, key: Any) -> Any:
-        """The value of a key once it is written in this checkpoint."""
-
-        def look() -> Any:
-            return shard.value(encoded, self._checkpoint, True)
-
-        return self._until(shard, look, lambda value: value is not MISSING, self._timeout, f"key {key!r} to be written")
+        """The value of a key as it was put, once it is written in this checkpoint."""
+        return self._until(shard, lambda: self._value(shard, encoded), _is_there, self._timeout, _written(key))
 
     def _until(
         self, shard: AnyShard, look: Callable[[], Any], wanted: Callable[[Any], bool], timeout: float | None, what: str
@@ -221,8 +287,10 @@ class Client(MutableMapping[Any, Any]):
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 raise DDictTimeoutError(
-                    f"waited {timeout} s for {what}, in checkpoint {self._checkpoint} of {shard.where}", "TIMEOUT"
+                    f"waited {timeout} s for {what}, in checkpoint {self._checkpoint} of {shard.where}"
                 )
+            if self._is_chosen():  # another shard's change would not be noticed
+                remaining = _LOOK_AGAIN if remaining is None else min(remaining, _LOOK_AGAIN)
             shard.wait_for_change(seen, remaining)
 
     def _local(self) -> list[LocalShard]:
@@ -240,17 +308,17 @@ class Client(MutableMapping[Any, Any]):
                 f"there is no manager {manager_id!r}, there are 0 to {self._count - 1}", "INVALID_ARGUMENT"
             )
         bound = self._again()
-        bound._bound = manager_id
-        bound._one = bound._shards[manager_id]
+        bound._bind(int(manager_id))
         return bound
 
     def _again(self) -> Self:
         self._open_shards()
         copied = type(self).__new__(type(self))
         copied._open(self._descriptor, self._life)
-        copied._checkpoint, copied._timeout = self._checkpoint, self._timeout
-        copied._bound, copied._picklers, copied._one = self._bound, self._picklers, self._one
-        copied._shards, copied._observer = self._shards, self._observer
+        copied._checkpoint, copied._timeout, copied._picklers = self._checkpoint, self._timeout, self._picklers
+        copied._shards, copied._observer, copied._one = self._shards, self._observer, self._one
+        if self._bound is not None:
+            copied._bind(self._bound)
         return copied
 
     @contextmanager
@@ -292,15 +360,19 @@ class Client(MutableMapping[Any, Any]):
 
     @property
     def empty_managers(self) -> list[int]:
-        """Managers that hold nothing after a restart; here none does."""
+        """Managers that hold nothing after a restart, because their nodes are gone."""
         self._open_shards()
-        return []
+        return list(self._options.empty)
 
     @property
     def stats(self) -> list[DDictManagerStats]:
         """Of every manager: its memory and its keys."""
         usages = self._on_all("usage")
-        counts = self._on_all("count", self._checkpoint)
+        oldest = [state[0] for state in self._on_all("state")]
+        counts = [
+            shard.begin("count", max(self._checkpoint, first)).result(self._timeout)
+            for shard, first in zip(self._all(), oldest, strict=True)
+        ]
         settings = [shard.settings for shard in self._all()]
         return [stats_of(*one) for one in zip(settings, usages, counts, strict=True)]
 
@@ -352,10 +424,20 @@ class Client(MutableMapping[Any, Any]):
 def _restored(cls: type[Client], descriptor: Descriptor, life: Event | None, state: tuple[Any, ...]) -> Client:
     handle = cls.__new__(cls)
     handle._open(descriptor, life)
-    handle._checkpoint, handle._timeout, handle._bound, handle._picklers = state
-    if handle._bound is not None:
-        handle._one = handle._shards[handle._bound]
+    handle._checkpoint, timeout, bound, handle._picklers = state
+    handle._limit(timeout)
+    if bound is not None:
+        handle._bind(bound)
     return handle
+
+
+def _is_there(value: Any) -> bool:
+    return value is not MISSING
+
+
+def _written(key: Any) -> str:
+    """What somebody waits for."""
+    return f"key {key!r} to be written"
 
 
 def life_of(descriptor: Descriptor) -> Event | None:

@@ -21,7 +21,17 @@ from dragon.runtime.nodes import run_nodes
 from dragon.runtime.placement import place
 from dragon.runtime.run import this_run
 
-__all__ = ["DDICT_MIN_SIZE", "Descriptor", "Options", "create", "from_text", "to_text"]
+__all__ = [
+    "DDICT_MIN_SIZE",
+    "Descriptor",
+    "Options",
+    "beginning_at",
+    "create",
+    "describe",
+    "from_text",
+    "revive",
+    "to_text",
+]
 
 DDICT_MIN_SIZE = 2 * 2**20  # bytes of the smallest shard
 
@@ -40,6 +50,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     persist_path: str = ""
     persister: str = "NULL"
     replicas: int = 1
+    first: int = 0  # the checkpoint that it was made with
+    empty: list[int] = []  # managers that have lost what they held, after a restart
 
     def __post_init__(self) -> None:
         for field in ("working_set_size", "timeout", "persist_freq", "persist_count", "replicas"):
@@ -97,7 +109,7 @@ def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, ma
 def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descriptor, Event]:
     """Make a dictionary with a manager on each of `nodes`. Raises DDictUnableToCreateError."""
     life = Event()
-    number = f"{os.getpid()}-{os.urandom(8).hex()}"
+    number = _new_number()
     capacity = max(plain_number(total_mem) // len(nodes), DDICT_MIN_SIZE)
     shards: list[Settings] = []
     try:
@@ -122,13 +134,7 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
             ]
             shards.append(msgspec.convert(made[0], Settings))
         descriptor = Descriptor(number, options, shards, life._name())
-        ask(
-            "shards.describe",
-            number=number,
-            descriptor=to_text(descriptor),
-            nodes=_all_nodes(nodes, options),
-            life=life._name(),
-        )
+        describe(descriptor)
     except BaseException:
         for node in _all_nodes(nodes, options):
             ask("shards.destroy", number=number, node=node)
@@ -148,8 +154,71 @@ def _all_nodes(nodes: list[int], options: Options) -> list[int]:
     return sorted({node.index for node in run_nodes()} if options.replicas > 1 else set(nodes))
 
 
-def destroy(descriptor: Descriptor) -> None:
-    """Remove a dictionary everywhere."""
+def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
+    """The dictionary of that name that was destroyed to be restarted, None where there is none. Managers whose nodes
+    are gone begin empty."""
+    holders: dict[int, list[int]] = {}
+    text = ""
+    for node in run_nodes():
+        kept = ask("shards.kept", name=name, node=node.index)
+        if kept:
+            text = kept[0]
+            for manager in kept[1]:
+                holders.setdefault(manager, []).append(node.index)
+    if not text:
+        return None
+    old = from_text(text)
+    life, number, shards = Event(), _new_number(), []
+    for settings in old.shards:
+        nodes = holders.get(settings.manager, [])
+        nodes.sort(key=(settings.holders or [settings.node]).index)
+        replicated = nodes if settings.holders else []
+        given = {"number": number, "name": name, "manager": settings.manager, "holders": replicated}
+        made = [ask("shards.revive", node=node, **given) for node in nodes]
+        if not made:
+            lost = {**msgspec.to_builtins(settings), "folder": "", "holders": []}
+            made = [ask("shards.create", number=number, settings=lost, node=run_nodes()[0].index)]
+        shards.append(msgspec.convert(made[0], Settings))
+    empty = [settings.manager for settings in old.shards if settings.manager not in holders]
+    descriptor = Descriptor(
+        number, msgspec.structs.replace(old.options, timeout=timeout, empty=empty), shards, life._name()
+    )
+    describe(descriptor)
+    return descriptor, life
+
+
+def _new_number() -> str:
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def beginning_at(descriptor: Descriptor, checkpoint: int) -> Descriptor:
+    """The descriptor of the same dictionary for handles that begin in another checkpoint."""
+    changed = msgspec.structs.replace(descriptor, options=msgspec.structs.replace(descriptor.options, first=checkpoint))
+    describe(changed)
+    return changed
+
+
+def describe(descriptor: Descriptor) -> None:
+    """Tell this node what others need to attach."""
+    nodes = _all_nodes([settings.node for settings in descriptor.shards], descriptor.options)
+    ask(
+        "shards.describe",
+        number=descriptor.number,
+        descriptor=to_text(descriptor),
+        nodes=nodes,
+        life=descriptor.life,
+    )
+
+
+def destroy(descriptor: Descriptor, allow_restart: bool = False) -> None:
+    """Remove a dictionary everywhere; what it holds stays where it may be restarted."""
+    if allow_restart:
+        text = to_text(descriptor)
+        for known in run_nodes():
+            ask(
+                "shards.keep", number=descriptor.number, name=descriptor.options.name, descriptor=text, node=known.index
+            )
+        return
     here = this_run().node
     living = {node.index for node in run_nodes()}
     home = descriptor.life[2] >> 8

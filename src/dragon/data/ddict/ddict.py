@@ -28,6 +28,7 @@ from dragon.data.ddict.persistence import (
     check_persister,
     warn_of_no_checkpoint,
 )
+from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.runtime.entries import PERSISTENT
@@ -122,6 +123,8 @@ class DDict(Parts):
         check_restoring(name, restart, read_only, restore_from, policy)
         if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
             raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
+        if restart and self._revive(name, timeout, trace):
+            return
         nodes = creation.nodes_of(managers_per_node, n_nodes, policy, managers_per_policy)
         options = Options(
             name=name or creation.new_name(),
@@ -135,6 +138,7 @@ class DDict(Parts):
             persist_path=str(Path(persist_path or ".").resolve()),
             persister=persister_class.kind,
             replicas=replicas,
+            first=restore_from or 0,
         )
         descriptor, life = creation.create(nodes, total_mem, options)
         self._open(descriptor, life)
@@ -148,20 +152,37 @@ class DDict(Parts):
                     warn_of_no_checkpoint(name, options.persist_path)
             if restore_from is not None:
                 self.restore(restore_from)
+                if restart:
+                    self._descriptor = creation.beginning_at(self._descriptor, restore_from)
         except BaseException:
             self.destroy()
             raise
+
+    def _revive(self, name: str, timeout: float | None, trace: bool) -> bool:
+        """Go on with the dictionary of that name that was destroyed to be restarted; whether there is one."""
+        kept = creation.revive(name, timeout)
+        if kept is None:
+            return False
+        self._open(*kept)
+        self._creator = True
+        self._checkpoint = self._oldest()
+        if trace:
+            self.setup_logging()
+        return True
 
     # ---- one key
 
     def __getitem__(self, key: Any) -> Any:
         encoded = encode_key(key) if self._picklers[0] is None else self._key(key)
         shard = self._one or self._shard(encoded)
-        value = shard.value(encoded, self._checkpoint, self._exact)
+        value = shard.value(encoded, self._checkpoint)
         if value is MISSING:
             if self._exact:
                 return self._loaded(self._await(shard, encoded, key))
-            raise self._missing(key, shard)
+            other = self._elsewhere(shard, encoded)
+            value = MISSING if other is None else other.value(encoded, self._checkpoint)
+            if value is MISSING:
+                raise self._missing(key, shard)
         return value if self._picklers[1] is None else self._picklers[1].loads(value)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -189,28 +210,44 @@ class DDict(Parts):
         self._write(shard, lambda: shard.put(encoded, record, self._checkpoint, PERSISTENT))
 
     def __delitem__(self, key: Any) -> None:
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        if self._write(shard, lambda: shard.pop(encoded, self._checkpoint)) is MISSING:
-            raise self._missing(key, shard)
+        if self._removed(key, lambda shard, encoded: shard.pop(encoded, self._checkpoint)) is MISSING:
+            raise self._missing(key, self._shard(self._key(key)))
 
     def pop(self, key: Any, default: Any = _UNSET) -> Any:
-        """Remove a key; its value, or `default`. Raises DDictKeyError where there is neither (None is no default)."""
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        value = self._loaded(self._write(shard, lambda: shard.take(encoded, self._checkpoint)))
+        """Remove a key; its value, or `default` where it is given. Raises DDictKeyError where there is neither."""
+        value = self._loaded(self._removed(key, lambda shard, encoded: shard.take(encoded, self._checkpoint)))
         if value is MISSING:
-            if default is _UNSET or default is None:
-                raise self._missing(key, shard)
+            if default is _UNSET:
+                raise self._missing(key, self._shard(self._key(key)))
             return default
         return value
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default` where the dictionary does not have the key."""
+    def _removed(self, key: Any, remove: Callable[[AnyShard, bytes], Any]) -> Any:
+        """What `remove` makes of a key and the shard that holds it; MISSING where none does. Where keys are waited for,
+        this one is."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        value = self._write(shard, lambda: remove(shard, encoded))
+        if value is MISSING and (other := self._elsewhere(shard, encoded)) is not None:
+            value = self._write(other, lambda: remove(other, encoded))
+        while value is MISSING and self._exact:
+            self._await(shard, encoded, key)
+            value = self._write(shard, lambda: remove(shard, encoded))
+        return value
+
+    def get(self, key: Any, default: Any = _UNSET) -> Any:
+        """The value of a key, or `default` where the dictionary does not have the key. With wait_for_keys it is waited
+        for, unless a default is given and no checkpoint of the working set up to this one has it."""
         value = self._now(key)
         if value is not MISSING:
             return value
-        return self[key] if self._exact and key in self else default
+        if self._exact and (default is _UNSET or self._has_had(key)):
+            return self[key]
+        return None if default is _UNSET else default
+
+    def _has_had(self, key: Any) -> bool:
+        encoded = self._key(key)
+        return bool(self._shard(encoded).begin("has_had", encoded, self._checkpoint).result(self._timeout))
 
     def put_new(self, key: Any, value: Any) -> bool:
         """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
@@ -227,7 +264,8 @@ class DDict(Parts):
 
     def __contains__(self, key: Any) -> bool:
         encoded = self._key(key)
-        return self._shard(encoded).contains(encoded, self._checkpoint)
+        shard = self._shard(encoded)
+        return shard.contains(encoded, self._checkpoint) or self._elsewhere(shard, encoded) is not None
 
     def fetch_add(self, key: Any, val: int = 1) -> int:
         """Add to an integer; the value before, 0 at first. Raises DDictError where it is something else, and TypeError
@@ -243,7 +281,7 @@ class DDict(Parts):
         shard = self._shard(encoded)
         self._until(
             shard,
-            lambda: self._loaded(shard.value(encoded, self._checkpoint)),
+            lambda: self._loaded(self._value(shard, encoded)),
             lambda found: found is not MISSING and equal(found, value),
             self._timeout if timeout is None else timeout,
             f"key {key!r} to be {value!r}",
@@ -293,7 +331,7 @@ class DDict(Parts):
             value = self._write(shard, functools.partial(shard.take, key, self._checkpoint))
             if value is not MISSING:
                 return self._decoded(key), self._loaded(value)
-        raise DDictKeyError(f"the dictionary {self._options.name!r} is empty", "KEY_NOT_FOUND")
+        raise DDictKeyError(f"the dictionary {self._options.name!r} is empty")
 
     def __eq__(self, other: object) -> bool:
         """Whether both are handles of one dictionary; compare contents with dict(d)."""
@@ -321,24 +359,36 @@ class DDict(Parts):
     # ---- several dictionaries
 
     def copy(self, name: str = "") -> DDict:
-        """Another dictionary with managers in the same places, each with what it holds in this checkpoint.
+        """Another dictionary with managers in the same places, each with all that it holds; its handle begins in the
+        oldest checkpoint.
 
-        That of a read-only one can be written.
+        That of a read-only one can be written. Raises DDictError for a handle that did not make the dictionary.
         """
+        if not self._creator:
+            raise DDictError(
+                f"only the handle that made the dictionary {self._options.name!r} can copy it; make one of the same "
+                "size and clone() this one into it",
+                "INVALID_ARGUMENT",
+            )
         check_name(name, self._options.persister != NULLCheckpointPersister.kind)
         nodes = [settings.node for settings in self._descriptor.shards]
-        options = msgspec.structs.replace(self._options, name=name or creation.new_name(), read_only=False)
+        first = self._oldest()
+        options = msgspec.structs.replace(
+            self._options, name=name or creation.new_name(), read_only=False, first=first, empty=[]
+        )
         total_mem = sum(settings.capacity for settings in self._descriptor.shards)
         copied = type(self).__new__(type(self))
         copied._open(*creation.create(nodes, total_mem, options))
         copied._creator = True
+        copied._checkpoint = first
         self._copy_to(copied)
         return copied
 
     def clone(self, clone_list: Iterable[str]) -> None:
-        """Put what is in this checkpoint into the dictionaries that the texts of serialize() name.
+        """Have the dictionaries that the texts of serialize() name hold what this one does, and nothing else.
 
-        With as many managers each key goes to the same one, otherwise where restore() would have it.
+        With as many managers and a working set of that size they hold all checkpoints, each key with the same manager.
+        Otherwise they hold what is seen here, in the first checkpoint, each key where restore() would have it.
         """
         for text in clone_list:
             self._copy_to(type(self).attach(text))
@@ -347,17 +397,18 @@ class DDict(Parts):
     def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
         """Fill managers that are empty in some of these dictionaries from one where they are not.
 
-        Raises DDictSyncError where the dictionaries have different numbers of managers.
+        Raises DDictSyncError where the dictionaries have different numbers of managers, or different working sets.
         """
         ddicts = [cls.attach(text) for text in serialized_ddicts]
-        if len({ddict._count for ddict in ddicts}) > 1:
-            raise DDictSyncError("the dictionaries have different numbers of managers")
+        if len({(ddict._count, ddict._options.working_set_size) for ddict in ddicts}) > 1:
+            raise DDictSyncError("the dictionaries have different numbers of managers, or different working sets")
         for manager in range(ddicts[0]._count if ddicts else 0):
-            same = [ddict.manager(manager) for ddict in ddicts]
-            source = next((ddict for ddict in same if len(ddict)), None)
-            for ddict in same:
-                if source is not None and not len(ddict):
-                    source._copy_to(ddict)
+            usages = [ddict._open_shards()[manager].begin("usage") for ddict in ddicts]
+            records = [usage.result(ddict._timeout)["records"] for ddict, usage in zip(ddicts, usages, strict=True)]
+            source = next((ddict for ddict, count in zip(ddicts, records, strict=True) if count), None)
+            for ddict, count in zip(ddicts, records, strict=True):
+                if source is not None and not count:
+                    source._copy_to(ddict, [manager])
 
     def filter(
         self,
@@ -366,11 +417,12 @@ class DDict(Parts):
         comparator: Callable[[Any, Any], Any] = operator.lt,
         branching_factor: int = 5,
     ) -> FilterContextManager:
-        """Within the block, an iterator over what `mgr_code(ddict, *mgr_code_args)` yields beside each manager.
+        """Within the block, an iterator over what `mgr_code(ddict, queue, *mgr_code_args)` puts into the queue beside
+        each manager, or what `mgr_code(ddict, *mgr_code_args)` yields there.
 
-        It is called with a handle of that manager; what all yield is merged by `comparator(a, b)`, which says whether
-        `a` comes before `b`, and by which each must yield in order. `branching_factor` changes nothing: items are
-        merged here.
+        It is called with a handle of that manager; what all put or yield is merged by `comparator(a, b)`, which says
+        whether `a` comes before `b`, and by which each must put in order. `branching_factor` changes nothing: items
+        are merged here.
         """
         for name, given in (("mgr_code", mgr_code), ("comparator", comparator)):
             if not callable(given):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty
 from types import TracebackType
@@ -29,12 +30,33 @@ def _choose(
 ) -> None:
     queue.putter()
     try:
-        for item in code(ddict, *arguments):
-            queue.put(item)
+        if _takes_queue(code, arguments):
+            code(ddict, queue, *arguments)
+        else:
+            for item in code(ddict, *arguments):
+                queue.put(item)
     except Exception as error:
         queue.close(f"{type(error).__name__}: {error}")
         raise
     queue.close()
+
+
+def _takes_queue(code: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a function puts its items into a queue, which it is given; a generator yields them."""
+    try:
+        signature = inspect.signature(code)
+    except ValueError:
+        return False  # a function of C without a signature
+    with_queue = _takes(signature, 2 + len(arguments))
+    return with_queue and not (_takes(signature, 1 + len(arguments)) and inspect.isgeneratorfunction(code))
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 class FilterIterator:

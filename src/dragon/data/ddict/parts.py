@@ -21,10 +21,19 @@ class Parts(Batches):
 
         Raises DDictKeyError, and DDictError where the value is no bytes object.
         """
-        part = self._begin_part(key, start, stop).result(self._timeout)
-        if part is None:
-            raise self._missing(key, self._shard(self._key(key)))
+        part = self._of_value(key, "part", start, stop)
         return bytes(part)
+
+    def _of_value(self, key: Any, method: str, *arguments: Any) -> Any:
+        """What a method of the shard that holds a key tells about its value. Raises DDictKeyError."""
+        encoded = self._key(key)
+        shard = self._shard(encoded)
+        found = shard.begin(method, encoded, self._checkpoint, *arguments).result(self._timeout)
+        if found is None and (other := self._elsewhere(shard, encoded)) is not None:
+            found = other.begin(method, encoded, self._checkpoint, *arguments).result(self._timeout)
+        if found is None:
+            raise self._missing(key, shard)
+        return found
 
     def _begin_part(self, key: Any, start: int | None, stop: int | None) -> Pending:
         encoded = self._key(key)
@@ -32,12 +41,7 @@ class Parts(Batches):
 
     def bytes_size(self, key: Any) -> int:
         """The length of a bytes value, which is not fetched for that; -1 for any other. Raises DDictKeyError."""
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        found = shard.begin("size", encoded, self._checkpoint).result(self._timeout)
-        if found is None:
-            raise self._missing(key, shard)
-        return int(found)
+        return int(self._of_value(key, "size"))
 
     def bytes_sizes(self) -> Iterator[tuple[Any, int]]:
         """All keys with the lengths of their bytes values, -1 for any other value."""
@@ -55,6 +59,8 @@ class Parts(Batches):
         encoded = self._key(key)
         attached = self._attached  # its shards stay open until the block ends, also after detach() and destroy()
         shard = self._shard(encoded)
+        if self._is_chosen() and not shard.begin("holds", encoded, self._checkpoint).result(self._timeout):
+            shard = self._elsewhere(shard, encoded) or shard
         if shard.local is None:
             raise DDictError(
                 f"key {key!r} lies with {shard.where}; a view is of this node's memory", "INVALID_OPERATION"
@@ -74,4 +80,4 @@ class Parts(Batches):
             memory.release()
         finally:
             transaction.abort()
-            del attached
+            del transaction, attached

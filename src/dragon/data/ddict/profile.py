@@ -131,9 +131,9 @@ class Observed:
     def _call(self, name: str, key: bytes = b"", size: int = 0) -> _Call:
         return _Call(self._observer, name, self._shard, key, size)
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False) -> Any:
+    def value(self, key: bytes, checkpoint: int) -> Any:
         with self._call("get", key) as call:
-            return self._shard.value(key, checkpoint, exact, call.note)
+            return self._shard.value(key, checkpoint, call.note)
 
     def begin_value(self, key: bytes, checkpoint: int) -> Pending:
         call = self._call("get", key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -16,7 +16,7 @@ from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import Settings
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Lock, Words
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import this_run
 
@@ -43,7 +43,14 @@ class ReplicatedShard(RemoteShard):
         if found is None:
             return None
         settings = msgspec.convert(found, Settings)
-        return LocalShard(settings, Words._attached(settings.words), self.number)
+        words, lock = Words._attached(settings.words), Lock._attached(settings.lock)
+        return LocalShard(settings, words, lock, self.number)
+
+    def within(self, timeout: float | None) -> Self:
+        """The same shard, whose operations raise DDictTimeoutError after so many seconds."""
+        limited = super().within(timeout)
+        limited._local = self._local and self._local.within(timeout)
+        return limited
 
     @property
     def where(self) -> str:
@@ -56,9 +63,9 @@ class ReplicatedShard(RemoteShard):
         if self._local is not None:
             self._local.close()
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+    def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The value of a key, or MISSING. `note` is called with its bytes."""
-        return self._read("value", key, checkpoint, exact, note)
+        return self._read("value", key, checkpoint, note)
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""

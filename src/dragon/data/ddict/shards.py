@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from dragon import _core
 from dragon.data.ddict.arrival import Memory
@@ -13,7 +14,7 @@ from dragon.data.ddict.conduit import Conduit, conduit_to
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import this_process
-from dragon.runtime.handle import Words
+from dragon.runtime.handle import Lock, Words
 from dragon.runtime.records import Record, decode_value
 from dragon.runtime.run import this_run
 from dragon.runtime.shard import MISSING, Shard
@@ -30,8 +31,7 @@ LATER: Any = type("Later", (), {"__repr__": lambda self: "LATER"})()
 def open_shard(number: str, settings: Settings) -> AnyShard:
     """A shard of a dictionary. Raises DestroyedError where it is gone, NodeLostError where its node is."""
     if settings.node == this_run().node:
-        words = Words._attached(settings.words)
-        return LocalShard(settings, words, number)
+        return LocalShard(settings, Words._attached(settings.words), Lock._attached(settings.lock), number)
     return RemoteShard(number, settings)
 
 
@@ -56,25 +56,31 @@ class Done(Pending):
 class LocalShard(Shard):
     """A shard of this node."""
 
-    def __init__(self, settings: Settings, words: Words, number: str) -> None:
-        super().__init__(settings, words)
+    def __init__(self, settings: Settings, words: Words, lock: Lock, number: str) -> None:
+        super().__init__(settings, words, lock)
         self.number = number
         self.retire = self._persist_all
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+    def within(self, timeout: float | None) -> Self:
+        """The same shard, whose operations raise DDictTimeoutError after so many seconds."""
+        limited = copy.copy(self)
+        limited.timeout = timeout
+        return limited
+
+    def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The value of a key, or MISSING. `note` is called with its bytes.
 
         In a frozen shard its buffers are the shard's memory, to be read only.
         """
         if self.is_frozen:
-            pinned = self.pin(key, checkpoint, exact)
+            pinned = self.pin(key, checkpoint)
             if pinned is None:
                 return MISSING
             owner, stored = pinned
             if note is not None:
                 note(stored.size)
             return _value_of(stored, owner)
-        return self.read(key, checkpoint, _value_of if note is None else partial(_noted_copy, note), exact)
+        return self.read(key, checkpoint, _value_of if note is None else partial(_noted_copy, note))
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The same; and the key is deleted."""
@@ -82,11 +88,11 @@ class LocalShard(Shard):
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        return Done(self.value(key, checkpoint, False, note))
+        return Done(self.value(key, checkpoint, note))
 
     def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
         """Begin value() of several keys."""
-        return Done([self.value(key, checkpoint, False, notes[i] if notes else None) for i, key in enumerate(keys)])
+        return Done([self.value(key, checkpoint, notes[i] if notes else None) for i, key in enumerate(keys)])
 
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
@@ -119,10 +125,11 @@ class LocalShard(Shard):
         """The nodes that keep it."""
         return [self.home()]
 
-    def state(self) -> tuple[int, int, bool]:
-        """The oldest and the newest checkpoint, and whether it is frozen."""
+    def state(self) -> tuple[int, int, bool, bool]:
+        """The oldest and the newest checkpoint, whether it is frozen, and whether keys may lie with other managers than
+        their hashes say."""
         self._check()
-        return self.oldest, self.newest, self.is_frozen
+        return self.oldest, self.newest, self.is_frozen, self.is_chosen
 
     def _persist_all(self, checkpoints: list[int]) -> None:
         for checkpoint in checkpoints:
@@ -181,7 +188,14 @@ class RemoteShard:
     def __init__(self, number: str, settings: Settings) -> None:
         self.number = number
         self.settings = settings
+        self.timeout: float | None = None
         self._words: Words | None = None
+
+    def within(self, timeout: float | None) -> Self:
+        """The same shard, whose operations raise DDictTimeoutError after so many seconds."""
+        limited = copy.copy(self)
+        limited.timeout = timeout
+        return limited
 
     @property
     def where(self) -> str:
@@ -213,13 +227,13 @@ class RemoteShard:
         """Begin any operation with plain arguments."""
         return self._begin(method, *arguments)
 
-    def value(self, key: bytes, checkpoint: int, exact: bool = False, note: Note | None = None) -> Any:
+    def value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The value of a key, or MISSING. `note` is called with its bytes."""
-        return self._begin("read", key, checkpoint, exact, False, change=partial(_read_value, note)).result()
+        return self.begin_value(key, checkpoint, note).result(self.timeout)
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        return self._begin("read", key, checkpoint, False, False, change=partial(_read_value, note))
+        return self._begin("read", key, checkpoint, change=partial(_read_value, note))
 
     def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
         """Begin value() of several keys, asked for together; LATER for those that must be asked for alone."""
@@ -227,7 +241,7 @@ class RemoteShard:
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
         """Store a record."""
-        self.begin_put(key, record, checkpoint, flags).result()
+        self.begin_put(key, record, checkpoint, flags).result(self.timeout)
 
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
         """Begin put()."""
@@ -239,7 +253,7 @@ class RemoteShard:
 
     def put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> None:
         """Store several records, all or none."""
-        self.begin_put_many(records, checkpoint, flags).result()
+        self.begin_put_many(records, checkpoint, flags).result(self.timeout)
 
     def begin_put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> Pending:
         """Begin put_many()."""
@@ -249,29 +263,30 @@ class RemoteShard:
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The value of a key, which is deleted, or MISSING."""
-        return self._begin("pop", key, checkpoint, True, change=partial(_popped_value, note)).result()
+        return self._begin("pop", key, checkpoint, True, change=partial(_read_value, note)).result(self.timeout)
 
     def pop(self, key: bytes, checkpoint: int) -> Any:
         """Delete a key; True or MISSING."""
-        found = self._begin("pop", key, checkpoint, False).result()
+        found = self._begin("pop", key, checkpoint, False).result(self.timeout)
         return MISSING if found is None else True
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Whether the key is there."""
-        return bool(self._begin("contains", key, checkpoint).result())
+        return bool(self._begin("contains", key, checkpoint).result(self.timeout))
 
     def keys(self, checkpoint: int) -> list[bytes]:
         """All keys, but for copies of broadcasts."""
-        return list(self._begin("keys", checkpoint).result())
+        return list(self._begin("keys", checkpoint).result(self.timeout))
 
     def add(self, key: bytes, value: int, checkpoint: int) -> int:
         """Add to an integer; the value before."""
-        return int(self._begin("add", key, value, checkpoint).result())
+        return int(self._begin("add", key, value, checkpoint).result(self.timeout))
 
-    def state(self) -> tuple[int, int, bool]:
-        """The oldest and the newest checkpoint, and whether it is frozen."""
-        oldest, newest, frozen = self._begin("state").result()
-        return oldest, newest, frozen
+    def state(self) -> tuple[int, int, bool, bool]:
+        """The oldest and the newest checkpoint, whether it is frozen, and whether keys may lie with other managers than
+        their hashes say."""
+        oldest, newest, frozen, chosen = self._begin("state").result(self.timeout)
+        return oldest, newest, frozen, chosen
 
     @property
     def local(self) -> LocalShard | None:
@@ -308,7 +323,7 @@ def _only_value(value: Any, buffers: list[Any]) -> Any:
 
 
 def _read_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
-    return MISSING if value[0] is None else _decoded(note, value[0], buffers)
+    return MISSING if value is None else _decoded(note, value, buffers)
 
 
 def _read_values(notes: list[Note] | None, entries: Any, buffers: list[Any]) -> list[Any]:
@@ -321,10 +336,6 @@ def _read_values(notes: list[Note] | None, entries: Any, buffers: list[Any]) -> 
         else:
             values.append(MISSING if entry is None else LATER)
     return values
-
-
-def _popped_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
-    return MISSING if value is None else _decoded(note, value, buffers)
 
 
 def _decoded(note: Note | None, described: Any, buffers: list[Any]) -> Any:

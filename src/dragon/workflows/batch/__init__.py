@@ -1,7 +1,8 @@
 """Functions, programs and jobs as tasks that depend on each other, run by long-lived workers.
 
 - A task starts when the tasks whose results it takes have ended, and those whose data it reads or overwrites.
-- What a task raised is raised by its `get()`, and by that of every task that needs its result.
+- What a task raised is raised by its `get()`; that of every task that needs its result, or the data it should have
+  written, raises ReadAfterWriteDependencyError.
 - A task that was not started is cancelled at once and never runs; one that runs is ended.
 - A worker that dies costs the one task that it had. Its place is taken by a new one.
 - The process that made the batch keeps the order. Every process that was sent the batch can submit to it as well.

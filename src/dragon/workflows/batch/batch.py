@@ -99,6 +99,7 @@ class Batch:
         some = () if len(chosen) == len(nodes) else tuple(host for host, _ in hosts)
         crew = functools.partial(Crew, Plan([*policies], hosts=some))
         own = OwnClient(functools.partial(Scheduler, crew, len(policies), scheduler_workers))
+        own.destroyed = functools.partial(_destroy, weakref.ref(self))
         self._own: OwnClient | None = own
         self._client: Client = own
         self._events = own.scheduler.events
@@ -256,6 +257,16 @@ class Batch:
         """The nodes and workers."""
         return self._topology
 
+    @property
+    def num_workers(self) -> int:
+        """How many tasks run at a time."""
+        return self._topology.total_workers
+
+    @property
+    def num_managers(self) -> int:
+        """The pools of workers, one on each node, and the scheduler."""
+        return self._topology.total_managers
+
     # ---- ending
 
     def join(self, timeout: float | None = NEVER) -> None:
@@ -282,13 +293,21 @@ class Batch:
         """Does nothing: for programs that call it before join()."""
 
     def destroy(self, timeout: float | None = NEVER, force_timeout: float | None = None) -> None:
-        """End a batch with a managed lifecycle, when all tasks of all processes have ended.
+        """End a batch with a managed lifecycle, when all tasks of all processes have ended; nothing where it has ended.
 
-        After `timeout` seconds it raises TimeoutError, or with `force_timeout` ends them within that time. Raises
-        RuntimeError for a batch without a managed lifecycle, and in processes that did not make it.
+        After `timeout` seconds it raises TimeoutError, or with `force_timeout` ends them within that time. Any process
+        that has the batch may call it, after join() too. Raises RuntimeError for a batch without a managed lifecycle
+        that goes on.
         """
-        if not self._managed or self._own is None:
-            raise RuntimeError("destroy() is for the process that made a Batch(managed_lifecycle=True); use join()")
+        if not self._managed:
+            if self._client.is_over:
+                return
+            raise RuntimeError("destroy() is for a Batch(managed_lifecycle=True); join() ends this one")
+        if self._own is None:
+            self._client.destroy(checked_seconds("timeout", timeout), force_timeout)
+            return
+        if self._own.is_over:
+            return
         try:
             self._finish(self._own, timeout)
         except TimeoutError:
@@ -365,6 +384,13 @@ class Batch:
 
 
 _NO_OUTPUT = Output((None, None), [], [])
+
+
+def _destroy(made: weakref.ref[Batch], timeout: float | None, force_timeout: float | None) -> None:
+    """What another process asks for."""
+    batch = made()
+    if batch is not None:
+        batch.destroy(timeout, force_timeout)
 
 
 def _restore(events: Channel, clients: Words, topology: BatchTopology, logs: Logs | None, *settings: Any) -> Batch:

@@ -29,9 +29,9 @@ from dragon.workflows.batch.scheduler import Scheduler
 __all__ = ["Client", "OtherClient", "OwnClient"]
 
 # What other clients tell.
-_HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE = range(NO_WORKER + 10, NO_WORKER + 15)
+_HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE, _DESTROY = range(NO_WORKER + 10, NO_WORKER + 16)
 # What they are told.
-_OUTCOME, _CANCELLED, _ENDED = range(3)
+_OUTCOME, _CANCELLED, _ENDED, _NOT_DESTROYED = range(4)
 
 _MOST_POLLED = 1_000_000  # ends of tasks that are kept for poll()
 
@@ -67,6 +67,9 @@ class Client(Protocol):
     number: int
     ended: Ended
 
+    @property
+    def is_over(self) -> bool: ...
+    def destroy(self, timeout: float | None, force_timeout: float | None) -> None: ...
     def next_key(self) -> Key: ...
     def submit(self, key: Key, call: Call) -> Promise: ...
     def known(self, key: Key) -> Promise: ...
@@ -88,6 +91,8 @@ class OwnClient:
         self._puids: dict[int, int] = {}
         self._most_puids = 16
         self._closed = False
+        self.is_over = False
+        self.destroyed: Callable[[float | None, float | None], None] | None = None
         self.scheduler = make(ended=self._task_ended, told=self._told)
 
     def next_key(self) -> Key:
@@ -127,6 +132,11 @@ class OwnClient:
     def close(self) -> None:
         self._closed = True
 
+    def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
+        """End the batch. Raises TimeoutError."""
+        if self.destroyed is not None:
+            self.destroyed(timeout, force_timeout)
+
     # ---- other clients
 
     def _task_ended(self, entry: Entry) -> None:
@@ -161,6 +171,14 @@ class OwnClient:
             self._exported.pop(message[2], None)
         elif what == _CANCEL:
             self._cancel_for(client, message[2], message[3])
+        elif what == _DESTROY:
+            threading.Thread(target=self._destroy_for, args=(client, *message[2:]), daemon=True).start()
+
+    def _destroy_for(self, client: int, timeout: float | None, force_timeout: float | None) -> None:
+        try:
+            self.destroy(timeout, force_timeout)
+        except TimeoutError as error:
+            self._tell(client, (_NOT_DESTROYED, str(error)))
 
     def _meet(self, client: int, replies: Name, puid: int) -> None:
         try:
@@ -205,6 +223,7 @@ class OwnClient:
 
     def tell_end(self) -> None:
         """The batch is over, for the other clients too."""
+        self.is_over = True
         with self.scheduler.lock:
             for client in list(self._others):
                 self._tell(client, (_ENDED,))
@@ -237,6 +256,8 @@ class OtherClient:
         self._unfinished: dict[Key, Promise] = {}
         self._watched: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
         self._closed = False
+        self.is_over = False
+        self._destroyed: queue.SimpleQueue[str] = queue.SimpleQueue()  # "", or why the batch was not destroyed
         self._replies = Channel()
         self._events.put((_HELLO, number, self._replies._name(), identity().puid))
         self._thread = threading.Thread(target=self._serve, name="dragon-batch-client", daemon=True)
@@ -286,6 +307,17 @@ class OtherClient:
     def close(self) -> None:
         self._closed = True
 
+    def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
+        """Have whoever made the batch end it. Raises TimeoutError."""
+        self._closed = True
+        try:
+            self._events.put((_DESTROY, self.number, timeout, force_timeout))
+        except DestroyedError:
+            return
+        why = "" if self.is_over else self._destroyed.get()
+        if why:
+            raise TimeoutError(why)
+
     def _let_go(self, key: Key) -> None:
         try:
             self._events.put((_RELEASE, self.number, key))
@@ -300,6 +332,8 @@ class OtherClient:
                     self._has_ended(*rest)
                 elif what == _CANCELLED and rest[0] in self._answers:
                     self._answers[rest[0]].put(rest[1])
+                elif what == _NOT_DESTROYED:
+                    self._destroyed.put(rest[0])
                 elif what == _ENDED:
                     self._over()
         except DestroyedError:
@@ -318,7 +352,8 @@ class OtherClient:
             promise.fulfil(outcome)
 
     def _over(self) -> None:
-        self._closed = True
+        self._closed = self.is_over = True
+        self._destroyed.put("")
         for promise in [*self._unfinished.values(), *self._watched.values()]:
             if promise.outcome is None:
                 promise.fulfil(Failure.of(BatchError("the batch ended before this task did")))

@@ -30,4 +30,4 @@ class TaskCancelledError(BatchError):
 
 
 class ReadAfterWriteDependencyError(BatchError):
-    """The task reads data that another one should have written, which failed."""
+    """The task needs the result of another one, or reads data that it should have written, and that one failed."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from dragon.runtime.serialization import dumps, loads
 from dragon.workflows.batch.entry import Entry, Need
 from dragon.workflows.batch.errors import BatchError, ReadAfterWriteDependencyError, TaskCancelledError
-from dragon.workflows.batch.outcome import Failure, Outcome
+from dragon.workflows.batch.outcome import Failure, Outcome, worded
 
 __all__ = ["cancellation", "given_up", "inherited", "overdue", "unwritten"]
 
@@ -14,13 +17,40 @@ def unwritten(error: str) -> Failure:
     return Failure.of(ReadAfterWriteDependencyError(f"what the task reads was not written by {error}"))
 
 
+class _Because:
+    """An exception and, as bytes, its cause; unpickled as the exception."""
+
+    def __init__(self, error: Exception, cause: bytes) -> None:
+        self._parts = error, cause
+
+    def __reduce__(self) -> Any:
+        return _with_cause, self._parts
+
+
+def _with_cause(error: Exception, cause: bytes) -> Exception:
+    try:
+        error.__cause__ = loads(cause) if cause else None
+    except Exception as unreadable:
+        error.__cause__ = unreadable
+    return error
+
+
+def _unmet(before: Entry, outcome: Failure) -> Failure:
+    """The outcome of a task that needs the result of one that failed. It says so under that name however far it is from
+    the task that failed first, whose exception is the cause; a task that needs one that was cancelled is cancelled."""
+    if isinstance(outcome.error(), (ReadAfterWriteDependencyError, TaskCancelledError)):
+        return outcome.noted(f"raised by {before}, whose result is needed")
+    error = ReadAfterWriteDependencyError(f"the result of {before} is needed, which failed: {outcome.brief}")
+    return Failure(dumps(_Because(error, outcome.data)), worded(error))
+
+
 def inherited(before: Entry, outcome: Outcome, need: Need) -> Failure | None:
     """How a task fails for the sake of one before it."""
     if not isinstance(outcome, Failure) or need == Need.ORDER:
         return None
     if need == Need.DATA:
         return unwritten(f"{before}: {outcome.brief}")
-    return outcome.noted(f"raised by {before}, whose result is needed")
+    return _unmet(before, outcome)
 
 
 def cancellation(entry: Entry) -> Failure:

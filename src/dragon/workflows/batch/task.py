@@ -8,6 +8,7 @@ from dragon.workflows.batch.call import NEVER, Kind, Output
 from dragon.workflows.batch.client import Client
 from dragon.workflows.batch.errors import BatchError, TaskNotReadyError
 from dragon.workflows.batch.logs import read_files
+from dragon.workflows.batch.outcome import Failure
 from dragon.workflows.batch.promise import Promise
 
 __all__ = ["Task"]
@@ -43,8 +44,8 @@ class Task:
         return f"{client}-{number}"
 
     def get(self, block: bool = True, timeout: float | None = NEVER) -> Any:
-        """What it returned: a function's value; the exit code of a process; of a job 0, or the exit code of the rank
-        that failed first.
+        """What it returned: a function's value; the exit code of a process, or of a job of one rank; a list of the exit
+        codes of a job's ranks, those that were ended because another one failed included.
 
         Raises what the function raised, TaskNotReadyError (a TimeoutError) where the task has not ended within
         `timeout` seconds, at once without `block`; TaskCancelledError if it or a task that it needs was cancelled,
@@ -71,9 +72,19 @@ class Task:
         """Whether it has ended, in whatever way."""
         return self._promise.outcome is not None
 
-    def log_paths(self) -> dict[str, list[str]]:
-        """The files that its output goes to, by rank: "stdout" and "stderr"."""
-        return {"stdout": list(self.output.stdout), "stderr": list(self.output.stderr)}
+    @property
+    def traceback(self) -> str | None:
+        """What the exception that it raised says, with where in the worker it was raised; None where it raised none.
+
+        Raises TaskNotReadyError where it has not ended.
+        """
+        self._wait(False, None)
+        outcome = self._promise.outcome
+        return outcome.text if isinstance(outcome, Failure) else None
+
+    def log_paths(self) -> dict[str, str | list[str] | None]:
+        """The files that its output goes to, "stdout" and "stderr": None for none, a list by rank for several."""
+        return {"stdout": _one_or_all(self.output.stdout), "stderr": _one_or_all(self.output.stderr)}
 
     @property
     def stdout_path(self) -> str | None:
@@ -116,6 +127,10 @@ class Task:
     def __reduce__(self) -> Any:
         self._batch._client.export(self._promise)
         return _restore, (self._batch, self._promise.key, self.kind, self.name, self.weight, self.output)
+
+
+def _one_or_all(paths: list[str]) -> str | list[str] | None:
+    return list(paths) if len(paths) > 1 else next(iter(paths), None)
 
 
 def _restore(batch: Home, key: tuple[int, int], *fields: Any) -> Task:

@@ -195,8 +195,8 @@ def _run_process(number: int, template: ProcessTemplate, streams: Streams, setti
 
 def _run_job(
     number: int, templates: list[tuple[int, ProcessTemplate]], pmi: Any, streams: Streams, setting: Setting
-) -> int:
-    """0, or the exit code of the rank that failed first."""
+) -> int | list[int]:
+    """The exit code of each rank; that of a job of one rank alone."""
     ranks = [template for nproc, template in templates for _ in range(nproc)]
     group = ProcessGroup(pmi=pmi)
     for rank, template in enumerate(ranks):
@@ -204,12 +204,15 @@ def _run_job(
     group.init()
     try:
         group.start()
+        puids = group.puids
         setting.events.put((RUNS, number, (GROUP, group._number)))
         try:
             group.join()
         except DragonUserCodeError:
             pass  # its exit code is the result, and what it wrote has been written
-        return next((code for _, code in group.exit_status if code), 0)
+        codes = dict(group.exit_status)
+        ended = [codes[puid] for puid in puids]
+        return ended if len(ended) > 1 else ended[0]
     finally:
         group.close()
 
