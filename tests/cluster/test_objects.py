@@ -14,7 +14,17 @@ OBJECTS = ("native/test_queue.py", "native/test_sync.py", "mpbridge/test_wait.py
 
 def over_two_nodes(site: Site, *options: str | Path, transport: str = "tcp") -> None:
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
-    pytest_options = ["-q", "-p", "no:cacheprovider", "-c", TESTS.parent / "pyproject.toml", "-o", "timeout=150"]
+    pytest_options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "within_a_run",
+        "-c",
+        TESTS.parent / "pyproject.toml",
+        "-o",
+        "timeout=150",
+    ]
     command = [sys.executable, "-m", "dragon", "--nodes", "2", "--transport", transport, "-m", "pytest"]
     command += map(str, [*pytest_options, *options])
     done = site.run(*command, timeout=280, env={"PYTHONPATH": path})

@@ -2,7 +2,7 @@
 
 A guest is such a process. It has a place in the arena like the node's own processes, so that what it is attached to
 lives, and what it holds is freed when it has ended. An operation that must wait is parked: it costs no thread, and is
-tried again when the object changes.
+tried again when the object changes. Those that wait for the same are served in the order in which they came.
 """
 
 from __future__ import annotations
@@ -41,23 +41,12 @@ _WAITING = {
     "Condition": {"_sleep"},
     "Words": {"wait"},
 }
+# Each takes what there is away from the next one.
+_IN_TURN = {"Channel.put", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
 _LOOK_AGAIN = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
 
 GuestId = tuple[int, int]  # node, process id
 Respond = Callable[..., None]
-
-
-@dataclass(eq=False)
-class _Parked:
-    """An operation that waits."""
-
-    offset: int
-    what: str
-    since: float
-    attempt: Callable[[], tuple[bool, Any, Any]]
-    respond: Respond
-    handle: Any
-    timer: asyncio.TimerHandle | None = None
 
 
 @dataclass
@@ -66,6 +55,20 @@ class _Place:
 
     slot: int
     parked: set[_Parked] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class _Parked:
+    """An operation that waits."""
+
+    place: _Place
+    offset: int
+    what: str
+    since: float
+    attempt: Callable[[], tuple[bool, Any, Any]]
+    respond: Respond
+    handle: Any
+    timer: asyncio.TimerHandle | None = None
 
 
 class Guests:
@@ -97,7 +100,7 @@ class Guests:
         if place is None:
             return
         for parked in list(place.parked):
-            self._unpark(parked, place)
+            self._unpark(parked)
         _core.guest_left(place.slot)
         self._forget_handles()
         self._try_all()
@@ -132,6 +135,7 @@ class Guests:
             respond((True, None))
         elif method in _IMMEDIATE.get(kind, ()):
             respond((True, self._at_once(self._handle(kind, name), place, arguments, given, payload)))
+            self._try_those_at(name[0])
         elif method in _WAITING.get(kind, ()):
             return self._begin(self._handle(kind, name), place, arguments, payload, respond)
         else:
@@ -188,21 +192,31 @@ class Guests:
         self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any, respond: Respond
     ) -> Callable[[], None] | None:
         attempt = self._attempt(handle, place, arguments, payload)
-        done, value, data = attempt()
-        timeout = arguments["timeout"]
-        if done or timeout == 0:
-            respond((done, value), data)
-            return None
+        timeout, offset = arguments["timeout"], arguments["name"][0]
         what = f"{arguments['kind']}.{arguments['method']}"
-        parked = _Parked(arguments["name"][0], what, self._loop.time(), attempt, respond, handle)
+        if timeout == 0 or not self._is_behind_others(offset, what, handle, place, arguments["thread"]):
+            done, value, data = attempt()
+            if done or timeout == 0:
+                respond((done, value), data)
+                return None
+        parked = _Parked(place, offset, what, self._loop.time(), attempt, respond, handle)
         handle._watch(True)
         place.parked.add(parked)
         self._parked[parked.offset].append(parked)
         if timeout is not None:
-            parked.timer = self._loop.call_later(timeout, self._time_out, parked, place)
+            parked.timer = self._loop.call_later(timeout, self._time_out, parked)
         # It may have changed before it was watched.
-        self._try(parked, place)
-        return lambda: self._unpark(parked, place)
+        self._try_those_at(offset)
+        return lambda: self._unpark(parked)
+
+    def _is_behind_others(self, offset: int, what: str, handle: Any, place: _Place, thread: int) -> bool:
+        """Whether others wait for the same; who has a recursive lock already does not wait behind them."""
+        if what not in _IN_TURN or all(parked.what != what for parked in self._parked.get(offset, ())):
+            return False
+        if what != "Lock.acquire" or not handle._recursive():
+            return True
+        with _Acting(place.slot, thread, self._me):
+            return not handle._is_mine()
 
     def _attempt(
         self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any
@@ -266,32 +280,37 @@ class Guests:
             self._try_those_at(offset)
 
     def _try_those_at(self, offset: int) -> None:
-        for place in list(self._places.values()) if offset in self._parked else ():
-            for parked in [p for p in place.parked if p.offset == offset]:
-                self._try(parked, place)
+        """Try those that wait for an object, in the order in which they came; behind one that must go on waiting no
+        other can do the same."""
+        stuck = set()
+        for parked in list(self._parked.get(offset, ())):
+            if parked.what not in stuck and not self._try(parked) and parked.what in _IN_TURN:
+                stuck.add(parked.what)
 
-    def _try(self, parked: _Parked, place: _Place) -> None:
-        if parked not in place.parked:
-            return
+    def _try(self, parked: _Parked) -> bool:
+        """Whether it waits no longer."""
+        if parked not in parked.place.parked:
+            return True
         try:
             done, value, data = parked.attempt()
         except Exception as error:
-            self._unpark(parked, place)
+            self._unpark(parked)
             parked.respond(None, b"", error)
-            return
+            return True
         if done:
-            self._unpark(parked, place)
+            self._unpark(parked)
             parked.respond((True, value), data)
+        return bool(done)
 
-    def _time_out(self, parked: _Parked, place: _Place) -> None:
-        if parked in place.parked:
-            self._unpark(parked, place)
+    def _time_out(self, parked: _Parked) -> None:
+        if parked in parked.place.parked:
+            self._unpark(parked)
             parked.respond((False, None))
 
-    def _unpark(self, parked: _Parked, place: _Place) -> None:
-        if parked not in place.parked:
+    def _unpark(self, parked: _Parked) -> None:
+        if parked not in parked.place.parked:
             return
-        place.parked.discard(parked)
+        parked.place.parked.discard(parked)
         several = self._parked[parked.offset]
         several.remove(parked)
         if not several:

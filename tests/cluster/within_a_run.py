@@ -1,0 +1,9 @@
+"""A plugin of pytest for suites that run within a run: tests that start programs of their own are left out."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if "site" not in getattr(item, "fixturenames", ())]
