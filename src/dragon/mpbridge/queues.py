@@ -21,6 +21,7 @@ class _Queue(Channel):
     """A queue with the ends that multiprocessing's have, for those who wait on one or close one."""
 
     _ends: tuple[Connection, Connection] | None = None
+    _left = 0, False  # how many objects were there when it was closed, and whether it was full
 
     @property
     def _reader(self) -> Connection:
@@ -49,9 +50,19 @@ class _Queue(Channel):
 
     def close(self) -> None:
         """Leave the queue: this process can neither put nor get any more."""
+        if not self._closed:
+            self._left = self._size(), self._full()
         for end in self._ends or ():
             end.close()
         self._close()
+
+    def qsize(self) -> int:
+        """Objects in it now, or when it was closed here."""
+        return self._left[0] if self._closed else self._size()
+
+    def full(self) -> bool:
+        """Whether put() would wait now, or would have when it was closed here."""
+        return self._left[1] if self._closed else self._full()
 
 
 class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
@@ -97,6 +108,20 @@ class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
 
     def __init__(self, *, ctx: Any = None) -> None:
         super().__init__(maker=identity().puid)
+
+    def put(self, obj: Any) -> None:  # type: ignore[override]
+        """Put an object. Raises OSError once the queue is closed."""
+        self._check()
+        self._operations.put(self, obj)
+
+    def get(self) -> Any:  # type: ignore[override]
+        """Take the oldest object, waiting for one. Raises OSError once the queue is closed."""
+        self._check()
+        return self._operations.get(self)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise OSError("handle is closed")
 
     @property
     def _rlock(self) -> threading.Lock:

@@ -110,7 +110,8 @@ class MapResult(ApplyResult):
         self._values: list[Any] = [None] * length
         self._parts = self._left = -(-length // chunksize)
         self._error: BaseException | None = None
-        if not self._left:
+        if not self._left:  # then the standard library calls no callback
+            self._callback = None
             self._collector.complete(self._job)
             self._finish(True, [])
 

@@ -87,6 +87,7 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
     def send_bytes(self, buffer: Any, offset: int = 0, size: int | None = None) -> None:
         """Send bytes of a buffer as one message."""
+        out = self._out()
         view = memoryview(buffer).cast("B")
         if offset < 0:
             raise ValueError("offset is negative")
@@ -98,13 +99,14 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
             raise ValueError("size is negative")
         elif offset + size > len(view):
             raise ValueError("buffer length < offset + size")
-        self._out()._put_bytes(view, offset, size)
+        out._put_bytes(view, offset, size)
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
         """The next message as bytes. Raises OSError, and closes this end, if it is longer than `maxlength`."""
+        channel = self._in()
         if maxlength is not None and maxlength < 0:
             raise ValueError("negative maxlength")
-        data = self._in()._get_bytes(None)
+        data = channel._get_bytes(None)
         if maxlength is not None and len(data) > maxlength:
             self.close()
             raise OSError(f"the message has {len(data)} bytes, the limit is {maxlength}")
@@ -112,12 +114,13 @@ class Connection(mp_connection.Connection):  # type: ignore[misc]
 
     def recv_bytes_into(self, buffer: Any, offset: int = 0) -> int:
         """Receive the next message into a writable buffer; returns its size. BufferTooShort holds what did not fit."""
+        channel = self._in()
         view = memoryview(buffer).cast("B")
         if offset < 0:
             raise ValueError("negative offset")
         if offset > len(view):
             raise ValueError("offset too large")
-        data = self._in()._get_bytes(None)
+        data = channel._get_bytes(None)
         if len(data) > len(view) - offset:
             raise BufferTooShort(data)
         view[offset : offset + len(data)] = data

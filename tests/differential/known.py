@@ -1,0 +1,23 @@
+"""Differences from the standard library that are meant. Each stands in docs/from_multiprocessing.md with its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["KNOWN", "is_known"]
+
+_CLOSED = ["raised", "OSError"]
+KNOWN = {
+    "closed-queue-empty": lambda kind, step, theirs, ours: kind == "Queues" and step == ["empty"] and ours == _CLOSED,
+    "closed-queue-sent": lambda kind, step, theirs, ours: (
+        kind == "Queues" and step[0] == "put_from_a_process" and ours[0] == "raised"
+    ),
+    "reset-connection": lambda kind, step, theirs, ours: (
+        kind == "Pipes" and theirs == ["raised", "ConnectionResetError"] and ours == ["raised", "EOFError"]
+    ),
+}
+
+
+def is_known(kind: str, step: Any, theirs: Any, ours: Any) -> bool:
+    """Whether a step is meant to give something else."""
+    return any(holds(kind, step, theirs, ours) for holds in KNOWN.values())

@@ -1,0 +1,54 @@
+"""Programs that are drawn do the same with Dragon as with the standard library. run.py and run_whole.py draw more."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from conftest import Site
+from differential.compare import differences
+from differential.known import KNOWN
+from differential.programs import programs
+from differential.run_whole import difference
+from differential.ways import OURS, all_ways
+from differential.whole_programs import drawn
+
+GUIDE = Path(__file__).parents[2] / "docs" / "from_multiprocessing.md"
+# Each worker of pytest has its own share of them. The seeds are fixed: what fails can be run again.
+SEEDS, EACH = range(5), 40
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_step_gives_what_it_gives_with_the_standard_library(site: Site, seed: int) -> None:
+    with all_ways(site.environment) as ways:
+
+        @hypothesis.seed(seed)
+        @settings(
+            max_examples=EACH,
+            deadline=None,
+            database=None,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(programs)
+        def each(program: dict[str, Any]) -> None:
+            assert differences(ways, program) == [], program
+
+        each()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whole_programs_print_and_end_as_with_the_standard_library(seed: int) -> None:
+    for program in drawn(8, seed):
+        with tempfile.TemporaryDirectory() as folder:
+            assert difference(program, Path(folder), list(OURS)) == []
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_differences_that_are_meant_stand_in_the_guide(name: str) -> None:
+    assert f"`{name}`" in GUIDE.read_text()
