@@ -9,6 +9,6 @@ if sys.argv[1:3] == ["node", "--join"]:
 
     sys.exit(main(sys.argv[2:]))  # with no more modules than it needs: every process that it forks has them too
 
-from dragon.cli.main import run_and_exit
+from dragon.cli.command import run_and_exit
 
 run_and_exit()

@@ -347,7 +347,6 @@ def test_a_crowd_that_the_system_has_too_few_open_files_for_is_refused(site: Sit
     ("nodes", "before", "message"),
     [
         ("2", "mkdir gone && cd gone && rmdir ../gone && {}", "the working directory was removed"),
-        *((nodes, "ulimit -v 4000000 && {}", "the address space is limited (ulimit -v)") for nodes in ("1", "2")),
         *((nodes, "ulimit -f 100 && {}", "the shared memory cannot be sized (ulimit -f)") for nodes in ("1", "2")),
     ],
 )

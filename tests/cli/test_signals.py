@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent, indent
@@ -232,3 +234,59 @@ def test_a_program_is_told_that_its_terminal_was_closed(
     os.waitpid(pid, 0)
     assert said.read_text() == "ended in order"
     site.assert_nothing_left()
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "2"]], ids=["one", "two"])
+@pytest.mark.parametrize("whole_group", [True, False], ids=["group", "alone"])
+def test_without_a_terminal_an_interrupt_reaches_the_program_once_too(
+    site: Site, wait_until: WaitUntil, options: list[str], whole_group: bool
+) -> None:
+    said = site.folder / "said"
+    program = site.write("""
+        import pathlib, signal, sys, time
+
+        count = 0
+
+        def interrupted(*args):
+            global count
+            count += 1
+
+        signal.signal(signal.SIGINT, interrupted)
+        pathlib.Path(sys.argv[1]).write_text("begun")
+        while not count:
+            time.sleep(0.05)
+        time.sleep(1)
+        print(count)
+    """)
+    command = [sys.executable, "-m", "dragon", *options, program, said]
+    process = site.start(*command, start_new_session=True, stdin=subprocess.DEVNULL)
+    wait_until(said.exists)
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("1\n", "", 0)
+
+
+def test_an_interrupt_of_the_group_at_any_moment_ends_the_run_in_order(site: Site) -> None:
+    program = site.write("""
+        import time
+        import dragon
+        from dragon.native.queue import Queue
+
+        try:
+            Queue()
+            print("begun", flush=True)
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            pass
+    """)
+    for number in range(40):
+        command = [sys.executable, "-m", "dragon", program]
+        process = site.start(*command, start_new_session=True, stdin=subprocess.DEVNULL)
+        time.sleep(0.1 + number * 0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        # Python loses one that comes at some moments of its start, and its program is killed ten seconds later.
+        assert process.returncode in (0, 1, 130, -signal.SIGINT, 137), (number, err)
+        assert "lost sys.stderr" not in err
+        assert "dragon ERROR" not in err, err
+        assert "is gone" not in err, err

@@ -98,6 +98,21 @@ def test_a_number_of_nodes_that_is_none_is_named() -> None:
         choose(Wanted(), {**SLURM, "SLURM_JOB_NUM_NODES": "x"})
 
 
+@pytest.mark.parametrize("listed", ["nid001", "nid[001-003]"])
+def test_a_heterogeneous_job_of_slurm_says_which_of_its_nodes_are_used(
+    listed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = "1" if listed == "nid001" else "3"
+    part = {"SLURM_JOB_NODELIST": listed, "SLURM_JOB_NUM_NODES": count, "SLURM_NNODES": count}
+    choose(Wanted(), {**SLURM, **part, "SLURM_HET_SIZE": "2"})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "heterogeneous job of Slurm, of 2 components" in line
+    assert f"({listed})" in line
+    choose(Wanted(), {**SLURM, **part})
+    choose(Wanted(hosts=["nid001", "nid007"]), {**SLURM, **part, "SLURM_HET_SIZE": "2"})
+    assert capsys.readouterr().err == ""
+
+
 def test_idle_nodes_are_on_top() -> None:
     launcher = choose(Wanted(nodes=2, idle=1), SLURM)
     assert launcher is not None

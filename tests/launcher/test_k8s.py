@@ -17,6 +17,7 @@ from dragon.infrastructure.membership import Token
 from dragon.launcher.base import LaunchError
 from dragon.launcher.choice import Wanted, choose
 from dragon.launcher.identity import Identity
+from peers.pods import expanded
 
 HERE = Path(__file__).parent
 
@@ -43,6 +44,13 @@ def test_the_manifest_is_an_indexed_job_with_its_service_and_secret(capsys: pyte
     references = [v["valueFrom"]["secretKeyRef"] for v in container["env"] if "valueFrom" in v]
     assert {reference["key"] for reference in references} == set(found["Secret"]["stringData"])
     assert {reference["name"] for reference in references} == {found["Secret"]["metadata"]["name"]}
+
+
+def test_arguments_are_given_to_the_program_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["prog.py", "$(DRAGON_JOIN)", "$HOME", "$$(x)", "a$", "$$$", "$()", "costs 3$ (or 4)"]
+    (container,) = documents(capsys, *words)["Job"]["spec"]["template"]["spec"]["containers"]
+    variables = {"DRAGON_JOIN": "secret"}
+    assert [expanded(word, variables) for word in container["command"][-len(words) :]] == words
 
 
 def test_the_secret_is_one_runs_and_only_in_the_secret(capsys: pytest.CaptureFixture[str]) -> None:

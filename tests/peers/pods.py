@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ class Pods:
         kinds = {document["kind"]: document for document in manifest(*words)}
         (container,) = kinds["Job"]["spec"]["template"]["spec"]["containers"]
         variables = {entry["name"]: value_of(entry, kinds["Secret"]) for entry in container["env"]}
-        command = [sys.executable, "-m", *container["command"]]
+        command = [sys.executable, "-m", *(expanded(word, variables) for word in container["command"])]
         started = []
         for index in (2, 1, 0):  # agents come before the front end: they have to wait for it
             own = {**variables, "JOB_COMPLETION_INDEX": str(index), "XDG_RUNTIME_DIR": RUNTIME}
@@ -59,6 +60,15 @@ class Pods:
         others, self._others = self._others, []
         for other in others:
             print(*other.communicate(timeout=30), file=sys.stderr)  # shown where a test fails
+
+
+def expanded(word: str, variables: dict[str, str]) -> str:
+    """What a container gets of an argument: $(NAME) is the value of a variable if there is one, $$ is a dollar."""
+
+    def put(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+
+    return re.sub(r"\$\$|\$\(([^()]*)\)", put, word)
 
 
 def value_of(entry: dict[str, Any], secret: dict[str, Any]) -> str:

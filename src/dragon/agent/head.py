@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 from dragon.agent.services import Services
 from dragon.agent.spawner import Copies
+from dragon.infrastructure.executables import code_of_shells
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import plan
 from dragon.runtime.handle import Words
@@ -110,6 +112,7 @@ class Head:
         self._close_input()
         error = future.exception()
         if error is not None:
-            self._send("head_exited", code=127, error=str(error))
+            number = error.errno if isinstance(error, OSError) else None
+            self._send("head_exited", code=code_of_shells(number or errno.ENOENT), error=str(error))
         else:
             self._send("head_exited", code=future.result(), error="")

@@ -59,7 +59,9 @@ class Registry:
         """The zygote could not start it."""
         for future in self._awaited.pop(puid, ()):
             if not future.done():
-                future.set_exception(OSError(text + what_to_raise(error)))
+                failure = OSError(text + what_to_raise(error))
+                failure.errno = error
+                future.set_exception(failure)
 
     def exited(self, puid: int, code: int, group: int) -> None:
         """The zygote saw its end."""

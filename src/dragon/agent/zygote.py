@@ -20,6 +20,7 @@ from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.orphans import become_reaper
 from dragon.infrastructure import variables
+from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
 from dragon.infrastructure.signals import PR_SET_PDEATHSIG, PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system_text import restored
@@ -101,14 +102,15 @@ class Zygote:
     def start(self) -> None:
         """Start the process of the request that has come; its record says how that went."""
         server = self.server
+        request = decode_spawn(server.request())
         try:
-            request = decode_spawn(server.request())
             if request.executable:
                 server.started(self._execute(request), forked=False)
             else:
                 server.started(self.forker.start(request), forked=True)
         except Exception as error:  # that process is not started, the others are not concerned
-            server.failed(getattr(error, "errno", None) or errno.EIO, str(error))
+            number = getattr(error, "errno", None) or errno.EIO
+            server.failed(number, _wording(error, request.executable))
 
     def _execute(self, request: Spawn) -> int:
         environment = self._environment(request)
@@ -167,6 +169,12 @@ class Zygote:
             remove_folder(self.run_info.folder)
             remove_segments(self.since)
         os._exit(0)
+
+
+def _wording(error: Exception, executable: str) -> str:
+    if executable and isinstance(error, OSError) and error.filename == restored(executable):
+        return f"{error.filename}: {why_not_executed(error.filename, error.errno or 0)}"
+    return str(error)
 
 
 def _warn(text: str) -> None:

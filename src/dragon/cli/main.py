@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from dragon.cli import machine, telemetry
 from dragon.cli.ending import end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError, what_to_raise
+from dragon.infrastructure.executables import code_of_shells, why_not_executed
 from dragon.infrastructure.signals import name_of
 from dragon.launcher import local
 from dragon.launcher.choice import choose
@@ -182,12 +184,25 @@ def _run(command: list[str], arguments: argparse.Namespace) -> int:
         return 1
     except (OSError, ValueError) as error:
         parser().error(worded(error))
+    return _run_here(command, arguments.label)
+
+
+def _run_here(command: list[str], label: str) -> int:
     try:
-        return local.run(command, arguments.label)
-    except (DragonError, OSError) as error:
-        limit = what_to_raise(getattr(error, "errno", None) or 0)
-        print(f"dragon: {worded(error).removesuffix(limit)}{limit}", file=sys.stderr)
-        return 1
+        return local.run(command, label)
+    except OSError as error:
+        if error.filename != command[0] or error.errno is None:
+            return _cannot(error)
+        print(f"dragon: {command[0]}: {why_not_executed(command[0], error.errno)}", file=sys.stderr)
+        return code_of_shells(error.errno)
+    except DragonError as error:
+        return _cannot(error)
+
+
+def _cannot(error: Exception) -> int:
+    limit = what_to_raise(getattr(error, "errno", None) or 0)
+    print(f"dragon: {worded(error).removesuffix(limit)}{limit}", file=sys.stderr)
+    return 1
 
 
 def _check_for_other_nodes(command: list[str]) -> None:
@@ -225,6 +240,8 @@ def _command(program: str, rest: list[str]) -> list[str]:
 
     if program == "-" or os.path.isfile(os.path.join(program, "__main__.py")):
         return [*_python(), program, *rest]
+    if os.path.exists(program) and stat.S_ISFIFO(os.stat(program).st_mode):
+        return [*_python(), "-c", *_read_here(program), *rest]
     found = program if os.path.isfile(program) else shutil.which(program)
     if found is None and os.path.isdir(program):
         parser().error(f"the folder {program!r} has no __main__.py that could be run")
@@ -233,6 +250,22 @@ def _command(program: str, rest: list[str]) -> list[str]:
     if found.endswith(".py") or not os.access(found, os.X_OK):
         return [*_python(), found, *rest]
     return [os.path.abspath(found), *rest]
+
+
+# An argument may be 128 KiB long.
+_PIECE = 32 * 1024
+_RUN = (
+    "import sys; _end = 3 + int(sys.argv[1]); _text = ''.join(sys.argv[3:_end]); sys.argv[:_end] = [sys.argv[2]]; "
+    "_code = compile(_text, sys.argv[0], 'exec'); del sys, _end, _text; exec(_code)"
+)
+
+
+def _read_here(program: str) -> list[str]:
+    """The program of a pipe, which other processes do not have (`dragon <(…)`), as `python -c` takes it."""
+    with open(program, encoding="utf-8") as pipe:
+        text = pipe.read()
+    pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+    return [_RUN, str(len(pieces)), program, *pieces]
 
 
 def _log_level(given: list[str]) -> str | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from dragon.infrastructure.signals import signals_held
+
 __all__ = [
     "FAREWELL",
     "SYNCHRONISE",
@@ -141,7 +143,8 @@ def encode(message: Any) -> bytes:
         raise ValueError(f"{error.object!r} is not UTF-8, and cannot be handed to another process") from None
 
 
-decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
-decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
-decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
+with signals_held():  # msgspec crashes where an exception interrupts it here
+    decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
+    decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
+    decode_request = msgspec.msgpack.Decoder(Request).decode
+    decode_reply = msgspec.msgpack.Decoder(Reply).decode

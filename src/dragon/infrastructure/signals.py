@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from signal import Signals
 from types import FrameType
 from typing import NoReturn
@@ -19,6 +20,7 @@ __all__ = [
     "leave",
     "name_of",
     "set_for_programs",
+    "signals_held",
 ]
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -47,6 +49,16 @@ def set_for_programs(handler: signal.Handlers) -> None:
     """Set what this process does when it gets one of the program's own."""
     for number in PROGRAMS_OWN:
         signal.signal(number, handler)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals to this thread come after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def heeded(numbers: Iterable[Signals]) -> list[Signals]:

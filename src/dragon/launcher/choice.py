@@ -49,9 +49,23 @@ def choose(wanted: Wanted, environment: Mapping[str, str] = os.environ) -> Launc
     if wanted.single:
         return None
     name = wanted.wlm or _implied(wanted, environment)
+    if name in ("", "slurm"):
+        _tell_of_components(environment)
     if not name:
         return None
     return _make(name, wanted, environment)
+
+
+def _tell_of_components(environment: Mapping[str, str]) -> None:
+    """Which nodes of a heterogeneous job of Slurm are used: the variables are those of its first component."""
+    parts = environment.get("SLURM_HET_SIZE") or environment.get("SLURM_PACK_SIZE") or "1"
+    if parts.isdecimal() and int(parts) > 1:
+        used = environment.get("SLURM_JOB_NODELIST", "")
+        print(
+            f"dragon: a heterogeneous job of Slurm, of {parts} components: the nodes of its first one are used "
+            f"({used}); give --hostlist for those of the others",
+            file=sys.stderr,
+        )
 
 
 def _nodes_of_slurm(environment: Mapping[str, str]) -> int:

@@ -62,6 +62,12 @@ class Resources(msgspec.Struct, kw_only=True):
         return {name: str(value) for name, value in found.items() if value}
 
 
+def _literal(word: str) -> str:
+    """An argument that a container gets as it is: Kubernetes puts variables, the secret ones too, in place of $(NAME),
+    and one dollar in place of two."""
+    return word.replace("$", "$$")
+
+
 def manifest(
     name: str, image: str, nodes: int, command: Sequence[str], port: int, resources: Resources, namespace: str = ""
 ) -> list[dict[str, Any]]:
@@ -97,7 +103,7 @@ def manifest(
     container = {
         "name": "dragon",
         "image": image,
-        "command": ["dragon", "--wlm", "k8s", f"--join-timeout={JOIN_TIMEOUT:g}", *command],
+        "command": ["dragon", "--wlm", "k8s", f"--join-timeout={JOIN_TIMEOUT:g}", *map(_literal, command)],
         "env": variables,
         "resources": {"limits": resources.limits()},
     }

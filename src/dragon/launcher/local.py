@@ -12,9 +12,10 @@ from dragon import _core
 from dragon.infrastructure.messages import Output
 from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded, leave
 from dragon.infrastructure.system_text import sendable
+from dragon.launcher.witness import Witness
 from dragon.runtime import plan
 from dragon.runtime import run as run_module
-from dragon.runtime.folder import Owner, is_alive
+from dragon.runtime.folder import Owner, is_alive, process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, start
 
@@ -26,33 +27,45 @@ log = runtime_log("frontend")
 _GRACE = 10.0
 _LOOK = 1.0  # seconds
 _DYING = 0.5  # seconds for which a process that is killed may still be seen
-_FROM_KERNEL = 0x80  # SI_KERNEL
 _SIGNAL = struct.Struct("=Iii116x")  # signalfd_siginfo: number, errno, code, and more
 
 
 def run(command: list[str], label: str) -> int:
     """Run the head process to its end; its exit code, negative for a signal. The whole run ends with it."""
-    numbers = heeded(PASSED_ON)
-    for number in numbers:
-        signal.signal(number, leave)
-    this = run_module.start_run(label, " ".join(command))
-    run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
+    numbers = [*heeded(PASSED_ON), *heeded(NOTICES)]
+    given = _core.current_signals()
+    # From now on they are read where that is convenient: what is begun here is not left half done.
+    signals = _core.signal_descriptor(numbers, [])
+    witness = Witness(numbers)
     try:
+        this = run_module.start_run(label, " ".join(command))
+        run_module.become(run_module.Identity(name="front end"))  # the head is the user's program
         request, _record = new_request("head", folder=current_folder())
         request.streams = [Output(), Output(), Output()]
         request.leave_running = True  # what it leaves ends with the run, which waits for it
+        request.signals = given
         request.executable, *request.arguments = map(sendable, command)
         request.environment = environment_changes(this)
-        # From now on they are the head process's, also those that come while it starts.
-        signals = _core.signal_descriptor([*numbers, *heeded(NOTICES)], [])
+        _leave_if_asked(signals)
         head = start(request)
         plan.note_head(command, request.puid)
-        return _wait(head, signals, this.agent)
+        return _wait(head, signals, witness, this.agent)
     finally:
         run_module.end()
+        witness.close()
 
 
-def _wait(head: Started, signals: int, agent: Owner) -> int:
+def _leave_if_asked(signals: int) -> None:
+    """End this process where a signal has come that ends the program, which has not begun."""
+    asked = select.poll()
+    asked.register(signals, select.POLLIN)
+    while asked.poll(0):
+        number, _, _ = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
+        if number in PASSED_ON:
+            leave(number, None)
+
+
+def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
     """Pass signals on until the head process has ended; after one that ends it, it has a while to do so in order."""
     events = select.poll()
     for descriptor in (signals, head.sentinel):
@@ -60,7 +73,7 @@ def _wait(head: Started, signals: int, agent: Owner) -> int:
     deadline: float | None = None
     while True:
         ready = [descriptor for descriptor, _ in events.poll(_LOOK * 1000)]
-        if signals in ready and _pass_on(head, signals) in PASSED_ON:
+        if signals in ready and _pass_on(head, signals, witness) in PASSED_ON:
             deadline = deadline or time.monotonic() + _GRACE
         code = head.wait(_LOOK if head.sentinel in ready else 0.0)
         if code is not None:
@@ -81,10 +94,17 @@ def _has_ended(agent: Owner, code: int) -> bool:
     return True
 
 
-def _pass_on(head: Started, signals: int) -> int:
-    number, _, code = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
-    # What the terminal sends, it sends to the head process too; Python takes a second SIGINT at once for another one.
-    # But that it is closed it tells the leader of its session alone.
-    if code != _FROM_KERNEL or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
+def _pass_on(head: Started, signals: int, witness: Witness) -> int:
+    number, _, _ = _SIGNAL.unpack(os.read(signals, _SIGNAL.size))
+    # What came to the whole group, as from a terminal, came to the head process too, if that was there; Python takes a
+    # second SIGINT at once for another one. But that a terminal is closed it tells the leader of its session alone.
+    came = witness.time_of(number)
+    if came is None or came < _start_of(head) or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
         head.signal(number)
     return int(number)
+
+
+def _start_of(process: Started) -> float:
+    """When a process was started, or a moment later, in seconds since the system's start."""
+    ticks = process_start_time(process.pid)
+    return 0.0 if ticks is None else (ticks + 1) / os.sysconf("SC_CLK_TCK")

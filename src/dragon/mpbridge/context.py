@@ -84,6 +84,7 @@ class DragonContext(mp_context.BaseContext):
         return new_manager(self.get_context())
 
     def Lock(self) -> Any:
+        from dragon.mpbridge import standard_queues  # noqa: F401  a queue of the standard library may be being made
         from dragon.mpbridge.synchronize import Lock
 
         return Lock(ctx=self)

@@ -16,6 +16,7 @@ from dragon.mpbridge.tracker import tracker_descriptor
 from dragon.native.workers import work
 from dragon.runtime import placement, plan, serialization
 from dragon.runtime.handle import Words
+from dragon.runtime.log import runtime_log
 from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, prepare_call, start
@@ -71,7 +72,10 @@ class Popen:
         """Descriptors cannot leave the node: a process that inherits some stays here."""
         if placed.named:
             raise PolicyError(f"{process_obj.name} inherits open files, so it cannot run on {placed.node.host_name}")
-        return placement.place(Policy(placement=Policy.Placement.LOCAL))
+        here = placement.place(Policy(placement=Policy.Placement.LOCAL))
+        if here.node.index != placed.node.index:
+            _tell_of_descriptors(process_obj.name)
+        return here
 
     def _request(self, process_obj: Any, placed: Placed, local: bool) -> tuple[Spawn, Words]:
         self._descriptors = []
@@ -132,6 +136,17 @@ class Popen:
 
     def close(self) -> None:
         """Give the process up; multiprocessing calls this once it has ended."""
+
+
+_told: list[str] = []
+
+
+def _tell_of_descriptors(name: str) -> None:
+    if not _told:
+        _told.append(name)
+        runtime_log("processes").warning(
+            "%s inherits open files, which stay on a node: it runs on this one, as all do that inherit some", name
+        )
 
 
 def _preparation(process_obj: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from dragon import _core
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
+from dragon.infrastructure.signals import PROGRAMS_OWN
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.interpreter import options_for_agents
@@ -209,11 +210,17 @@ def _execute_agent(descriptors: list[int], settings: Mapping[str, object]) -> in
         descriptors=_valid(descriptors),
         cpus=[],
         limits=[],
-        signals=[],
+        signals=_for_agents(),
         death_signal=0,
         reaper=False,
         detached=True,
     )
+
+
+def _for_agents() -> list[int]:
+    """An agent takes no notice of signals to the program from its first moment on; see _core.current_signals()."""
+    ignored = [*PROGRAMS_OWN, *(n for n in (signal.SIGHUP,) if signal.getsignal(n) is signal.SIG_IGN)]
+    return [sum(1 << number - 1 for number in ignored), 0, 0]
 
 
 def _valid(descriptors: list[int]) -> list[int]:

@@ -197,7 +197,9 @@ def main_module() -> tuple[str, str] | None:
         # multiprocessing imports no `__main__.py` of a package or a folder.
         return None if name.rpartition(".")[2] == "__main__" else ("name", name)
     path = getattr(module, "__file__", None)
-    return None if path is None else ("path", os.path.normpath(os.path.join(_FOLDER or "", path)))
+    if path is None or path.startswith(("/dev/", "/proc/")):  # which is another file in each process
+        return None
+    return "path", os.path.normpath(os.path.join(_FOLDER or "", path))
 
 
 # It compares its `__name__`; others only hand it on, as to logging.getLogger().

@@ -13,6 +13,7 @@ from typing import IO, Any
 from dragon import _core
 from dragon.infrastructure import messages
 from dragon.infrastructure.errors import RunEndedError, what_to_raise
+from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
 from dragon.infrastructure.system_text import restored, sendable
@@ -297,8 +298,11 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
         run.check()
     if record[STATUS] == FAILED:
         error = record[ERROR]
-        text = f"cannot start {request.name}: {os.strerror(error)}{what_to_raise(error)}"
-        raise OSError(error, text, _lacking(request, record[CODE]))
+        lacking = _lacking(request, record[CODE])
+        what = os.strerror(error)
+        if lacking == restored(request.executable):
+            what = why_not_executed(lacking, error)
+        raise OSError(error, f"cannot start {request.name}: {what}{what_to_raise(error)}", lacking)
 
 
 def _lacking(request: Spawn, code: int) -> str:

@@ -1,0 +1,18 @@
+"""The entry point of the command: an interrupt while its modules are loaded ends it as it would end a program in C."""
+
+from __future__ import annotations
+
+import signal
+
+__all__ = ["run_and_exit"]
+
+
+def run_and_exit() -> None:
+    """Load the command and run it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from dragon.cli import main
+
+    signal.signal(signal.SIGINT, handler)
+    main.run_and_exit()

@@ -1,0 +1,66 @@
+"""Whether a signal was sent to this process alone or to its whole process group, which the system does not tell.
+
+A child in the same group blocks these signals, and tells which it gets.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Iterable
+
+from dragon import _core
+from dragon.infrastructure.signals import PR_SET_PDEATHSIG
+
+__all__ = ["Witness"]
+
+_TOLD = struct.Struct("=id")
+_PATIENCE = 0.05  # seconds in which a signal to a group has come to all of its processes
+
+
+class Witness:
+    """Looks on until it is closed. To be made while this process blocks the signals, and has no threads."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._told, bell = os.pipe()
+        self._times: dict[int, float] = {}
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                _look_on(parent, bell, set(numbers))
+            finally:
+                os._exit(0)
+        os.close(bell)
+
+    def time_of(self, number: int) -> float | None:
+        """When the group got a signal that this process has just got, in seconds since the system's start; None where
+        this process got it alone."""
+        waiting = select.poll()
+        waiting.register(self._told, select.POLLIN)
+        deadline = time.monotonic() + _PATIENCE
+        while number not in self._times and waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            data = os.read(self._told, _TOLD.size)
+            if not data:
+                break
+            told, when = _TOLD.unpack(data)
+            self._times[told] = when
+        return self._times.pop(number, None)
+
+    def close(self) -> None:
+        """End it."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._told)
+
+
+def _look_on(parent: int, bell: int, numbers: set[int]) -> None:
+    _core.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    while True:
+        number = signal.sigwait(numbers)
+        os.write(bell, _TOLD.pack(number, time.clock_gettime(time.CLOCK_BOOTTIME)))
