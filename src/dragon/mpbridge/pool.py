@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dragon.native import pool, results
 from dragon.native.workers import WorkerProcess, work
 
-__all__ = ["Pool"]
+__all__ = ["DragonPool", "Pool"]
 
 _PATIENCE = 5.0
 
@@ -65,3 +65,7 @@ class Pool(pool.Pool):
             return worker
 
         return start
+
+
+# As programs know them from dragonhpc.
+DragonPool = Pool

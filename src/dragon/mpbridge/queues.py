@@ -11,7 +11,7 @@ from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 
-__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
+__all__ = ["DragonJoinableQueue", "DragonQueue", "DragonSimpleQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
 
 class _Queue(Channel):
@@ -99,3 +99,9 @@ class SimpleQueue(_Queue):
     def _rlock(self) -> threading.Lock:
         """What multiprocessing.pool holds while it empties the queue; getting from this one takes no lock."""
         return threading.Lock()
+
+
+# As programs know them from dragonhpc.
+DragonJoinableQueue = JoinableQueue
+DragonQueue = Queue
+DragonSimpleQueue = SimpleQueue

@@ -31,6 +31,7 @@ from dragon.data.ddict.persistence import (
 from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
+from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.runtime.entries import PERSISTENT
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import encode_key, encode_value
@@ -448,3 +449,7 @@ class DDict(Parts):
             return result
 
         return remembered
+
+
+def __getattr__(name: str) -> Any:
+    return name_of_package("dragon.data.ddict", __name__, name)  # programs import all of the package's from here

@@ -12,6 +12,7 @@ from types import NoneType, TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
@@ -409,3 +410,7 @@ def _end(own: OwnClient) -> None:
     own.close()
     own.tell_end()
     own.scheduler.end()
+
+
+def __getattr__(name: str) -> Any:
+    return name_of_package("dragon.workflows.batch", __name__, name)  # programs import all of the package's from here
