@@ -550,3 +550,11 @@ def test_functions_put_what_they_choose_into_a_queue(make: Make) -> None:
     for constant in (True, False):
         with ddict.filter(all_keys, (), lambda x, y, constant=constant: constant, 2) as found:
             assert sorted(found) == list(range(50))
+
+
+def test_without_gpus_policies_for_them_are_none(make: Make) -> None:
+    with pytest.warns(RuntimeWarning, match="each node has 2 managers"):
+        ddict = DDict(None, None, 2**24, policy=[], managers_per_policy=2)
+    with ddict:
+        ddict["key"] = 1
+        assert len(ddict.manager_nodes) == 2 * System().nnodes
