@@ -96,6 +96,39 @@ def test_every_process_finds_keys_at_chosen_managers(make: Make) -> None:
     process.join()
 
 
+def test_a_node_without_managers_finds_keys_at_chosen_managers(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.data.ddict import DDict
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+
+        def look_up(ddict):
+            assert ddict.local_managers == []
+            assert ("missing" in ddict, ddict.get("missing"), ddict.pop("missing", None)) == (False, None, None)
+            for use in (
+                lambda d: d["key"],
+                lambda d: "key" in d,
+                lambda d: d.get_many(["key"]),
+                lambda d: d.pop("other"),
+                lambda d: d.get_part("key", 0, 1),
+                lambda d: d.begin_get("key").result(),
+            ):
+                print(use(DDict.attach(ddict.serialize())), end=" ", flush=True)
+
+        if __name__ == "__main__":
+            with DDict(3, 1, 2**24) as ddict:
+                process = Process(look_up, (ddict,), policy=System().hostname_policies()[1])
+                for key in ("key", "other"):
+                    ddict.manager((ddict.which_manager(key) + 1) % 3)[key] = b"value"
+                process.start()
+                process.join()
+        """
+    )
+    done = site.dragon("--nodes", "2", "--no-label", program)
+    assert done.stdout == "b'value' True [b'value'] b'value' b'v' b'value' ", done.stderr
+
+
 def test_a_copy_of_keys_at_chosen_managers_has_them(make: Make) -> None:
     ddict, cloned = make(), make()
     ddict.manager((ddict.which_manager("key") + 1) % len(ddict.manager_nodes))["key"] = 1

@@ -34,23 +34,29 @@ class Lookups(Client):
             return MISSING if other is None else other.value(encoded, self._checkpoint)
         return value
 
-    def _elsewhere(self, shard: AnyShard, encoded: bytes) -> AnyShard | None:
-        """The shard that holds a key which that of its hash does not have, if it was put through manager()."""
-        if not self._is_chosen():
+    def _elsewhere(self, shard: AnyShard, encoded: bytes, ask: bool = False) -> AnyShard | None:
+        """The shard that holds a key which that of its hash does not have, if it was put through manager(). That one
+        has told so with its last answer; otherwise `ask` it."""
+        if not self._is_chosen(ask):
             return None
         others = [other for other in self._open_shards() if other is not shard]
         pending = [other.begin("holds", encoded, self._checkpoint) for other in others]
         held = [one.result(self._timeout) for one in pending]
         return next((other for other, holds in zip(others, held, strict=True) if holds), None)
 
-    def _is_chosen(self) -> bool:
-        """Whether keys may lie with other managers than their hashes say, for this handle."""
+    def _is_chosen(self, ask: bool = False) -> bool:
+        """Whether keys may lie with other managers than their hashes say, for this handle, as far as this process was
+        told; a process with a shard on its node knows, another one may `ask`."""
         attached = self._attached
         if self._bound is not None or self._count == 1 or attached is None:
             return False
         if not attached.chosen:
             near = next((shard.local for shard in self._shards if shard.local is not None), None)
-            attached.chosen = self._shards[0].state()[3] if near is None else near.is_chosen
+            if near is not None:
+                attached.chosen = near.is_chosen
+            else:
+                told = any(shard.told_chosen for shard in self._shards)
+                attached.chosen = told or (ask and self._shards[0].state()[3])
         return attached.chosen
 
     def _note_chosen(self) -> None:
