@@ -13,8 +13,13 @@ SOURCE = Path(__file__).parents[1] / "src"
 FLOORS = {
     "dragon": {
         "infrastructure": 1,
+        "rc": 1,
+        "dlogging": 1,
+        "dtypes": 2,
         "runtime": 2,
         "agent": 3,
+        "channels": 3,
+        "managed_memory": 3,
         "ai": 4,
         "data": 4,
         "globalservices": 4,

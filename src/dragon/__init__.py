@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
 
+from dragon.infrastructure.lazy_modules import submodule
 from dragon.mpbridge.context import install as _install
 
 if TYPE_CHECKING:
@@ -70,4 +71,4 @@ def in_dragon() -> bool:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'dragon' has no attribute {name!r}")
+    return submodule("dragon", name)

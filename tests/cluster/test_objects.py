@@ -37,7 +37,7 @@ def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
 
 
 def test_processes_of_two_nodes_share_dictionaries(site: Site) -> None:
-    over_two_nodes(site, *(TESTS / "data" / f"test_{name}.py" for name in ("ddict", "checkpoints", "model")))
+    over_two_nodes(site, *(TESTS / "data" / f"test_{name}.py" for name in ("ddict", "clients", "checkpoints", "model")))
 
 
 def test_large_values_of_a_dictionary_go_over_plain_tcp(site: Site) -> None:

@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,20 +31,6 @@ if TYPE_CHECKING:
     from conftest import Site
 
 Make = Callable[..., DDict]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    made = []
-
-    def make_one(managers: int = 2, **options: Any) -> DDict:
-        ddict = DDict(managers, System().nnodes, managers * System().nnodes * 8 * 2**20, **options)
-        made.append(ddict)
-        return ddict
-
-    yield make_one
-    for ddict in made:
-        ddict.destroy()
 
 
 @pytest.fixture
@@ -108,6 +94,39 @@ def test_every_process_finds_keys_at_chosen_managers(make: Make) -> None:
     process.start()
     assert queue.get(timeout=60) == [True, 1, 1]
     process.join()
+
+
+def test_a_node_without_managers_finds_keys_at_chosen_managers(site: Site) -> None:
+    program = site.write(
+        """
+        from dragon.data.ddict import DDict
+        from dragon.native.machine import System
+        from dragon.native.process import Process
+
+        def look_up(ddict):
+            assert ddict.local_managers == []
+            assert ("missing" in ddict, ddict.get("missing"), ddict.pop("missing", None)) == (False, None, None)
+            for use in (
+                lambda d: d["key"],
+                lambda d: "key" in d,
+                lambda d: d.get_many(["key"]),
+                lambda d: d.pop("other"),
+                lambda d: d.get_part("key", 0, 1),
+                lambda d: d.begin_get("key").result(),
+            ):
+                print(use(DDict.attach(ddict.serialize())), end=" ", flush=True)
+
+        if __name__ == "__main__":
+            with DDict(3, 1, 2**24) as ddict:
+                process = Process(look_up, (ddict,), policy=System().hostname_policies()[1])
+                for key in ("key", "other"):
+                    ddict.manager((ddict.which_manager(key) + 1) % 3)[key] = b"value"
+                process.start()
+                process.join()
+        """
+    )
+    done = site.dragon("--nodes", "2", "--no-label", program)
+    assert done.stdout == "b'value' True [b'value'] b'value' b'v' b'value' ", done.stderr
 
 
 def test_a_copy_of_keys_at_chosen_managers_has_them(make: Make) -> None:
@@ -391,16 +410,16 @@ def test_a_dictionary_is_restarted_again_and_again(make: Make) -> None:
 
 def test_what_was_read_stays_as_it_was_whatever_a_restarted_dictionary_is_given(make: Make) -> None:
     ddict = make(1, name="viewed")
-    if 0 not in ddict.local_managers:
-        pytest.skip("the manager is on another node")
-    ddict["key"] = b"x" * 100_000
-    with ddict.view("key") as memory:
+    mine = ddict.manager(ddict.main_manager)
+    mine["key"] = b"x" * 100_000
+    with mine.view("key") as memory:
         ddict.destroy(allow_restart=True)
         with DDict(name="viewed", restart=True) as again:
+            mine = again.manager(again.main_manager)
             for number in range(20):
-                again["key"] = bytes([number]) * 100_000
+                mine["key"] = bytes([number]) * 100_000
             assert memory == b"x" * 100_000
-            assert again["key"] == bytes([19]) * 100_000
+            assert mine["key"] == bytes([19]) * 100_000
 
 
 def test_a_restarted_dictionary_has_all_its_checkpoints(make: Make) -> None:
@@ -510,7 +529,7 @@ def test_errors_carry_codes(make: Make) -> None:
 
 
 def test_a_broadcast_that_does_not_fit_everywhere_is_put_nowhere(make: Make) -> None:
-    ddict = make()
+    ddict = make(total_mem=2 * System().nnodes * 8 * 2**20)
     last = len(ddict.manager_nodes) - 1
     ddict.manager(last)["large"] = bytes(7 * 2**20)
     with pytest.raises(DDictFullError, match="put nowhere"):
@@ -550,3 +569,11 @@ def test_functions_put_what_they_choose_into_a_queue(make: Make) -> None:
     for constant in (True, False):
         with ddict.filter(all_keys, (), lambda x, y, constant=constant: constant, 2) as found:
             assert sorted(found) == list(range(50))
+
+
+def test_without_gpus_policies_for_them_are_none(make: Make) -> None:
+    with pytest.warns(RuntimeWarning, match="each node has 2 managers"):
+        ddict = DDict(None, None, 2**24, policy=[], managers_per_policy=2)
+    with ddict:
+        ddict["key"] = 1
+        assert len(ddict.manager_nodes) == 2 * System().nnodes

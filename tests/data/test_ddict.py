@@ -902,7 +902,6 @@ def test_a_dictionary_that_nobody_knows_any_more_is_gone(
         ({"total_mem": -5}, ValueError),
         ({"managers_per_node": None}, AttributeError),
         ({"managers_per_node": 0}, ValueError),
-        ({"policy": []}, AttributeError),
         ({"policy": [Policy()], "managers_per_node": 2}, AttributeError),
         ({"policy": Policy(), "n_nodes": None}, AttributeError),
         ({"restore_from": 1}, AttributeError),

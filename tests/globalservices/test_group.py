@@ -12,6 +12,7 @@ from conftest import Site
 from dragon.globalservices import group, process
 from dragon.globalservices.creation import ProcessCreate
 from dragon.globalservices.group import GroupError
+from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.group_desc import GroupDescriptor
 from dragon.infrastructure.policy import Policy
 
@@ -162,3 +163,20 @@ OVER_NODES = """
 def test_a_group_over_nodes_is_known_on_all_of_them(site: Site) -> None:
     done = site.run(sys.executable, "-m", "dragon", "--nodes", "2", site.write(OVER_NODES))
     assert (done.stdout, done.stderr) == ("0 1 0 1\n", "")
+
+
+def test_members_with_pmi_are_the_ranks_of_a_job() -> None:
+    script = ["-c", "echo rank ${PMI_RANK:-$PMIX_RANK}"]
+    message = process.get_create_message(
+        "sh", "", script, None, stdout=process.DEVNULL, pmi=PMIBackend.from_str("pmi1")
+    )
+    made = group.create([(2, message), (1, message)], None, "job")
+    assert [len(members) for members in made.sets] == [2, 1]
+    for puid in (puid for members in puids(made) for puid in members):
+        assert process.join(puid, timeout=60) == 0
+    assert group.destroy("job").state == GroupDescriptor.State.DEAD
+
+
+def test_the_ranks_of_a_job_have_one_pmi() -> None:
+    with pytest.raises(GroupError, match="have all one pmi="):
+        group.create([(1, sleeper(pmi="pmi1")), (1, sleeper())], None)

@@ -42,7 +42,7 @@ def test_blocks_nest() -> None:
     assert Policy.thread_policy() == Policy()
 
 
-@pytest.mark.parametrize("value", ["0", 0, [None], ["1"], (1,)])
+@pytest.mark.parametrize("value", ["0", True, [None], ["1"], (1,)])
 def test_an_affinity_is_a_list_of_numbers(value: object) -> None:
     with pytest.raises(PolicyError, match="list of device numbers"):
         Policy(cpu_affinity=value)  # type: ignore[arg-type]

@@ -359,8 +359,9 @@ def test_the_streams_of_a_created_executable_are_connections(tmp_path: Path) -> 
     assert written.read_text() == "two\n"
     with pytest.raises(ValueError, match="stdin must be None, PIPE or DEVNULL, not -2"):
         process_service.create("true", "", [], None, stdin=MSG_STDOUT)
-    with pytest.raises(NotSupportedError, match="ProcessGroup"):
-        process_service.create("true", "", [], None, pmi="pmix")
+    assert process_service.join(process_service.create("true", "", [], None, pmi="pmix").p_uid) == 0
+    with pytest.raises(ValueError, match="'pigeon' is not a valid PMIBackend"):
+        process_service.create("true", "", [], None, pmi="pigeon")
 
 
 def test_a_template_starts_any_number_of_processes() -> None:

@@ -308,12 +308,14 @@ def test_the_traceback_of_a_task_can_be_read(batch: Batch) -> None:
     assert task.traceback is not None
     assert "in fail" in task.traceback
     assert batch.function(add, task).traceback.startswith("ReadAfterWriteDependencyError")  # type: ignore[union-attr]
+    assert isinstance(task.exception, KeyError)
     waits = batch.function(wait_for, released)
     with pytest.raises(TaskNotReadyError):
-        assert waits.traceback
+        waits.get(block=False)
+    assert waits.traceback is waits.exception is None
     released.set()
     waits.get(timeout=60)
-    assert waits.traceback is None
+    assert waits.traceback is waits.exception is None
 
 
 def test_ten_thousand_tasks_that_each_need_the_one_before(batch: Batch) -> None:
@@ -479,12 +481,18 @@ def test_results_can_be_dropped() -> None:
         assert own.function(add, 2).get() == 2
 
 
-def test_after_the_end_tasks_are_refused_and_results_are_there() -> None:
+def test_after_the_end_tasks_are_refused_and_results_are_those_that_were_fetched() -> None:
     own = Batch(workers_per_node=1)
-    task = own.function(add, 1)
+    task, failed, other = own.function(add, 1), own.function(fail, "fetched"), own.function(add, 2)
+    assert task.get(timeout=60) == 1
+    with pytest.raises(KeyError):
+        failed.get(timeout=60)
     own.close()
     own.join()
-    assert task.get() == 1
+    own.join()
+    assert (task.get(), type(failed.exception)) == (1, KeyError)
+    with pytest.raises(RuntimeError, match=r"was not fetched before join\(\)"):
+        other.get()
     with pytest.raises(SubmitAfterCloseError):
         own.function(add, 1)
 

@@ -207,7 +207,7 @@ class Cluster:
             node = node_of_puid(arguments["identifier"])
         elif operation.startswith(("groups.", "named_groups.")) and "number" in arguments:
             node = self._services.groups.home_of(arguments["number"])
-        elif operation.startswith("shards.") and "node" in arguments:
+        elif operation.startswith(("shards.", "named_objects.")) and "node" in arguments:
             node = arguments["node"]
         else:
             return None

@@ -11,6 +11,7 @@ from dragon.agent.group_notices import GroupNotices
 from dragon.agent.groups import Groups
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.named_groups import NamedGroups
+from dragon.agent.named_objects import NamedObjects
 from dragon.agent.peers import Peers
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
@@ -48,6 +49,7 @@ class Services:
             "registry": self.registry,
             "groups": self.groups,
             "named_groups": NamedGroups(run.node),
+            "named_objects": NamedObjects(),
             "jobs": self.jobs,
             "processes": self.processes,
             "shards": self.shards,
@@ -67,6 +69,8 @@ class Services:
             self.spawner.catch_up(arguments.get("identifier"))
         if descriptors:
             arguments["descriptors"] = descriptors
+        if part == "named_objects":
+            arguments.pop("node", None)
         return getattr(served, name)(**arguments)
 
     def on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:

@@ -28,12 +28,18 @@ def _read(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer
     key, checkpoint = arguments
     pinned = shard.pin(key, checkpoint)
     if pinned is None:
-        answer(None, [])
+        answer(_missing(shard), [])
         return
     owner, stored = pinned
     # Sent from the shard's own memory, which stays as it is until then.
     blobs = [_core.Pinned(blob, owner) for blob in _blobs(stored)]
     answer(_described(stored), blobs, as_bytes=bytes_in(stored.head, 0) >= 0)
+
+
+def _missing(shard: Shard) -> bool | None:
+    """The answer for a key that is missing: False where it may lie with another manager than its hash says, so that
+    nobody needs to ask that, too."""
+    return False if shard.is_chosen else None
 
 
 def read_here(shard: Shard, operation: str, arguments: list[Any], answer: Answer) -> bool:
@@ -58,7 +64,7 @@ def _read_small(shard: Shard, arguments: list[Any], answer: Answer) -> bool:
 
     found = shard.read(key, checkpoint, take)
     if found is MISSING:
-        answer(None, [])
+        answer(_missing(shard), [])
     return found is not False
 
 
@@ -118,13 +124,17 @@ def _put_many(shard: Shard, arguments: list[Any], buffers: list[Any], answer: An
 def _pop(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
     key, checkpoint, wanted = arguments
     if not wanted:
-        answer(None if shard.pop(key, checkpoint) is MISSING else True, [])
+        answer(_missing(shard) if shard.pop(key, checkpoint) is MISSING else True, [])
         return
     found = shard.pop(key, checkpoint, lambda stored: (_described(stored), [bytes(b) for b in _blobs(stored)]))
     if found is MISSING:
-        answer(None, [])
+        answer(_missing(shard), [])
     else:
         answer(*found)
+
+
+def _contains(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    answer(True if shard.contains(*arguments) else _missing(shard), [])
 
 
 def _state(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
@@ -145,11 +155,11 @@ OPERATIONS: dict[str, Operation] = {
     "put_many": _put_many,
     "put_new": _put_new,
     "pop": _pop,
+    "contains": _contains,
     "state": _state,
     **{
         name: _plain(name)
         for name in (
-            "contains",
             "has_had",
             "holds",
             "keys",

@@ -1,1 +1,11 @@
 """Training over the run."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from dragon.infrastructure.lazy_modules import submodule
+
+
+def __getattr__(name: str) -> ModuleType:
+    return submodule(__name__, name)

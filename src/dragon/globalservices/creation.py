@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from dragon.infrastructure.connection import Connection
+from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.policy import Policy
 from dragon.infrastructure.variables import ARGUMENT_DATA
 from dragon.native.queue import Queue
@@ -31,6 +32,7 @@ class ProcessCreate(msgspec.Struct, frozen=True):
     policy: Policy | None
     argdata: bytes | None
     umask: int
+    pmi: PMIBackend | None = None
 
 
 def start_process(message: ProcessCreate, placed: placement.Placed) -> tuple[int, dict[int, Connection]]:

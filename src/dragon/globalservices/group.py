@@ -14,6 +14,8 @@ from dragon.globalservices.creation import ProcessCreate, start_process
 from dragon.infrastructure.errors import DragonError, NodeLostError
 from dragon.infrastructure.group_desc import GroupDescriptor, GroupMember
 from dragon.infrastructure.policy import Policy, PolicyError
+from dragon.native.process_group import ProcessGroup
+from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 
@@ -32,6 +34,8 @@ __all__ = [
 
 Items = Sequence[tuple[int, ProcessCreate]]
 
+_jobs: dict[int, ProcessGroup] = {}  # by the number of their groups, MPI jobs that this process has started
+
 
 class GroupError(DragonError):
     """A group that cannot be made, or that there is not."""
@@ -48,6 +52,7 @@ def create(
         user_name: what others look the group up by.
         soft: return the group of that name where there is one.
 
+    Members whose messages have a `pmi` are the ranks of one MPI job, in their order; then all must have the same one.
     Raises GroupError where a member cannot be started; those that were are then ended.
     """
     if soft and not user_name:
@@ -61,14 +66,46 @@ def create(
             if soft:
                 return known
             raise GroupError(f"a group {user_name!r} already exists in this run")
-    made = ask("named_groups.create", name=user_name, sets=_start(items, policy))
+    job = _start_job(items, policy)
+    sets = _start(items, policy) if job is None else _in_sets(items, job.puids)
+    made = ask("named_groups.create", name=user_name, sets=sets)
+    if job is not None:
+        _jobs[made["number"]] = job
     return _described(made, policy)
+
+
+def _start_job(items: Items, policy: Policy | None) -> ProcessGroup | None:
+    """The MPI job that the messages describe, started; None where they describe none."""
+    backends = {item[1].pmi for item in items if _is_item(item)}
+    if backends <= {None}:
+        return None
+    if len(backends) > 1 or any(item[1].argdata is not None for item in items):
+        raise GroupError("the members of an MPI job have all one pmi=, and no argdata")
+    job = ProcessGroup(pmi=backends.pop(), policy=policy, ignore_error_on_exit=True)
+    try:
+        for count, message in items:
+            given = message.args, None, message.run_dir or ".", message.env, *message.streams
+            job.add_process(count, ProcessTemplate(message.exe, *given, policy=message.policy))
+        job.init()
+        job.start()
+    except (AttributeError, OSError, PolicyError, DragonError) as error:
+        raise GroupError(f"the MPI job cannot be started: {error}") from error
+    return job
+
+
+def _is_item(item: object) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], ProcessCreate) and item[0] > 0
+
+
+def _in_sets(items: Items, puids: list[int]) -> list[list[int]]:
+    each = iter(puids)
+    return [[next(each) for _ in range(count)] for count, _ in items]
 
 
 def _start(items: Items, policy: Policy | None) -> list[list[int]]:
     """The puids of the members, an item's in one list."""
     for item in items:
-        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], ProcessCreate) and item[0] > 0):
+        if not _is_item(item):
             raise GroupError(f"{item!r} is not (count, what process.get_create_message() gave)")
     messages = [message for count, message in items for _ in range(count)]
     members = placement.members("", (Policy.merge(policy, message.policy) for message in messages))
@@ -80,8 +117,7 @@ def _start(items: Items, policy: Policy | None) -> list[list[int]]:
     except (AttributeError, OSError, PolicyError, NodeLostError) as error:
         _end(started)
         raise GroupError(f"member {len(started)} of {len(messages)} cannot be started: {error}") from error
-    puids = iter(started)
-    return [[next(puids) for _ in range(count)] for count, _ in items]
+    return _in_sets(items, started)
 
 
 def _end(puids: list[int]) -> None:
@@ -136,6 +172,8 @@ def destroy(identifier: int | str) -> GroupDescriptor:
     _end(_puids(found))
     described = _described(found)
     ask("named_groups.forget", number=found["number"])
+    if job := _jobs.pop(found["number"], None):
+        job.close()
     described.state = GroupDescriptor.State.DEAD
     return described
 

@@ -13,7 +13,7 @@ import msgspec
 from dragon import _core
 from dragon.globalservices.creation import ProcessCreate, start_process
 from dragon.infrastructure.errors import DragonError, NotSupportedError
-from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.facts import FIRST_PUID, PMIBackend
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.runtime import placement
@@ -71,14 +71,15 @@ def create(
     user: object = None,
     umask: int = -1,
     pipesize: int = -1,
-    pmi: object = None,
+    pmi: PMIBackend | str | None = None,
     policy: Policy | None = None,
 ) -> ProcessDescriptor:
     """Start an executable as it is; dragon.native.process.Process does more.
 
     With `soft` a live process of the same name is returned instead. Streams that are a PIPE are connections of the
-    descriptor. Raises ProcessError where it cannot be started, ValueError for a stream that is none, NotSupportedError
-    for another `group` or `user`, and for `pmi`: ranks of MPI jobs are members of a ProcessGroup(pmi=...).
+    descriptor. With `pmi` it is an MPI job of one rank, as every MPI program is that nobody started as a rank; jobs of
+    several are groups. Raises ProcessError where it cannot be started, ValueError for a stream or a `pmi` that is none,
+    NotSupportedError for another `group` or `user`.
     """
     what = exe, run_dir, args, env, None, user_name, options, stdin, stdout, stderr
     return _create(get_create_message_with_argdata(*what, group, user, umask, pipesize, pmi, policy), soft)
@@ -93,7 +94,7 @@ def create_with_argdata(
     user_name: str = "",
     options: object = None,
     soft: bool = False,
-    pmi: object = None,
+    pmi: PMIBackend | str | None = None,
     stdin: StreamArgument = None,
     stdout: StreamArgument = None,
     stderr: StreamArgument = None,
@@ -121,7 +122,7 @@ def get_create_message(
     user: object = None,
     umask: int = -1,
     pipesize: int = -1,
-    pmi: object = None,
+    pmi: PMIBackend | str | None = None,
     policy: Policy | None = None,
 ) -> ProcessCreate:
     """What create() would start, for dragon.globalservices.group. Raises ValueError, NotSupportedError."""
@@ -144,19 +145,19 @@ def get_create_message_with_argdata(
     user: object = None,
     umask: int = -1,
     pipesize: int = -1,
-    pmi: object = None,
+    pmi: PMIBackend | str | None = None,
     policy: Policy | None = None,
 ) -> ProcessCreate:
     """What create_with_argdata() would start. Raises ValueError, NotSupportedError, TypeError."""
-    for name, value in (("group", group), ("user", user), ("pmi", pmi)):
+    for name, value in (("group", group), ("user", user)):
         if value is not None:
-            advice = "use ProcessGroup(pmi=...)" if name == "pmi" else "start a script that does it"
-            raise NotSupportedError(f"create({name}=...) is not offered; {advice}")
+            raise NotSupportedError(f"create({name}=...) is not offered; start a script that does it")
     if argdata is not None and not isinstance(argdata, bytes):
         raise TypeError(f"argdata must be bytes, not {type(argdata).__name__}")
     streams = checked_stream("stdin", stdin), checked_stream("stdout", stdout), checked_stream("stderr", stderr)
     words, variables = words_of(checked_arguments(args)), checked_environment(env)
-    return ProcessCreate(exe, run_dir, words, variables, user_name, streams, policy, argdata, umask)
+    backend = PMIBackend.from_str(pmi)
+    return ProcessCreate(exe, run_dir, words, variables, user_name, streams, policy, argdata, umask, backend)
 
 
 def runtime_reboot(

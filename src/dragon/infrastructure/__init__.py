@@ -1,1 +1,11 @@
 """Plain data that every floor shares: policies, node descriptions, messages, parameters, errors."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from dragon.infrastructure.lazy_modules import submodule
+
+
+def __getattr__(name: str) -> ModuleType:
+    return submodule(__name__, name)

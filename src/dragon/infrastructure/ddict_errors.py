@@ -55,8 +55,9 @@ class DDictMovedError(DDictError):
     """Another node decides about a shard that is kept on several now."""
 
 
-class DDictPersistCheckpointError(DDictError):
-    """A checkpoint cannot be written, or cannot be read back."""
+class DDictPersistCheckpointError(DDictError, RuntimeError):
+    """A checkpoint cannot be written, or cannot be read back; a RuntimeError, as all that keeps a dictionary from being
+    made with one."""
 
     code = "INVALID_OPERATION"
 

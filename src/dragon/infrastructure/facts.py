@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import enum
+import os
 
-__all__ = ["FIRST_PUID", "PUID_NODE_SHIFT", "PMIBackend", "default_pool_muid_from_index", "node_of_puid"]
+__all__ = [
+    "DRAGON_BASE_DIR",
+    "FIRST_PUID",
+    "GS_PUID",
+    "PUID_NODE_SHIFT",
+    "PMIBackend",
+    "default_pool_muid_from_index",
+    "node_of_puid",
+]
+
+DRAGON_BASE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The folder of the package."""
+
+GS_PUID = 1
+"""The process id of dragonhpc's global services. Here no process has it."""
 
 FIRST_PUID = 2**32
 """The process id, within a run, of the first process. Ids are never used twice in a run."""
@@ -31,3 +46,14 @@ class PMIBackend(enum.StrEnum):
     PMI1 = "pmi1"
     LAUNCHER = "launcher"
     AUTO = "auto"
+
+    @classmethod
+    def from_str(cls, name: str | None) -> PMIBackend | None:
+        """The backend of that name, in any case; None for None and "none". Raises ValueError for another name."""
+        if name is None or name.lower() == "none":
+            return None
+        try:
+            return cls(name.lower())
+        except ValueError:
+            known = ", ".join(repr(one.value) for one in cls)
+            raise ValueError(f"{name!r} is not a valid PMIBackend: there are {known}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 from dragon.runtime.run import identity, this_run
 
 __all__ = ["ThisProcess", "this_process"]
@@ -19,6 +21,13 @@ class ThisProcess:
     def name(self) -> str:
         """Its name in the run."""
         return identity().name
+
+    @property
+    def default_pd(self) -> str:
+        """This node's default pool, as base64 text of what MemoryPool.attach() takes."""
+        from dragon.managed_memory import MemoryPool
+
+        return base64.b64encode(MemoryPool.default().serialize()).decode()
 
     @property
     def index(self) -> int:

@@ -66,7 +66,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in ("cpu_affinity", "gpu_affinity"):
-            value = getattr(self, name)
+            value = plain_number(getattr(self, name))
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                value = [value]
             numbers = list(map(plain_number, value)) if isinstance(value, list) else None
             if numbers is None or not all(isinstance(number, (int, float)) for number in numbers):
                 raise PolicyError(f"{name} must be a list of device numbers, not {value!r}")

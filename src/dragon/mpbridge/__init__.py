@@ -1,1 +1,11 @@
 """multiprocessing on top of the runtime: the start method "dragon"."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from dragon.infrastructure.lazy_modules import submodule
+
+
+def __getattr__(name: str) -> ModuleType:
+    return submodule(__name__, name)

@@ -8,8 +8,10 @@ The functions themselves are changed, as many hold them already: who wrote `from
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import multiprocessing.context as mp_context
+import sys
 import types
 from collections.abc import Callable
 from multiprocessing import process as mp_process
@@ -30,6 +32,7 @@ class DragonProcess(mp_process.BaseProcess):
     def _Popen(process_obj: Any) -> Any:
         from dragon.mpbridge.popen import Popen
 
+        show_heap()
         return Popen(process_obj)
 
     @property
@@ -214,11 +217,18 @@ def _call(self: Any, *args: Any, _name: str, **kwargs: Any) -> Any:
     return dispatch(_name, self, args, kwargs)
 
 
+def show_heap() -> None:
+    """Have `multiprocessing.heap` there for programs that use it without importing it."""
+    if "multiprocessing.heap" not in sys.modules:
+        importlib.import_module("multiprocessing.heap")
+
+
 def dispatch(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function of multiprocessing's contexts does since install()."""
     if name == "get_all_start_methods":
         return [*_standard[name](context), NAME]
     chosen = getattr(context, "_actual_context", None)
     if isinstance(chosen, DragonContext):
+        show_heap()
         return getattr(chosen, name)(*args, **kwargs)
     return _standard[name](context, *args, **kwargs)

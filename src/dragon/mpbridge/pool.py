@@ -12,7 +12,7 @@ from dragon.mpbridge.context import DragonProcess
 from dragon.native import pool, results
 from dragon.native.workers import WorkerProcess, work
 
-__all__ = ["Pool"]
+__all__ = ["DragonPool", "Pool"]
 
 # Programs tell results and pools by the standard library's classes; all that those do is replaced.
 mp_pool: Any = multiprocessing.pool
@@ -88,3 +88,7 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
             return worker
 
         return start
+
+
+# As programs know them from dragonhpc.
+DragonPool = Pool

@@ -11,7 +11,7 @@ from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
 
-__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
+__all__ = ["DragonJoinableQueue", "DragonQueue", "DragonSimpleQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
 # Programs, and logging.config, tell queues by the standard library's classes; all that those do is replaced.
 mp_queues: Any = multiprocessing.queues
@@ -127,3 +127,9 @@ class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
     def _rlock(self) -> threading.Lock:
         """What multiprocessing.pool holds while it empties the queue; getting from this one takes no lock."""
         return threading.Lock()
+
+
+# As programs know them from dragonhpc.
+DragonJoinableQueue = JoinableQueue
+DragonQueue = Queue
+DragonSimpleQueue = SimpleQueue

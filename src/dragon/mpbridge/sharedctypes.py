@@ -13,7 +13,7 @@ from dragon.runtime.array_types import is_nameless, parts_of
 from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
 
-__all__ = ["Array", "RawArray", "RawValue", "Value"]
+__all__ = ["Array", "DragonArray", "DragonRawArray", "DragonRawValue", "DragonValue", "RawArray", "RawValue", "Value"]
 
 
 def _new(kind: Any) -> Any:
@@ -92,3 +92,10 @@ def _with_lock(obj: Any, lock: Any, ctx: Any) -> Any:
     result = mp_sharedctypes.synchronized(obj, lock, ctx=ctx)
     ForkingPickler.register(type(result), _reduce_synchronized)
     return result
+
+
+# As programs know them from dragonhpc.
+DragonArray = Array
+DragonRawArray = RawArray
+DragonRawValue = RawValue
+DragonValue = Value

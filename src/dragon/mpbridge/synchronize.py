@@ -7,12 +7,29 @@ import os
 import threading
 from collections.abc import Callable
 from multiprocessing import process as mp_process
+from threading import BrokenBarrierError
 from typing import Any
 
 from dragon.native import barrier, condition
 from dragon.runtime import handle
 
-__all__ = ["Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
+__all__ = [
+    "Barrier",
+    "BoundedSemaphore",
+    "BrokenBarrierError",
+    "Condition",
+    "DragonBarrier",
+    "DragonBoundedSemaphore",
+    "DragonCondition",
+    "DragonEvent",
+    "DragonLock",
+    "DragonRLock",
+    "DragonSemaphore",
+    "Event",
+    "Lock",
+    "RLock",
+    "Semaphore",
+]
 
 _MOST = 2**31 - 1
 
@@ -137,3 +154,13 @@ class Barrier(barrier.Barrier, mp_synchronize.Barrier):  # type: ignore[misc]
         ctx: Any = None,
     ) -> None:
         super().__init__(parties, action, timeout)
+
+
+# As programs know them from dragonhpc.
+DragonBarrier = Barrier
+DragonBoundedSemaphore = BoundedSemaphore
+DragonCondition = Condition
+DragonEvent = Event
+DragonLock = Lock
+DragonRLock = RLock
+DragonSemaphore = Semaphore

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dragon.infrastructure.lazy_modules import submodule
+
 if TYPE_CHECKING:
     from dragon.native.array import Array
     from dragon.native.barrier import Barrier
@@ -45,5 +47,5 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'dragon.native' has no attribute {name!r}")
+        return submodule(__name__, name)
     return getattr(importlib.import_module(f"dragon.native.{_MODULES.get(name, name.lower())}"), name)

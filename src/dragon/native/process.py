@@ -64,6 +64,7 @@ class Process(ProcessTemplate):
         self._placed: Placed | None = None
         self._creator = 0
         self._connections: dict[int, Connection] = {}
+        self._ident = ident
         self._name = ident if isinstance(ident, str) else ""
         if target is None:
             if ident is None:
@@ -140,6 +141,11 @@ class Process(ProcessTemplate):
         if self._found is not None:
             return self._found.p_uid
         raise ProcessError("the process has not been started")
+
+    @property
+    def ident(self) -> str | int | None:
+        """The `ident` that it was made with: a name, or the puid of a process that was there; else None."""
+        return self._ident
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.messages import Output, Spawn
@@ -18,7 +18,7 @@ from dragon.runtime.placement import Placed
 from dragon.runtime.run import this_run
 from dragon.runtime.serialization import dumps_call
 from dragon.runtime.spawning import current_folder, environment_changes, new_request, prepare_call
-from dragon.runtime.streams import StreamArgument, checked_stream, output_of
+from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream, output_of
 
 __all__ = ["ProcessTemplate"]
 
@@ -43,6 +43,10 @@ class ProcessTemplate:
     exist, PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what
     pickle raises for a callable or arguments that cannot be sent.
     """
+
+    PIPE: ClassVar[int] = PIPE
+    STDOUT: ClassVar[int] = STDOUT
+    DEVNULL: ClassVar[int] = DEVNULL
 
     _umask = -1  # its creator's
 

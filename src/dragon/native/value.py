@@ -7,6 +7,7 @@ from typing import Any
 
 from dragon.native.lock import RLock
 from dragon.runtime.ctypes_memory import fill, in_words, words_for
+from dragon.runtime.ctypes_types import described, undescribed
 
 __all__ = ["Value"]
 
@@ -41,10 +42,11 @@ class Memory:
         fill(self._words, obj)
 
     def __getstate__(self) -> Any:
-        return self._kind, self._words
+        return described(self._kind), self._words
 
     def __setstate__(self, state: Any) -> None:
-        self._kind, self._words = state
+        kind, self._words = state
+        self._kind = undescribed(kind)
         self.data: Any = in_words(self._kind, self._words)
 
 
@@ -97,7 +99,30 @@ class Value(Shared):
         self._memory = Memory(kind, m_uid)
         self._lock = lock_of(lock, m_uid)
         if value is not None:
-            self._memory.fill(kind(*value) if isinstance(value, tuple) else kind(value))
+            self._memory.fill(_made(kind, value))
+
+    @property
+    def value(self) -> Any:
+        """The value; of a structure or an array the object itself, whose parts can be set."""
+        data = self._memory.data
+        return data.value if hasattr(data, "value") else data
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        data = self._memory.data
+        if hasattr(data, "value"):
+            data.value = value
+        else:
+            self._memory.fill(_made(type(data), value))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._memory.data[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._memory.data[index] = value
+
+    def __len__(self) -> int:
+        return len(self._memory.data)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -105,10 +130,17 @@ class Value(Shared):
         return getattr(self._memory.data, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
+        if name.startswith("_") or name == "value":
             object.__setattr__(self, name, value)
         else:
             setattr(self._memory.data, name, value)
 
     def __repr__(self) -> str:
         return f"<Value {self._memory.data!r}>"
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """A ctypes object of a type from one of it, from its parts, or from a plain value."""
+    if isinstance(value, kind):
+        return value
+    return kind(*value) if isinstance(value, (tuple, list)) else kind(value)

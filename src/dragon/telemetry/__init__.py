@@ -1,5 +1,10 @@
 """What a run measures of itself, and what its programs add to that."""
 
+from __future__ import annotations
+
+from types import ModuleType
+
+from dragon.infrastructure.lazy_modules import submodule
 from dragon.telemetry.analysis import AnalysisClient
 from dragon.telemetry.collector_detector import CollectorDetectorGroup
 from dragon.telemetry.collectors import CollectorGroup
@@ -20,3 +25,7 @@ __all__ = [
     "Telemetry",
     "Timer",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    return submodule(__name__, name)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
@@ -134,3 +135,7 @@ def _choices(wanted: object) -> list[str]:
 
 def _text(when: float) -> str:
     return str(int(when)) if when == int(when) else repr(when)
+
+
+def __getattr__(name: str) -> Any:
+    return name_of_package("dragon.telemetry", __name__, name)  # programs import all of the package's from here

@@ -1,6 +1,73 @@
 """Small helpers for programs."""
 
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from dragon.infrastructure.lazy_modules import submodule
 from dragon.utils.base64_text import B64
 from dragon.utils.time_keeper import TimeKeeper
 
-__all__ = ["B64", "TimeKeeper"]
+if TYPE_CHECKING:
+    from dragon.utils.local_values import get_local_kv, set_local_kv
+
+__all__ = [
+    "B64",
+    "TimeKeeper",
+    "b64decode",
+    "b64encode",
+    "get_cpu_count",
+    "get_local_kv",
+    "hash",
+    "host_id",
+    "set_local_kv",
+    "strtobool",
+]
+
+
+def b64encode(the_bytes: bytes) -> str:
+    """The base64 text of bytes. Raises TypeError for what is not bytes."""
+    return B64.bytes_to_str(the_bytes)
+
+
+def b64decode(the_str: str) -> bytes:
+    """The bytes of base64 text. Raises ValueError where it is none."""
+    return B64.str_to_bytes(the_str)
+
+
+def host_id() -> int:
+    """The number of this node, which no other one of the run has: its `h_uid`."""
+    from dragon.native.machine import current
+
+    return current().h_uid
+
+
+def hash(byte_str: bytes) -> int:
+    """A number of 32 bits made from bytes, the same in every process and every run."""
+    return int.from_bytes(blake2b(byte_str, digest_size=4).digest(), "little")
+
+
+def get_cpu_count() -> int:
+    """CPUs of this node that the run may use."""
+    from dragon.native.machine import current
+
+    return current().num_cpus
+
+
+def strtobool(val: str) -> bool:
+    """What "yes", "true", "on", "1" and their opposites say. Raises ValueError for anything else."""
+    word = val.strip().lower()
+    if word in ("y", "yes", "t", "true", "on", "1"):
+        return True
+    if word in ("n", "no", "f", "false", "off", "0"):
+        return False
+    raise ValueError(f"{val!r} says neither yes nor no")
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("get_local_kv", "set_local_kv"):
+        from dragon.utils import local_values
+
+        return getattr(local_values, name)
+    return submodule(__name__, name)

@@ -60,7 +60,7 @@ class Batches(Checkpoints):
         """Have another dictionary, or some of its managers, hold what this one does, and nothing else: a broadcast is
         one there too. With as many managers and checkpoints everything goes to the same places; otherwise what is seen
         here goes to the other handle's checkpoint."""
-        chosen = self._is_chosen()
+        chosen = self._is_chosen(ask=True)
         if (self._count, self._options.working_set_size) == (other._count, other._options.working_set_size):
             shards, copies = self._open_shards(), other._open_shards()
             for manager in range(self._count) if managers is None else managers:

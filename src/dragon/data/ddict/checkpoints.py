@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dragon.data.ddict.client import Client
+from dragon.data.ddict.lookups import Lookups
 from dragon.data.ddict.shards import AnyShard, client_number
 from dragon.data.progress import progress
 from dragon.infrastructure.ddict_errors import (
@@ -26,7 +26,7 @@ _CLIENT = struct.Struct("<IIQ")
 _LOOK_EVERY = 1.0  # seconds between looks whether a writer that is waited for is still there
 
 
-class Checkpoints(Client):
+class Checkpoints(Lookups):
     """What of a handle concerns checkpoints."""
 
     @property

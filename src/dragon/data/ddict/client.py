@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, cast
@@ -19,10 +18,9 @@ from dragon.data.ddict.profile import DDictOperationProfile, Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
 from dragon.data.ddict.stats import DDictManagerStats, stats_of
-from dragon.infrastructure.ddict_errors import DDictError, DDictTimeoutError
+from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from dragon.native.machine import Node
 
 __all__ = ["Client", "life_of"]
-
-_LOOK_AGAIN = 0.1  # seconds between looks for a key that any manager may be given
 
 
 class _Attached:
@@ -229,70 +225,6 @@ class Client(MutableMapping[Any, Any]):
         shards = self._open_shards()
         return shards if self._bound is None else [shards[self._bound]]
 
-    def _now(self, key: Any) -> Any:
-        """The value of a key, or MISSING."""
-        encoded = self._key(key)
-        return self._loaded(self._value(self._shard(encoded), encoded))
-
-    def _value(self, shard: AnyShard, encoded: bytes) -> Any:
-        """The value of a key as it was put, or MISSING. `shard` is that of its hash."""
-        value = shard.value(encoded, self._checkpoint)
-        if value is MISSING:
-            other = self._elsewhere(shard, encoded)
-            return MISSING if other is None else other.value(encoded, self._checkpoint)
-        return value
-
-    def _elsewhere(self, shard: AnyShard, encoded: bytes) -> AnyShard | None:
-        """The shard that holds a key which that of its hash does not have, if it was put through manager()."""
-        if not self._is_chosen():
-            return None
-        others = [other for other in self._open_shards() if other is not shard]
-        pending = [other.begin("holds", encoded, self._checkpoint) for other in others]
-        held = [one.result(self._timeout) for one in pending]
-        return next((other for other, holds in zip(others, held, strict=True) if holds), None)
-
-    def _is_chosen(self) -> bool:
-        """Whether keys may lie with other managers than their hashes say, for this handle."""
-        attached = self._attached
-        if self._bound is not None or self._count == 1 or attached is None:
-            return False
-        if not attached.chosen:
-            near = next((shard.local for shard in self._shards if shard.local is not None), None)
-            attached.chosen = self._shards[0].state()[3] if near is None else near.is_chosen
-        return attached.chosen
-
-    def _note_chosen(self) -> None:
-        """Have all know that keys may lie with other managers than their hashes say."""
-        assert self._attached is not None
-        if not self._attached.chosen and self._count > 1:
-            for pending in [shard.begin("note_chosen") for shard in self._attached.shards]:
-                pending.result(self._timeout)
-            self._attached.chosen = True
-        self._guarded = self._is_guarded()
-
-    def _await(self, shard: AnyShard, encoded: bytes, key: Any) -> Any:
-        """The value of a key as it was put, once it is written in this checkpoint."""
-        return self._until(shard, lambda: self._value(shard, encoded), _is_there, self._timeout, _written(key))
-
-    def _until(
-        self, shard: AnyShard, look: Callable[[], Any], wanted: Callable[[Any], bool], timeout: float | None, what: str
-    ) -> Any:
-        timeout = checked_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            seen = shard.changed_since()
-            value = look()
-            if wanted(value):
-                return value
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                raise DDictTimeoutError(
-                    f"waited {timeout} s for {what}, in checkpoint {self._checkpoint} of {shard.where}"
-                )
-            if self._is_chosen():  # another shard's change would not be noticed
-                remaining = _LOOK_AGAIN if remaining is None else min(remaining, _LOOK_AGAIN)
-            shard.wait_for_change(seen, remaining)
-
     def _local(self) -> list[LocalShard]:
         return [shard.local for shard in self._all() if shard.local is not None]
 
@@ -429,15 +361,6 @@ def _restored(cls: type[Client], descriptor: Descriptor, life: Event | None, sta
     if bound is not None:
         handle._bind(bound)
     return handle
-
-
-def _is_there(value: Any) -> bool:
-    return value is not MISSING
-
-
-def _written(key: Any) -> str:
-    """What somebody waits for."""
-    return f"key {key!r} to be written"
 
 
 def life_of(descriptor: Descriptor) -> Event | None:

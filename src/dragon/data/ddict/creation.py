@@ -6,6 +6,7 @@ import base64
 import os
 import random
 import string
+import warnings
 from typing import Any
 
 import msgspec
@@ -88,8 +89,13 @@ def new_name() -> str:
 def nodes_of(managers_per_node: int | None, n_nodes: int | None, policy: Any, managers_per_policy: int) -> list[int]:
     """The node of each manager. Raises AttributeError and PolicyError as the parameters ask for it."""
     if isinstance(policy, (list, tuple)):
-        if not policy:
-            raise AttributeError("the list of policies is empty")
+        if not policy:  # as System().gpu_policies() is without GPUs
+            warnings.warn(
+                f"the list of policies is empty: each node has {managers_per_policy} managers",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return [node.index for node in run_nodes() for _ in range(max(1, managers_per_policy))]
         if managers_per_policy < 1:
             raise ValueError(f"managers_per_policy must be at least 1, not {managers_per_policy}")
         return [place(one).node.index for one in policy for _ in range(managers_per_policy)]

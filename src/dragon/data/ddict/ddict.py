@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import msgspec
-
 from dragon.data.ddict import creation
 from dragon.data.ddict.checks import (
     check_kinds,
@@ -19,9 +17,9 @@ from dragon.data.ddict.checks import (
     check_restoring,
     check_timeout,
 )
+from dragon.data.ddict.copies import Copies
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
-from dragon.data.ddict.parts import Parts
 from dragon.data.ddict.persistence import (
     CheckpointPersister,
     NULLCheckpointPersister,
@@ -30,7 +28,8 @@ from dragon.data.ddict.persistence import (
 )
 from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
-from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.runtime.entries import PERSISTENT
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.records import encode_key, encode_value
@@ -47,7 +46,7 @@ R = TypeVar("R")
 _UNSET: Any = object()
 
 
-class DDict(Parts):
+class DDict(Copies):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -356,60 +355,6 @@ class DDict(Parts):
         """Keys on this node with their values."""
         return DDictItemsView(self, self._local_managers())
 
-    # ---- several dictionaries
-
-    def copy(self, name: str = "") -> DDict:
-        """Another dictionary with managers in the same places, each with all that it holds; its handle begins in the
-        oldest checkpoint.
-
-        That of a read-only one can be written. Raises DDictError for a handle that did not make the dictionary.
-        """
-        if not self._creator:
-            raise DDictError(
-                f"only the handle that made the dictionary {self._options.name!r} can copy it; make one of the same "
-                "size and clone() this one into it",
-                "INVALID_ARGUMENT",
-            )
-        check_name(name, self._options.persister != NULLCheckpointPersister.kind)
-        nodes = [settings.node for settings in self._descriptor.shards]
-        first = self._oldest()
-        options = msgspec.structs.replace(
-            self._options, name=name or creation.new_name(), read_only=False, first=first, empty=[]
-        )
-        total_mem = sum(settings.capacity for settings in self._descriptor.shards)
-        copied = type(self).__new__(type(self))
-        copied._open(*creation.create(nodes, total_mem, options))
-        copied._creator = True
-        copied._checkpoint = first
-        self._copy_to(copied)
-        return copied
-
-    def clone(self, clone_list: Iterable[str]) -> None:
-        """Have the dictionaries that the texts of serialize() name hold what this one does, and nothing else.
-
-        With as many managers and a working set of that size they hold all checkpoints, each key with the same manager.
-        Otherwise they hold what is seen here, in the first checkpoint, each key where restore() would have it.
-        """
-        for text in clone_list:
-            self._copy_to(type(self).attach(text))
-
-    @classmethod
-    def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
-        """Fill managers that are empty in some of these dictionaries from one where they are not.
-
-        Raises DDictSyncError where the dictionaries have different numbers of managers, or different working sets.
-        """
-        ddicts = [cls.attach(text) for text in serialized_ddicts]
-        if len({(ddict._count, ddict._options.working_set_size) for ddict in ddicts}) > 1:
-            raise DDictSyncError("the dictionaries have different numbers of managers, or different working sets")
-        for manager in range(ddicts[0]._count if ddicts else 0):
-            usages = [ddict._open_shards()[manager].begin("usage") for ddict in ddicts]
-            records = [usage.result(ddict._timeout)["records"] for ddict, usage in zip(ddicts, usages, strict=True)]
-            source = next((ddict for ddict, count in zip(ddicts, records, strict=True) if count), None)
-            for ddict, count in zip(ddicts, records, strict=True):
-                if source is not None and not count:
-                    source._copy_to(ddict, [manager])
-
     def filter(
         self,
         mgr_code: Callable[..., Iterable[Any]],
@@ -448,3 +393,7 @@ class DDict(Parts):
             return result
 
         return remembered
+
+
+def __getattr__(name: str) -> Any:
+    return name_of_package("dragon.data.ddict", __name__, name)  # programs import all of the package's from here

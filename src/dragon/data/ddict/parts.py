@@ -29,7 +29,7 @@ class Parts(Batches):
         encoded = self._key(key)
         shard = self._shard(encoded)
         found = shard.begin(method, encoded, self._checkpoint, *arguments).result(self._timeout)
-        if found is None and (other := self._elsewhere(shard, encoded)) is not None:
+        if found is None and (other := self._elsewhere(shard, encoded, ask=True)) is not None:
             found = other.begin(method, encoded, self._checkpoint, *arguments).result(self._timeout)
         if found is None:
             raise self._missing(key, shard)

@@ -56,6 +56,8 @@ class Done(Pending):
 class LocalShard(Shard):
     """A shard of this node."""
 
+    told_chosen = False  # as of a RemoteShard; what is true of this one is in its words
+
     def __init__(self, settings: Settings, words: Words, lock: Lock, number: str) -> None:
         super().__init__(settings, words, lock)
         self.number = number
@@ -189,6 +191,7 @@ class RemoteShard:
         self.number = number
         self.settings = settings
         self.timeout: float | None = None
+        self.told_chosen = False  # whether an answer said that keys may lie with other managers than their hashes say
         self._words: Words | None = None
 
     def within(self, timeout: float | None) -> Self:
@@ -233,7 +236,15 @@ class RemoteShard:
 
     def begin_value(self, key: bytes, checkpoint: int, note: Note | None = None) -> Pending:
         """Begin value()."""
-        return self._begin("read", key, checkpoint, change=partial(_read_value, note))
+        return self._begin("read", key, checkpoint, change=partial(self._read_value, note))
+
+    def _read_value(self, note: Note | None, value: Any, buffers: list[Any]) -> Any:
+        return _decoded(note, value, buffers) if self._is_there(value) else MISSING
+
+    def _is_there(self, value: Any) -> bool:
+        """Whether an answer is not that of a key that is missing."""
+        self.told_chosen = self.told_chosen or value is False
+        return value is not None and value is not False
 
     def begin_values(self, keys: list[bytes], checkpoint: int, notes: list[Note] | None = None) -> Pending:
         """Begin value() of several keys, asked for together; LATER for those that must be asked for alone."""
@@ -263,16 +274,15 @@ class RemoteShard:
 
     def take(self, key: bytes, checkpoint: int, note: Note | None = None) -> Any:
         """The value of a key, which is deleted, or MISSING."""
-        return self._begin("pop", key, checkpoint, True, change=partial(_read_value, note)).result(self.timeout)
+        return self._begin("pop", key, checkpoint, True, change=partial(self._read_value, note)).result(self.timeout)
 
     def pop(self, key: bytes, checkpoint: int) -> Any:
         """Delete a key; True or MISSING."""
-        found = self._begin("pop", key, checkpoint, False).result(self.timeout)
-        return MISSING if found is None else True
+        return True if self._is_there(self._begin("pop", key, checkpoint, False).result(self.timeout)) else MISSING
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
         """Whether the key is there."""
-        return bool(self._begin("contains", key, checkpoint).result(self.timeout))
+        return self._is_there(self._begin("contains", key, checkpoint).result(self.timeout))
 
     def keys(self, checkpoint: int) -> list[bytes]:
         """All keys, but for copies of broadcasts."""
@@ -320,10 +330,6 @@ AnyShard = LocalShard | RemoteShard
 
 def _only_value(value: Any, buffers: list[Any]) -> Any:
     return value
-
-
-def _read_value(note: Note | None, value: Any, buffers: list[Any]) -> Any:
-    return MISSING if value is None else _decoded(note, value, buffers)
 
 
 def _read_values(notes: list[Note] | None, entries: Any, buffers: list[Any]) -> list[Any]:

@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
+from dragon.infrastructure.lazy_modules import submodule
 from dragon.workflows.batch.access import Access
 from dragon.workflows.batch.batch import Batch
 from dragon.workflows.batch.descriptor import MakeTask
@@ -35,3 +38,7 @@ __all__ = [
     "TaskCancelledError",
     "TaskNotReadyError",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    return submodule(__name__, name)

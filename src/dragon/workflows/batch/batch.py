@@ -12,6 +12,7 @@ from types import NoneType, TracebackType
 from typing import Any, Self
 
 from dragon.infrastructure.facts import PMIBackend
+from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.native.process import ProcessTemplate
@@ -249,8 +250,13 @@ class Batch:
     def clear_results(self) -> None:
         """Wait for all tasks of this process, and drop their results. get() of those raises BatchError afterwards."""
         self.fence()
+        self._drop_results(BatchError("the result was dropped by clear_results()"))
+
+    def _drop_results(self, error: Exception) -> None:
+        """Have get() raise that, but of tasks whose results were fetched."""
         for promise in list(self._promises):
-            promise.outcome = Failure.of(BatchError("the result was dropped by clear_results()"))
+            if not promise.fetched:
+                promise.outcome = Failure.of(error)
         self._promises.clear()
 
     def topology(self) -> BatchTopology:
@@ -271,12 +277,17 @@ class Batch:
 
     def join(self, timeout: float | None = NEVER) -> None:
         """Wait for all tasks, and end the batch; with a managed lifecycle, and in a process that was sent the batch,
-        only this process's part in it. Raises TimeoutError after `timeout` seconds, when it goes on."""
+        only this process's part in it. Raises TimeoutError after `timeout` seconds, when it goes on.
+
+        With the batch end results that nobody has fetched: get() of those raises RuntimeError. With a managed lifecycle
+        they stay.
+        """
         if self._own is None or self._managed:
             self.fence(timeout)
             self._client.close()
-        else:
+        elif not self._own.is_over:
             self._finish(self._own, timeout)
+            self._drop_results(RuntimeError(_NOT_FETCHED))
 
     def _finish(self, own: OwnClient, timeout: float | None) -> None:
         timeout = checked_seconds("timeout", timeout)
@@ -384,6 +395,10 @@ class Batch:
 
 
 _NO_OUTPUT = Output((None, None), [], [])
+_NOT_FETCHED = (
+    "the result was not fetched before join() ended the batch: get() it before, or make a "
+    "Batch(managed_lifecycle=True) and destroy() it afterwards"
+)
 
 
 def _destroy(made: weakref.ref[Batch], timeout: float | None, force_timeout: float | None) -> None:
@@ -412,3 +427,7 @@ def _end(own: OwnClient) -> None:
     own.close()
     own.tell_end()
     own.scheduler.end()
+
+
+def __getattr__(name: str) -> Any:
+    return name_of_package("dragon.workflows.batch", __name__, name)  # programs import all of the package's from here

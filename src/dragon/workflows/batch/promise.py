@@ -16,13 +16,14 @@ Key = tuple[int, int]
 class Promise:
     """The outcome of one task. It is set once, by one thread."""
 
-    __slots__ = ("__weakref__", "_set", "key", "outcome")
+    __slots__ = ("__weakref__", "_set", "fetched", "key", "outcome")
 
     _lock = threading.Lock()
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.outcome: Outcome | None = None
+        self.fetched = False  # whether somebody in this process has asked for it and got it
         self._set: threading.Event | None = None
 
     def fulfil(self, outcome: Outcome) -> None:

@@ -50,11 +50,14 @@ class Task:
         Raises what the function raised, TaskNotReadyError (a TimeoutError) where the task has not ended within
         `timeout` seconds, at once without `block`; TaskCancelledError if it or a task that it needs was cancelled,
         TimeoutError if it ran for longer than it may, WorkerLostError if its worker died,
-        ReadAfterWriteDependencyError if what it reads was not written.
+        ReadAfterWriteDependencyError if what it needs was not made, and RuntimeError after the end of the batch for a
+        result that was not fetched before.
         """
         self._wait(block, timeout)
-        assert self._promise.outcome is not None
-        return self._promise.outcome.get()
+        promise = self._promise
+        assert promise.outcome is not None
+        promise.fetched = True
+        return promise.outcome.get()
 
     def _wait(self, block: bool, timeout: float | None) -> None:
         if not self._promise.wait(timeout if block else 0):
@@ -74,13 +77,16 @@ class Task:
 
     @property
     def traceback(self) -> str | None:
-        """What the exception that it raised says, with where in the worker it was raised; None where it raised none.
-
-        Raises TaskNotReadyError where it has not ended.
-        """
-        self._wait(False, None)
+        """What the exception that it raised says, with where in the worker it was raised; None where it raised none,
+        and as long as it has not ended."""
         outcome = self._promise.outcome
         return outcome.text if isinstance(outcome, Failure) else None
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The exception that it raised; None where it raised none, and as long as it has not ended."""
+        outcome = self._promise.outcome
+        return outcome.error() if isinstance(outcome, Failure) else None
 
     def log_paths(self) -> dict[str, str | list[str] | None]:
         """The files that its output goes to, "stdout" and "stderr": None for none, a list by rank for several."""

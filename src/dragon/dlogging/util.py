@@ -1,0 +1,121 @@
+"""Sets up Python's logging for programs that do it by these functions.
+
+There is no service that collects logs: what a program logs goes to its stderr, which the front end shows, or to a file
+of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "DragonLoggingServices",
+    "close_FE_logging",
+    "detach_from_dragon_handler",
+    "setup_BE_logging",
+    "setup_FE_logging",
+    "setup_dragon_logging",
+    "setup_logging",
+]
+
+_FORMAT = "%(asctime)s %(levelname)-8s %(name)s %(process)d: %(message)s"
+
+
+class DragonLoggingServices(enum.StrEnum):
+    """By which programs name the part of them that logs."""
+
+    LA_FE = "LA_FE"
+    LA_BE = "LA_BE"
+    GS = "GS"
+    TA = "TA"
+    ON = "ON"
+    OOB = "OOB"
+    LS = "LS"
+    DD = "DD"
+    TEST = "TEST"
+    PERF = "PERF"
+    PG = "PG"
+    TELEM = "TELEM"
+    BATCH = "BATCH"
+    AI_AGENT = "AI_AGENT"
+
+
+def setup_logging(
+    *,
+    basename: str | None = None,
+    basedir: str | None = None,
+    level: int = logging.INFO,
+    force: bool = False,
+    add_console: bool = False,
+) -> None:
+    """Log to the file `{basename}_{host}.log` in `basedir`, and with `add_console`, or without a name, to stderr."""
+    logging.basicConfig(format=_FORMAT, handlers=[], force=force)
+    logging.getLogger().setLevel(level)
+    if basename is not None:
+        _add(logging.FileHandler(Path(basedir or ".") / f"{basename}_{socket.gethostname()}.log"))
+    if add_console or not logging.getLogger().handlers:
+        _add(logging.StreamHandler(sys.stderr))
+
+
+def _add(handler: logging.Handler) -> None:
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logging.getLogger().addHandler(handler)
+
+
+def setup_BE_logging(
+    service: DragonLoggingServices | str,
+    logger_sdesc: Any = None,
+    mpool: Any = None,
+    hostname: str | None = None,
+    ip_address: str | None = None,
+    port: str | None = None,
+    fname: str | None = None,
+    load_sdesc_from_environ: bool = True,
+) -> tuple[int, str]:
+    """Log to stderr, and to the file `fname` where it is given; the level of the logger of the service, and the file.
+
+    The other arguments name a service that collects logs, and have no meaning here.
+    """
+    if not logging.getLogger().handlers:
+        _add(logging.StreamHandler(sys.stderr))
+    if fname:
+        _add(logging.FileHandler(fname))
+    return logging.getLogger(str(service)).getEffectiveLevel(), fname or ""
+
+
+def setup_FE_logging(
+    log_device_level_map: dict[str, Any] | None = None,
+    basename: str | None = None,
+    basedir: str | None = None,
+    force: bool = False,
+    add_console: bool = False,
+    test_BE_dir: str | None = None,
+    multi_node_mode: bool = False,
+) -> tuple[int, str]:
+    """setup_logging(); the level, and the file, "" for none."""
+    setup_logging(basename=basename, basedir=basedir, force=force, add_console=add_console)
+    files = [
+        handler.baseFilename for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)
+    ]
+    return logging.getLogger().getEffectiveLevel(), os.fspath(next(iter(files), ""))
+
+
+def setup_dragon_logging(node_index: int) -> None:
+    """Log to stderr."""
+    setup_logging()
+
+
+def close_FE_logging() -> None:
+    """Write out what is logged."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def detach_from_dragon_handler(service: DragonLoggingServices | str) -> None:
+    """Does nothing: there is no service that collects logs."""

@@ -1,0 +1,170 @@
+"""Channels by number and name, for all processes of the run. A channel lives while a process has it: the one that made
+it keeps it until destroy() or its own end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dragon.channels import Channel
+from dragon.infrastructure.channel_desc import ChannelDescriptor, ChannelOptions
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.policy import Policy
+from dragon.runtime import handle, placement
+from dragon.runtime.agent_client import ask
+from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.run import this_run
+
+__all__ = [
+    "ChannelError",
+    "create",
+    "destroy",
+    "get_list",
+    "get_refcnt",
+    "join",
+    "query",
+    "release_refcnt",
+    "wait",
+    "wait_for",
+]
+
+_KIND = "channel"
+_made: dict[int, Channel] = {}  # by number, those that this process keeps
+
+
+class ChannelError(DragonError):
+    """A channel that cannot be made, or that there is not."""
+
+
+def create(
+    m_uid: int | None,
+    user_name: str = "",
+    options: ChannelOptions | None = None,
+    soft: bool = False,
+    puid_override: int | None = None,
+    policy: Policy | None = None,
+) -> ChannelDescriptor:
+    """Make a channel.
+
+    Args:
+        m_uid: a default pool's number (facts.default_pool_muid_from_index()): the channel is on that node; of another
+            pool, on this one.
+        user_name: what others look it up by.
+        options: its capacity.
+        soft: return the channel of that name where there is one.
+        policy: the node it is on, before `m_uid`.
+        puid_override: taken and unused.
+
+    Raises ChannelError where the name is taken.
+    """
+    if soft and user_name:
+        try:
+            return query(user_name)
+        except ChannelError:
+            pass
+    node = this_run().node
+    if policy is not None:
+        node = placement.place(policy).node.index
+    elif m_uid is not None and m_uid < _FIRST_OF_POOLS:
+        node = m_uid
+    local = getattr(options, "local_opts", None)
+    capacity = getattr(local, "capacity", None) or 100
+    block_size = getattr(local, "block_size", None) or 1024
+    channel = Channel._again(handle.Channel._on(node, capacity), 0, capacity, block_size)
+    try:
+        found = ask("named_objects.create", kind=_KIND, name=user_name, at=node, serialized=channel.serialize(), node=0)
+    except ValueError as error:
+        raise ChannelError(str(error)) from error
+    described = _described(found)
+    channel.cuid = described.c_uid
+    _made[described.c_uid] = channel
+    return described
+
+
+_FIRST_OF_POOLS = 2**63
+
+
+def _described(found: Any) -> ChannelDescriptor:
+    channel = Channel.attach(found["serialized"]) if found["alive"] else None
+    if channel is not None:
+        channel.cuid = found["number"]
+    state = ChannelDescriptor.State.ACTIVE if found["alive"] else ChannelDescriptor.State.DEAD
+    sdesc = found["serialized"] if channel is None else channel.serialize()
+    return ChannelDescriptor(found["node"], found["number"], found["name"], found["node"], state, sdesc)
+
+
+def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescriptor:
+    """The channel of that number or name. Raises ChannelError where there is none."""
+    try:
+        return _described(ask("named_objects.find", kind=_KIND, key=identifier, node=0))
+    except LookupError as error:
+        raise ChannelError(str(error)) from error
+    except DragonError as error:
+        raise ChannelError(f"channel {identifier!r} is gone: nobody has it any more ({error})") from error
+
+
+def get_list() -> list[int]:
+    """The numbers of the channels that were not destroyed."""
+    return list(ask("named_objects.numbers", kind=_KIND, node=0))
+
+
+def destroy(identifier: int | str, *, just_decref: bool = False) -> None:
+    """End a channel for all processes; with `just_decref`, only let this process's go. Raises ChannelError."""
+    if just_decref:
+        release_refcnt(identifier)
+        return
+    found = query(identifier)
+    if found.state == ChannelDescriptor.State.DEAD:
+        raise ChannelError(f"channel {identifier!r} was destroyed")
+    Channel.attach(found.sdesc).destroy()
+    ask("named_objects.forget", kind=_KIND, number=found.c_uid, node=0)
+    _made.pop(found.c_uid, None)
+
+
+def wait_for(
+    identifier: int | str,
+    predicate: Callable[[ChannelDescriptor], bool],
+    timeout: float | None = None,
+    tries: int = 1,
+    interval: float = 0.1,
+) -> ChannelDescriptor:
+    """The channel, once there is one for which `predicate` holds. Raises TimeoutError after `timeout` s, or after
+    that many tries without a time."""
+    timeout = checked_seconds("timeout", timeout)
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            found = query(identifier)
+            if predicate(found):
+                return found
+        except ChannelError:
+            pass
+        tries -= 1
+        if tries <= 0 if end is None else time.monotonic() >= end:
+            raise TimeoutError(f"channel {identifier!r} is not as it was waited for")
+        time.sleep(interval)
+
+
+def wait(
+    identifier: int | str, state: ChannelDescriptor.State = ChannelDescriptor.State.DEAD, **options: Any
+) -> ChannelDescriptor:
+    """The channel, once it is in that state. `options` are wait_for()'s."""
+    return wait_for(identifier, lambda found: found.state == state, **options)
+
+
+def join(identifier: int | str, timeout: float | None = None) -> ChannelDescriptor:
+    """The channel, once somebody has made it. Raises TimeoutError."""
+    forever = 10**9 if timeout is None else timeout
+    return wait(identifier, ChannelDescriptor.State.ACTIVE, timeout=forever)
+
+
+def get_refcnt(identifier: int | str) -> None:
+    """Keep a channel in this process until release_refcnt(). Raises ChannelError."""
+    found = query(identifier)
+    _made.setdefault(found.c_uid, Channel.attach(found.sdesc))
+
+
+def release_refcnt(identifier: int | str) -> None:
+    """Let it go. It ends where no process has it any more."""
+    _made.pop(query(identifier).c_uid, None)

@@ -1,0 +1,72 @@
+"""Pools by number and name, for all processes of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.pool_desc import PoolDescriptor, PoolOptions
+from dragon.managed_memory import MemoryPool
+from dragon.runtime.agent_client import ask
+from dragon.runtime.run import this_run
+
+__all__ = ["PoolError", "create", "destroy", "get_list", "query"]
+
+_KIND = "pool"
+_made: dict[int, MemoryPool] = {}  # by number, those that this process keeps
+
+
+class PoolError(DragonError):
+    """A pool that cannot be made, or that there is not."""
+
+
+def create(size: int, user_name: str = "", options: PoolOptions | None = None, soft: bool = False) -> PoolDescriptor:
+    """Make a pool on this node, a limit of so many bytes, which this process keeps until destroy() or its own end.
+
+    With `soft` the pool of that name is returned where there is one. Raises PoolError where the name is taken.
+    """
+    if soft and user_name:
+        try:
+            return query(user_name)
+        except PoolError:
+            pass
+    pool = MemoryPool(size)
+    try:
+        given = {"name": user_name, "at": this_run().node, "serialized": pool.serialize()}
+        found = _described(ask("named_objects.create", kind=_KIND, node=0, **given))
+    except ValueError as error:
+        raise PoolError(str(error)) from error
+    _made[found.m_uid] = pool
+    return found
+
+
+def _described(found: Any) -> PoolDescriptor:
+    state = PoolDescriptor.State.ACTIVE if found["alive"] else PoolDescriptor.State.DEAD
+    sdesc = MemoryPool.numbered(found["serialized"], found["number"])
+    return PoolDescriptor(found["number"], found["name"], found["node"], state, sdesc)
+
+
+def query(identifier: int | str) -> PoolDescriptor:
+    """The pool of that number or name; a default one of its node by its number. Raises PoolError."""
+    if isinstance(identifier, int) and 0 <= identifier < 2**32:
+        default = MemoryPool.default(identifier).serialize()
+        return PoolDescriptor(identifier, f"default_{identifier}", identifier, PoolDescriptor.State.ACTIVE, default)
+    try:
+        return _described(ask("named_objects.find", kind=_KIND, key=identifier, node=0))
+    except LookupError as error:
+        raise PoolError(str(error)) from error
+
+
+def get_list() -> list[int]:
+    """The numbers of the pools that were made and not destroyed."""
+    return list(ask("named_objects.numbers", kind=_KIND, node=0))
+
+
+def destroy(identifier: int | str) -> None:
+    """Refuse further blocks of a pool; those that there are stay until they are freed. Raises PoolError."""
+    found = query(identifier)
+    if found.state == PoolDescriptor.State.DEAD or found.m_uid < 2**32:
+        raise PoolError(f"pool {identifier!r} was destroyed, or is a node's own")
+    pool = _made.pop(found.m_uid, None) or MemoryPool.attach(found.sdesc)
+    pool.destroy()
+    ask("named_objects.forget", kind=_KIND, number=found.m_uid, node=0)

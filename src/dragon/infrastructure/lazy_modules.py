@@ -1,0 +1,26 @@
+"""Modules that are there as attributes of their package, and are loaded when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import Any
+
+__all__ = ["name_of_package", "submodule"]
+
+
+def submodule(package: str, name: str) -> ModuleType:
+    """A module of a package, for its `__getattr__`. Raises AttributeError where there is none."""
+    full = f"{package}.{name}"
+    if name.startswith("_") or importlib.util.find_spec(full) is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return importlib.import_module(full)
+
+
+def name_of_package(package: str, module: str, name: str) -> Any:
+    """A public name of a package, for the `__getattr__` of one of its modules under which programs know it, too."""
+    whole = importlib.import_module(package)
+    if name not in getattr(whole, "__all__", ()):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return getattr(whole, name)

@@ -1,0 +1,38 @@
+"""ctypes types for any pickler: what no name leads to is sent as what it is made of."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+__all__ = ["described", "undescribed"]
+
+_BASES: dict[str, Any] = {"structure": ctypes.Structure, "union": ctypes.Union}
+
+
+def described(kind: Any) -> Any:
+    """A type as plain values where it is an array, or was made by a function or a main program; else itself."""
+    if issubclass(kind, ctypes.Array):
+        return "array", described(kind._type_), kind._length_
+    for what, base in _BASES.items():
+        if issubclass(kind, base) and ("<locals>" in kind.__qualname__ or kind.__module__ == "__main__"):
+            fields = [(name, described(of), *bits) for name, of, *bits in kind._fields_]
+            return what, kind.__name__, fields, getattr(kind, "_pack_", None)
+    return kind
+
+
+def undescribed(told: Any) -> Any:
+    """The type that described() told of."""
+    if not isinstance(told, tuple):
+        return told
+    what, *rest = told
+    if what == "array":
+        return undescribed(rest[0]) * rest[1]
+    name, fields, pack = rest
+    own = getattr(sys.modules["__main__"], name, None)
+    if isinstance(own, type) and issubclass(own, _BASES[what]) and described(own) == told:
+        return own
+    members = {} if pack is None else {"_pack_": pack}
+    members["_fields_"] = [(field, undescribed(of), *bits) for field, of, *bits in fields]
+    return type(_BASES[what])(name, (_BASES[what],), members)

@@ -1,0 +1,45 @@
+"""Values that the processes of one node share by name, until the run ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+from dragon.infrastructure.whole_file import write_bytes
+from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.run import this_run
+
+__all__ = ["get_local_kv", "set_local_kv"]
+
+_LOOK_AGAIN = 0.01  # seconds
+
+
+def _file(key: str) -> Path:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a string, not {key!r}")
+    folder = this_run().folder / "values"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / blake2b(os.fsencode(key), digest_size=16).hexdigest()
+
+
+def set_local_kv(key: str, value: str, timeout: float | None = None) -> None:
+    """Set a value for all processes of this node. Raises TypeError where one is no string."""
+    if not isinstance(value, str):
+        raise TypeError(f"a value is a string, not {value!r}")
+    write_bytes(_file(key), value.encode("utf-8", "surrogatepass"))
+
+
+def get_local_kv(key: str, timeout: float | None = None) -> str:
+    """The value that a process of this node has set; with `timeout` it is waited for. Raises KeyError."""
+    timeout = checked_seconds("timeout", timeout)
+    end = time.monotonic() + (timeout or 0)
+    path = _file(key)
+    while True:
+        try:
+            return path.read_bytes().decode("utf-8", "surrogatepass")
+        except FileNotFoundError:
+            if time.monotonic() >= end:
+                raise KeyError(key) from None
+            time.sleep(_LOOK_AGAIN)

@@ -1,0 +1,7 @@
+"""The version of the runtime."""
+
+from dragon import __version__
+
+__all__ = ["DRAGON_VERSION"]
+
+DRAGON_VERSION = __version__

@@ -1,0 +1,278 @@
+"""Names that programs for dragonhpc import: they are here, or docs/from_dragonhpc.md says what to use."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dragon
+from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.facts import DRAGON_BASE_DIR, PMIBackend
+from dragon.infrastructure.policy import Policy
+from dragon.native import Array, Process, Queue, Value
+from dragon.native.process import ProcessTemplate
+
+NAMES = Path(__file__).with_name("dragonhpc_names.txt")
+GUIDE = Path(__file__).parents[2] / "docs" / "from_dragonhpc.md"
+
+
+def listed() -> tuple[list[str], set[str]]:
+    """What the guide's table of names says is not here: beginnings of names of modules, and single names."""
+    modules, names = [], set()
+    for line in GUIDE.read_text().partition("## Every other name")[2].splitlines():
+        if not line.startswith("| `"):
+            continue
+        first, *others = re.findall(r"`([^`]+)`", line.split("|")[1])
+        if ": " in line.split("|")[1]:
+            names |= {f"{first}.{name}" for name in others}
+        else:
+            modules += [first, *others]
+    return modules, names
+
+
+def imported(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def is_told_of(module: ModuleType, name: str) -> bool:
+    """Whether a module has a name, or an error for it that says what to use."""
+    try:
+        getattr(module, name)
+    except AttributeError:
+        return False
+    except NotSupportedError:
+        return True
+    return True
+
+
+def test_every_public_name_is_here_or_in_the_guide() -> None:
+    modules, names = listed()
+    missing, stale = [], set(names)
+    for line in NAMES.read_text().splitlines()[1:]:
+        module, _, defined = line.partition(":")
+        if any(module == known or module.startswith(f"{known}.") for known in modules):
+            continue
+        here = imported(module)
+        if here is None:
+            missing.append(module)
+            continue
+        for name in defined.split():
+            stale.discard(f"{module}.{name}")
+            if not is_told_of(here, name) and f"{module}.{name}" not in names and f"{module}.*" not in names:
+                missing.append(f"{module}.{name}")
+    assert missing == []
+    assert {name for name in stale if not name.endswith("*")} == set()  # listed, and no name of dragonhpc's
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "dragon.native.process_group.ProcessGroup",
+        "dragon.mpbridge.queues.DragonQueue",
+        "dragon.data.ddict.ddict.DDictFullError",
+        "dragon.globalservices.channel.create",
+        "dragon.infrastructure.policy.Policy",
+        "dragon.workflows.batch.batch.TaskNotReadyError",
+        "dragon.telemetry.analysis.AnalysisClient",
+        "dragon.utils.get_local_kv",
+        "dragon.channels.Channel",
+        "dragon.rc.DragonError",
+        "dragon.ai.collective_group.CollectiveGroup",
+    ],
+)
+def test_packages_are_there_after_importing_dragon_alone(expression: str) -> None:
+    code = f"import dragon; assert {expression!r}.split('.')[1] in ('mpbridge', 'infrastructure') or True; {expression}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_no_module_is_no_attribute() -> None:
+    for module in (
+        dragon,
+        importlib.import_module("dragon.native"),
+        importlib.import_module("dragon.data.ddict.ddict"),
+    ):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            getattr(module, "nothing")  # noqa: B009
+
+
+def test_classes_of_multiprocessing_by_their_names() -> None:
+    from dragon.mpbridge import context, process, queues, sharedctypes, synchronize
+
+    assert (queues.DragonQueue, queues.DragonJoinableQueue) == (queues.Queue, queues.JoinableQueue)
+    assert (synchronize.DragonLock, synchronize.DragonCondition) == (synchronize.Lock, synchronize.Condition)
+    assert synchronize.BrokenBarrierError is importlib.import_module("threading").BrokenBarrierError
+    assert (sharedctypes.DragonArray, sharedctypes.DragonValue) == (sharedctypes.Array, sharedctypes.Value)
+    assert process.DragonProcess is context.DragonProcess
+    assert process.DragonPopen.__name__ == "Popen"
+
+
+def test_the_heap_of_multiprocessing_is_there_once_that_is_used() -> None:
+    code = """
+import dragon, multiprocessing
+multiprocessing.set_start_method("dragon")
+multiprocessing.Lock()
+multiprocessing.heap.Arena
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_streams_are_named_by_the_classes_of_processes() -> None:
+    for kind in (Process, ProcessTemplate):
+        assert (kind.PIPE, kind.STDOUT, kind.DEVNULL) == (-1, -2, -3)
+    process = Process("true", ident="named")
+    assert (process.ident, Process("true").ident) == ("named", None)
+    shown = Process("echo", ["text"], stdout=Process.PIPE)
+    shown.start()
+    assert shown.stdout_conn is not None
+    assert shown.stdout_conn.recv() == "text\n"
+    shown.join()
+
+
+def test_one_cpu_is_a_list_of_one() -> None:
+    assert Policy(cpu_affinity=0).cpu_affinity == [0]  # type: ignore[arg-type]
+    assert Policy(gpu_affinity=1).gpu_affinity == [1]  # type: ignore[arg-type]
+
+
+def test_backends_by_name() -> None:
+    assert PMIBackend.from_str("PMIX") == PMIBackend.PMIX
+    assert PMIBackend.from_str("None") is PMIBackend.from_str(None) is None
+    with pytest.raises(ValueError, match="'pigeon' is not a valid PMIBackend: there are 'cray'"):
+        PMIBackend.from_str("pigeon")
+
+
+def put_value(queue: Queue) -> None:
+    from dragon.utils import get_local_kv, host_id, set_local_kv
+
+    set_local_kv("from the child", "ä")
+    queue.put((get_local_kv("from the parent"), host_id()))
+
+
+def test_values_of_a_node() -> None:
+    from dragon.utils import b64decode, b64encode, get_local_kv, hash, host_id, set_local_kv
+
+    queue = Queue()
+    set_local_kv("from the parent", "x" * 100_000)
+    process = Process(put_value, (queue,))
+    process.start()
+    assert get_local_kv("from the child", timeout=60) == "ä"
+    assert queue.get(timeout=60) == ("x" * 100_000, host_id())
+    process.join()
+    with pytest.raises(KeyError):
+        get_local_kv("from nobody", timeout=0.01)
+    assert b64decode(b64encode(b"\0\1")) == b"\0\1"
+    assert hash(b"abc") == hash(b"abc") != hash(b"abd")
+
+
+def test_policies_are_evaluated_without_starting_anything() -> None:
+    from dragon.globalservices import node
+    from dragon.globalservices.policy_eval import PolicyEvaluator
+
+    host = node.query_all()[0].host_name
+    first, second = PolicyEvaluator(node.query_all(), Policy(cpu_affinity=[0])).evaluate(
+        [Policy(), Policy(host_name=host)]
+    )
+    assert (first.cpu_core, first.node_specified, second.node_specified) == ([0], False, True)
+    assert second.host_name == host
+    with pytest.raises(ValueError, match="nowhere"):
+        PolicyEvaluator().evaluate([Policy(host_name="nowhere")])
+
+
+def test_logs_are_those_of_python(tmp_path: Path) -> None:
+    from dragon.dlogging.util import DragonLoggingServices, setup_BE_logging
+
+    before = logging.getLogger().handlers[:]
+    level, name = setup_BE_logging(DragonLoggingServices.TEST, fname=str(tmp_path / "log"))
+    assert (level, name) == (logging.getLogger("TEST").getEffectiveLevel(), str(tmp_path / "log"))
+    for handler in logging.getLogger().handlers:
+        if handler not in before:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda: importlib.import_module("dragon.ai.inference").Inference(None), "vLLM"),
+        (lambda: importlib.import_module("dragon.telemetry.collector").Collector({}), "Telemetry"),
+    ],
+)
+def test_what_is_not_offered_says_what_to_use(make: Callable[[], object], advice: str) -> None:
+    with pytest.raises(NotSupportedError, match=advice):
+        make()
+
+
+def test_gpus_and_the_folder_of_the_package() -> None:
+    from dragon.infrastructure.gpu_desc import AcceleratorDescriptor, find_accelerators
+
+    found = find_accelerators()
+    assert AcceleratorDescriptor.from_sdict(found.get_sdict()) == found
+    assert Path(DRAGON_BASE_DIR, "native").is_dir()
+
+
+# ---- values and arrays of any type
+
+
+class Point(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_double), ("y", ctypes.c_int))
+
+
+class Named(ctypes.Structure):
+    _fields_ = (("point", Point), ("numbers", ctypes.c_int * 3))
+
+
+def change(point: Any, points: Any, named: Any, queue: Queue) -> None:
+    point.x = 5
+    points[1].y = 7
+    named.point.y = 8
+    named.numbers[2] = 9
+    queue.put((point.x, points[0].x, len(points)))
+
+
+def test_structures_are_shared() -> None:
+    point, points, named, queue = Value(Point, (1.5, 2)), Array(Point, [(1, 2), (3, 4)]), Value(Named), Queue()
+    process = Process(change, (point, points, named, queue))
+    process.start()
+    assert queue.get(timeout=60) == (5, 1, 2)
+    process.join()
+    assert (point.x, points[1].y, named.point.y, list(named.numbers)) == (5, 7, 8, [0, 0, 9])
+    point.value = Point(3, 4)
+    assert (point.value.x, point.value.y) == (3, 4)
+    point.value = (6, 7)
+    assert Value(Point, point.value).y == 7
+
+
+@pytest.mark.parametrize(
+    "kind", [ctypes.c_bool, ctypes.c_char, ctypes.c_wchar, ctypes.c_longdouble, ctypes.c_int8, ctypes.c_int * 4, Point]
+)
+def test_values_and_arrays_of_any_type_are_pickled(kind: Any) -> None:
+    value, array = pickle.loads(pickle.dumps(Value(kind))), pickle.loads(pickle.dumps(Array(kind, 3)))
+    assert len(array) == 3
+    assert type(array.get_obj())._type_ is kind
+    assert type(value.get_obj()) is kind
+
+
+def test_structures_that_a_function_made_are_sent_as_what_they_are_made_of() -> None:
+    class Bits(ctypes.Structure):
+        _fields_ = (("low", ctypes.c_uint, 4), ("high", ctypes.c_uint, 4), ("points", Point * 2))
+
+    queue = Queue()
+    value, array = Value(Bits, (3, 9)), Array(Bits, 2)
+    queue.put((value, array))
+    got, others = queue.get(timeout=60)
+    got.low = 7
+    others[1].points[0].y = 5
+    assert (value.low, value.high, array[1].points[0].y) == (7, 9, 5)
