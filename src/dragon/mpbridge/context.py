@@ -8,42 +8,16 @@ The functions themselves are changed, as many hold them already: who wrote `from
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import multiprocessing.context as mp_context
-import sys
 import types
 from collections.abc import Callable
-from multiprocessing import process as mp_process
 from multiprocessing import spawn as mp_spawn
 from typing import Any
 
+from dragon.mpbridge.process import NAME, DragonProcess, show_heap
+
 __all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
-
-NAME = "dragon"
-
-
-class DragonProcess(mp_process.BaseProcess):
-    """multiprocessing.Process, started by the run's zygote. `puid` is its id in the run."""
-
-    _start_method = NAME
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        from dragon.mpbridge.popen import Popen
-
-        show_heap()
-        return Popen(process_obj)
-
-    @property
-    def puid(self) -> int | None:
-        """Its id in the run; None before the start."""
-        popen = self._popen  # type: ignore[attr-defined]
-        return None if popen is None else popen.puid
-
-    @staticmethod
-    def _after_fork() -> None:
-        return None
 
 
 class DragonContext(mp_context.BaseContext):
@@ -215,12 +189,6 @@ def _call(self: Any, *args: Any, _name: str, **kwargs: Any) -> Any:
     from dragon.mpbridge.context import dispatch
 
     return dispatch(_name, self, args, kwargs)
-
-
-def show_heap() -> None:
-    """Have `multiprocessing.heap` there for programs that use it without importing it."""
-    if "multiprocessing.heap" not in sys.modules:
-        importlib.import_module("multiprocessing.heap")
 
 
 def dispatch(name: str, context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing import process as mp_process
 from typing import Any, ClassVar
 
-from dragon.mpbridge.context import DragonProcess
+from dragon.mpbridge.process import DragonProcess
 from dragon.native import pool, results
 from dragon.native.workers import WorkerProcess, work
 

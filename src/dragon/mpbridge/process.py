@@ -1,6 +1,49 @@
-"""The classes of processes under the names that programs know from dragonhpc."""
+"""multiprocessing.Process with the start method "dragon"."""
 
-from dragon.mpbridge.context import DragonProcess
-from dragon.mpbridge.popen import Popen as DragonPopen
+from __future__ import annotations
 
-__all__ = ["DragonPopen", "DragonProcess"]
+import importlib
+import sys
+from multiprocessing import process as mp_process
+from typing import Any
+
+__all__ = ["NAME", "DragonPopen", "DragonProcess", "show_heap"]  # noqa: F822
+
+NAME = "dragon"
+
+
+def show_heap() -> None:
+    """Have `multiprocessing.heap` there for programs that use it without importing it."""
+    if "multiprocessing.heap" not in sys.modules:
+        importlib.import_module("multiprocessing.heap")
+
+
+class DragonProcess(mp_process.BaseProcess):
+    """multiprocessing.Process, started by the run's zygote. `puid` is its id in the run."""
+
+    _start_method = NAME
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        from dragon.mpbridge.popen import Popen
+
+        show_heap()
+        return Popen(process_obj)
+
+    @property
+    def puid(self) -> int | None:
+        """Its id in the run; None before the start."""
+        popen = self._popen  # type: ignore[attr-defined]
+        return None if popen is None else popen.puid
+
+    @staticmethod
+    def _after_fork() -> None:
+        return None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DragonPopen":  # which needs what `import dragon` alone does not
+        from dragon.mpbridge.popen import Popen
+
+        return Popen
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ from dragon.native.outcomes import outcome_of
 from dragon.native.workers import START_FAILED
 from dragon.runtime.handle import Channel
 
-__all__ = ["Collector", "Job"]
+__all__ = ["Collector", "Job", "Owner"]
 
 _SLICE = 0.5  # seconds after which who waits looks again
 _NO_TASK = 2**64 - 4  # the ticket of a message that only wakes who waits for one
@@ -33,6 +33,12 @@ class Job(Protocol):
 
     def _arrived(self, part: int, success: bool, value: Any) -> bool: ...
     def _failed(self, error: BaseException) -> None: ...
+
+
+class Owner(Protocol):
+    """The pool whose results these are."""
+
+    _collector: Collector
 
 
 class Collector:

@@ -6,13 +6,10 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dragon.native.collecting import Collector
+from dragon.native.collecting import Collector, Owner
 from dragon.runtime.child import write_traceback
-
-if TYPE_CHECKING:
-    from dragon.native.pool import Pool
 
 __all__ = ["ApplyResult", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
 
@@ -27,11 +24,11 @@ class ApplyResult:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Owner,
         callback: Callable[[Any], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> None:
-        self._pool: Pool | None = pool
+        self._pool: Owner | None = pool
         self._collector: Collector = pool._collector
         self._callback = callback
         self._error_callback = error_callback
@@ -99,7 +96,7 @@ class MapResult(ApplyResult):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Owner,
         chunksize: int,
         length: int,
         callback: Callable[[Any], Any] | None = None,
@@ -152,8 +149,8 @@ class IMapIterator(Iterator[Any]):
 
     timeout_error: type[Exception] = TimeoutError
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool: Pool | None = pool
+    def __init__(self, pool: Owner) -> None:
+        self._pool: Owner | None = pool
         self._collector: Collector = pool._collector
         self._ready: deque[tuple[bool, Any]] = deque()
         self._early: dict[int, tuple[bool, Any]] = {}
