@@ -28,6 +28,10 @@ class DragonProcess(mp_process.BaseProcess):
         from dragon.mpbridge.popen import Popen
 
         show_heap()
+        if "concurrent.futures.process" in sys.modules:
+            from dragon.mpbridge.standard_executors import watch_executor
+
+            watch_executor(process_obj._target)
         return Popen(process_obj)
 
     @property

@@ -17,7 +17,7 @@ __all__ = ["use_our_pipes"]
 
 def _change_pipe(queue: Any) -> None:
     """Give a queue whose locks are ours a pipe of ours, as long as it has one of descriptors."""
-    if isinstance(queue._rlock, Lock) and isinstance(queue._reader, connection.Connection):
+    if isinstance(queue._rlock, Lock) and type(queue._reader) is connection.Connection:
         for end in (queue._reader, queue._writer):
             end.close()
         queue._reader, queue._writer = Pipe(duplex=False)
