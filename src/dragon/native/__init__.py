@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import dragon.infrastructure  # noqa: F401  which imports msgspec, before a module here does
+
 if TYPE_CHECKING:
     from dragon.native.array import Array
     from dragon.native.barrier import Barrier

@@ -1,5 +1,6 @@
 """What a run measures of itself, and what its programs add to that."""
 
+import dragon.infrastructure  # noqa: F401  which imports msgspec, before a module here does
 from dragon.telemetry.analysis import AnalysisClient
 from dragon.telemetry.collector_detector import CollectorDetectorGroup
 from dragon.telemetry.collectors import CollectorGroup
