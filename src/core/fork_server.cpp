@@ -378,7 +378,9 @@ Leftovers::Fate ForkServer::end_what_it_started(pid_t pid, const Child& child, i
     return fate;
 }
 
-void ForkServer::disown() { leftovers_.leave_all(); }
+void ForkServer::disown() {
+    leftovers_.leave_all([this](pid_t pid) { return children_.count(pid) != 0; });
+}
 
 void ForkServer::ended(const Child& child, int status, bool leaves) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);

@@ -102,10 +102,6 @@ void Leftovers::treat(pid_t pid) {
         alone_.insert(pid);
 }
 
-void Leftovers::leave_all() {
-    for (pid_t pid : children()) alone_.insert(pid);
-}
-
 int Leftovers::patience() const {
     int least = -1;
     auto now = Clock::now();

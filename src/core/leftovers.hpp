@@ -45,7 +45,12 @@ class Leftovers {
             if (!ending_.count(pid) && !alone_.count(pid) && !started(pid)) treat(pid);
         any_ended_ = false;
     }
-    void leave_all();  // whatever is there now was left by nobody
+    // Whatever else is there now was left by nobody.
+    template <class Started>
+    void leave_all(Started started) {
+        for (pid_t pid : children())
+            if (!ending_.count(pid) && !started(pid)) alone_.insert(pid);
+    }
 
     int patience() const;  // milliseconds until something is to be killed; -1: nothing is
     void kill_overdue();

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.infrastructure.signals import signals_held
+from dragon.infrastructure.signals import hold_signals, release_signals
 
 __all__ = [
     "FAREWELL",
@@ -143,8 +143,9 @@ def encode(message: Any) -> bytes:
         raise ValueError(f"{error.object!r} is not UTF-8, and cannot be handed to another process") from None
 
 
-with signals_held():  # msgspec crashes where an exception interrupts it here
-    decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
-    decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
-    decode_request = msgspec.msgpack.Decoder(Request).decode
-    decode_reply = msgspec.msgpack.Decoder(Reply).decode
+_held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
+decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
+decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+release_signals(_held)

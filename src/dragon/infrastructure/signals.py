@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from signal import Signals
 from types import FrameType
 from typing import NoReturn
@@ -16,11 +15,12 @@ __all__ = [
     "PROGRAMS_OWN",
     "PR_SET_PDEATHSIG",
     "heeded",
+    "hold_signals",
     "how_ended",
     "leave",
     "name_of",
+    "release_signals",
     "set_for_programs",
-    "signals_held",
 ]
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -51,14 +51,14 @@ def set_for_programs(handler: signal.Handlers) -> None:
         signal.signal(number, handler)
 
 
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Signals to this thread come after the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def hold_signals() -> set[int]:
+    """Those that end a program come later, after release_signals() of what this returns."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
+
+
+def release_signals(before: set[int]) -> None:
+    """Let what came meanwhile come now."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def heeded(numbers: Iterable[Signals]) -> list[Signals]:

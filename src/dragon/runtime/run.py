@@ -21,7 +21,7 @@ from dragon import _core
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
-from dragon.infrastructure.signals import PROGRAMS_OWN
+from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_signals
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.interpreter import options_for_agents
@@ -143,15 +143,19 @@ def start_run(label: str = "", command: str = "") -> Run:
     if not sys.platform.startswith("linux"):
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
     run_folder.sweep()
-    folder = run_folder.make_folder()
+    held = hold_signals()  # an agent that has been started is ended in order
     try:
-        agent = _start_agent(folder, label, command)
-    except BaseException:  # Ctrl-C among them
-        run_folder.remove_folder(folder)
-        raise
-    started = Run(folder, agent, os.getpid(), label)
-    _enter(started, Identity(puid=next_puid(0), name="head"))
-    _run_end(started).at_exit()
+        folder = run_folder.make_folder()
+        try:
+            agent = _start_agent(folder, label, command)
+        except BaseException:
+            run_folder.remove_folder(folder)
+            raise
+        started = Run(folder, agent, os.getpid(), label)
+        _enter(started, Identity(puid=next_puid(0), name="head"))
+        _run_end(started).at_exit()
+    finally:
+        release_signals(held)
     return started
 
 
