@@ -29,11 +29,7 @@ struct Watched {
     uint64_t start_time;
     int bell;  // the end to write to of the pipe whose other end open_process() returned
 
-    bool ended() const {
-        char state;
-        uint64_t started;
-        return !process_stat(pid, state, started) || started != start_time || state == 'Z' || state == 'X';
-    }
+    bool ended() const { return known_to_have_ended(pid, start_time); }
     bool abandoned() const {
         pollfd reader{bell, 0, 0};
         return poll(&reader, 1, 0) > 0;  // POLLERR: nobody holds the other end any more
@@ -93,7 +89,14 @@ int requests_to_watch() {
 int open_watched(pid_t pid) {
     Watched watched{pid, 0, -1};
     char state;
-    if (!process_stat(pid, state, watched.start_time)) throw SystemFailure(ESRCH, "no such process");
+    switch (process_stat(pid, state, watched.start_time)) {
+        case Look::Gone:
+            throw SystemFailure(ESRCH, "no such process");
+        case Look::Unknown:
+            throw SystemFailure(errno, "/proc cannot be read");
+        case Look::Found:
+            break;
+    }
     int requests = requests_to_watch();
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) throw SystemFailure(errno, "pipe");
@@ -135,18 +138,40 @@ pid_t parent_of(pid_t pid) {
     return p && *p ? static_cast<pid_t>(atoi(p + 1)) : 0;
 }
 
-bool process_stat(pid_t pid, char& state, uint64_t& start_time) {
-    char text[kLongestStat];
-    const char* p = read_stat(pid, text);
-    if (!p) return false;
+Look process_stat(pid_t pid, char& state, uint64_t& start_time) {
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    int error = errno;
+    if (fd >= 0) close(fd);
+    if (n <= 0) {
+        // Only the kernel's word that there is no such process counts: a file may be missing for other
+        // reasons.
+        bool gone = kill(pid, 0) != 0 && errno == ESRCH;
+        errno = error;
+        return gone ? Look::Gone : Look::Unknown;
+    }
+    text[n] = 0;
+    const char* p = strrchr(text, ')');  // the name may hold anything
+    if (!p || strlen(p) < 3) return Look::Unknown;
+    p += 2;
     state = *p;
     for (int field = 3; field < 22; ++field) {
         p = strchr(p, ' ');
-        if (!p) return false;
+        if (!p) return Look::Unknown;
         ++p;
     }
     start_time = strtoull(p, nullptr, 10);
-    return true;
+    return Look::Found;
+}
+
+bool known_to_have_ended(pid_t pid, uint64_t start_time) {
+    char state;
+    uint64_t started;
+    Look look = process_stat(pid, state, started);
+    if (look != Look::Found) return look == Look::Gone;
+    return state == 'Z' || state == 'X' || (start_time != 0 && started != start_time);
 }
 
 int open_process(pid_t pid) {

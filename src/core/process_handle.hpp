@@ -7,8 +7,15 @@
 
 namespace dragon {
 
-// State letter and start time of a process; false where there is none.
-bool process_stat(pid_t pid, char& state, uint64_t& start_time);
+// What a look for a process found. Unknown: it could not be looked for, as without a free descriptor or where
+// /proc is not mounted, and there may be one.
+enum class Look { Found, Gone, Unknown };
+
+// State letter and start time of a process. A zombie is Found.
+Look process_stat(pid_t pid, char& state, uint64_t& start_time);
+
+// Whether exactly that process is known to have ended; a start time of 0 is any.
+bool known_to_have_ended(pid_t pid, uint64_t start_time);
 
 // The parent of a process; 0 where there is none.
 pid_t parent_of(pid_t pid);

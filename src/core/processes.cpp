@@ -46,7 +46,8 @@ OwnerId Arena::self() {
         return id;
     char state;
     uint64_t start_time;
-    if (!process_stat(getpid(), state, start_time)) throw SystemFailure(ENOENT, "/proc is not mounted");
+    if (process_stat(getpid(), state, start_time) != Look::Found)
+        throw SystemFailure(errno, "/proc cannot be read");
     OwnerId claimed = claim(getpid(), start_time);
     if (self_.compare_exchange_strong(id, claimed)) return claimed;
     slot(claimed).state = kFree;  // another thread came first
@@ -95,11 +96,7 @@ bool Arena::alive(OwnerId owner) const {
     const Slot& s = slot(owner);
     pid_t pid = s.pid.load();
     if (pid == 0) return true;  // about to be forked
-    char state;
-    uint64_t start_time;
-    if (!process_stat(pid, state, start_time)) return false;
-    uint64_t expected = s.start_time.load();
-    return state != 'Z' && state != 'X' && (expected == 0 || expected == start_time);
+    return !known_to_have_ended(pid, s.start_time.load());
 }
 
 pid_t Arena::pid_of(OwnerId owner) const {
@@ -139,9 +136,7 @@ int Arena::reap_dead() {
         OwnerId owner = s.generation.load() << kSlotBits | i;
         uint32_t state = s.state.load(), claimant_state = state & 3;
         if (claimant_state == kClaiming) {
-            char letter = 'X';
-            uint64_t start_time;
-            if (!process_stat(static_cast<pid_t>(state >> 2), letter, start_time) || letter == 'Z')
+            if (known_to_have_ended(static_cast<pid_t>(state >> 2), 0))
                 s.state.compare_exchange_strong(state, kFree);
         } else if (state == kLive && !alive(owner)) {
             count += reap_slot(s, owner);

@@ -88,10 +88,13 @@ class RunInfo(msgspec.Struct):
 
 
 def process_start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which a process started; None if it is gone or a zombie."""
+    """Clock ticks after boot at which a process started; None if it is gone or a zombie.
+
+    Raises OSError where that cannot be told, as without a free descriptor.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in "ZX" else int(fields[19])
 
@@ -113,7 +116,7 @@ def started_at(owner: Owner) -> float:
 
 
 def is_alive(owner: Owner) -> bool:
-    """Whether exactly that process lives."""
+    """Whether exactly that process lives. Raises OSError where that cannot be told."""
     return process_start_time(owner.pid) == owner.start_time
 
 
@@ -154,8 +157,7 @@ def _temporary() -> list[str]:
 
 
 def _checked(base: Path) -> Path:
-    status = base.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    if not _is_private(base):
         raise RunEndedError(
             f"{base} is not a private folder of yours; remove it, or set TMPDIR to a folder of your own"
         )
@@ -186,11 +188,30 @@ def hold(folder: Path) -> int:
 def make_data_folder(folder: Path, size: int) -> Path:
     """A new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary files."""
     for place in _data_places(folder):
-        if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size:
-            place.mkdir(mode=0o700, exist_ok=True)
+        if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and _make_private(place):
             return Path(tempfile.mkdtemp(dir=place))
-    places = " or ".join(str(place.parent) for place in _data_places(folder))
-    raise MemoryError(f"there is no room for {size} bytes in {places}; set TMPDIR to a folder that has it")
+    places = " or ".join(map(str, _data_places(folder)))
+    raise MemoryError(
+        f"there is no room for a dictionary's {size} bytes in {places}, or what is there is not a private folder of "
+        "yours; set TMPDIR to a folder of your own that has room"
+    )
+
+
+def _make_private(place: Path) -> bool:
+    """Whether a folder is there that nobody else can write to, made now or before.
+
+    Its name can be known before it is made, so another user may have made one, or a link, to see or change the data.
+    """
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:
+        return _is_private(place)
+    return True
+
+
+def _is_private(folder: Path) -> bool:
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _data_places(folder: Path) -> list[Path]:
