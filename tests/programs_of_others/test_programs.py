@@ -1,0 +1,48 @@
+"""Programs that use a package of somebody else, as its users write them, run here as they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+
+FOLDER = Path(__file__).parent / "programs"
+PYTHON = (sys.executable,)
+DRAGON = (sys.executable, "-m", "dragon")
+WAYS = {"python": PYTHON, "dragon": DRAGON, "two nodes": (*DRAGON, "--nodes", "2")}
+LIMIT = 240
+
+# A program, the packages it needs, and what it prints.
+PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
+    "cubed_arrays": (["cubed"], ["product done", "sum done"]),
+    "executorlib_tasks": (["executorlib"], ["single done", "blocks done", "dependencies done"]),
+    "joblib_parallel": (["joblib", "numpy"], ["multiprocessing done", "loky done", "threading done"]),
+    "loguru_enqueue": (["loguru"], ["file done", "context done"]),
+    "optuna_studies": (["optuna"], ["file done", "database done"]),
+    "rhapsody_concurrent": (["rhapsody"], ["tasks done"]),
+    "rhapsody_dragon": (["rhapsody"], ["tasks done", "failures done"]),
+    "scikit_learn_search": (["sklearn"], ["multiprocessing done", "loky done"]),
+    "stable_baselines_envs": (["stable_baselines3"], ["environments done", "training done"]),
+    "torch_dataloader": (["torch"], ["map done", "iterable done", "error done"]),
+    "tqdm_process_map": (["tqdm"], ["process_map done", "pool done", "executor done"]),
+}
+
+
+def test_every_program_is_run() -> None:
+    assert sorted(PROGRAMS) == sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(site: Site, name: str, way: str) -> None:
+    packages, lines = PROGRAMS[name]
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed (extra peers)")
+    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == lines, done.stderr
