@@ -210,3 +210,61 @@ def test_a_queue_that_functions_use_is_let_go_of(site: Site) -> None:
         print(_core.exists(*name[:2]))
     """)
     assert text_of(printed) == "False\n"
+
+
+def test_processes_that_run_the_same_program_keep_their_globals_apart(site: Site) -> None:
+    printed = site.dragon(
+        "--no-label",
+        site.write("""
+        import sys
+        from dragon.native.process import Process, ProcessTemplate
+        from dragon.native.queue import Queue
+
+        number = 0
+
+        def child(queue, function):
+            queue.put((function(), number))
+
+        if __name__ == "__main__":
+            if len(sys.argv) == 1:
+                there, back = Queue(), Queue()
+                for rank in (1, 2):
+                    program = Process(sys.executable, [__file__, str(rank), there.serialize().hex()])
+                    program.start()
+                    program.join()
+                    print(there.get()(), there.get()())
+                back.put(lambda: number)
+                print(back.get()())
+            else:
+                number = int(sys.argv[1])
+                there = Queue.attach(bytes.fromhex(sys.argv[2]))
+                there.put(lambda: number)
+                def under_the_guard():
+                    return 10 * number
+                there.put(under_the_guard)
+    """),
+    )
+    assert text_of(printed) == "1 10\n2 20\n0\n"
+
+
+def test_a_function_that_a_process_makes_takes_its_globals_along(site: Site) -> None:
+    printed = site.python("""
+        import multiprocessing as mp
+        import dragon
+
+        state = {"n": 0}
+
+        def make(n):
+            state["n"] = n
+            return lambda: state["n"]
+
+        def call(function):
+            return function()
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            with mp.Pool(1) as first, mp.Pool(1) as second:
+                made = first.apply(make, (7,))
+                print(made(), second.apply(call, (made,)), state)
+    """)
+    assert text_of(printed) == "0 0 {'n': 0}\n"

@@ -20,6 +20,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
+from multiprocessing import process as mp_process
 from typing import Any
 
 from dragon.runtime.announcing import collected
@@ -136,32 +137,69 @@ class Origin:
     """The main program of this process, as a sender."""
 
     def __init__(self, importable: Callable[[], bool], reduce: Callable[[Any], Any]) -> None:
+        global _origin
         self._importable = importable
         self.reduce = reduce  # what multiprocessing and torch have for objects that pickle cannot do
+        _origin = self
 
     def program(self) -> str:
-        """What the main program is called."""
-        path = getattr(sys.modules["__main__"], "__file__", None)
-        return os.path.abspath(path) if path and self._importable() else _process_name(os.getpid())
+        """What the main program is called: its file, where other processes import it, and the process that runs it."""
+        main = sys.modules["__main__"]
+        path = getattr(main, "__file__", None)
+        process = _process_name(os.getpid())
+        if not path or not self._importable():
+            return process
+        return f"{os.path.abspath(path)}{_RUN_BY}{process if main.__name__ == '__main__' else ''}"
 
     def program_of(self, contents: dict[str, Any]) -> str | None:
         """The main program whose globals these are, None where they are a module's."""
-        return self.program() if contents is vars(sys.modules["__main__"]) else _programs.get(id(contents))
+        main = sys.modules["__main__"]
+        own = vars(main) if main.__name__ == "__main__" else _globals_of_functions(main)
+        return self.program() if contents is own else _programs.get(id(contents))
 
 
+_RUN_BY = "\0"
 _origin: Origin | None = None
+_shared_with: list[str] = []  # the process whose program's functions share the globals of the imported main module
+
+
+def _is_own(program: str) -> bool:
+    """Whether it is the main program that this process runs, in this process or imported by one below it."""
+    if sys.modules["__main__"].__name__ != "__main__" or _origin is None:
+        return False
+    if getattr(mp_process.current_process(), "_inheriting", False):  # a process that is being made, of the zygote's
+        return False
+    mine = _origin.program()
+    return program in (mine, mine.partition(_RUN_BY)[0] + _RUN_BY)
+
+
+def _is_imported(program: str) -> bool:
+    """Whether this process has imported that main program; the same file may be run by others besides."""
+    path, separator, process = program.partition(_RUN_BY)
+    imported = sys.modules.get("__mp_main__")  # in a main program itself this is its module
+    file = getattr(imported, "__file__", None)
+    if (
+        not separator
+        or imported is None
+        or imported.__name__ == "__main__"
+        or not file
+        or os.path.abspath(file) != path
+    ):
+        return False
+    if process and not _shared_with:
+        _shared_with.append(process)
+    return not process or process in _shared_with
 
 
 def _namespace(program: str, header: Mapping[str, Any]) -> Namespace:
-    main = sys.modules["__main__"]
-    if main.__name__ == "__main__" and _origin is not None and _origin.program() == program:
-        return Namespace(vars(main), {}, is_own=True)
+    if _is_own(program):
+        return Namespace(vars(sys.modules["__main__"]), {}, is_own=True)
+    if _is_imported(program):
+        program = program.partition(_RUN_BY)[0] + _RUN_BY
     known = _namespaces.get(program)
     if known is None:
-        imported = sys.modules.get("__mp_main__")
-        if os.path.abspath(getattr(imported, "__file__", None) or "") == program:
-            assert imported is not None
-            contents = _globals_of_functions(imported)
+        if _is_imported(program):
+            contents = _globals_of_functions(sys.modules["__mp_main__"])
             known = Namespace(contents, _imported or contents)
         else:
             known = Namespace(dict(header), {})
@@ -189,8 +227,6 @@ def shared_reduction(obj: Any, reduction: Any, origin: Origin) -> Any:
     if not isinstance(reduction, tuple) or len(reduction) != 6:
         return reduction  # it goes by reference
     make, arguments, (state, slots), _, _, set_state = reduction
-    global _origin
-    _origin = origin
     if isinstance(obj, type):
         _classes.setdefault(obj, None)
         tokens = {name: _token_of_value(value, origin.reduce) for name, value in state.items()}
