@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -15,14 +16,18 @@ PYTHON = (sys.executable,)
 DRAGON = (sys.executable, "-m", "dragon")
 WAYS = {"python": PYTHON, "dragon": DRAGON, "two nodes": (*DRAGON, "--nodes", "2")}
 LIMIT = 240
+# As in an activated environment: Parsl starts scripts of its own.
+SCRIPTS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 # A program, the packages it needs, and what it prints.
 PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
+    "academy_agents": (["academy"], ["agents done", "exchange done"]),
     "cubed_arrays": (["cubed"], ["product done", "sum done"]),
     "executorlib_tasks": (["executorlib"], ["single done", "blocks done", "dependencies done"]),
     "joblib_parallel": (["joblib", "numpy"], ["multiprocessing done", "loky done", "threading done"]),
     "loguru_enqueue": (["loguru"], ["file done", "context done"]),
     "optuna_studies": (["optuna"], ["file done", "database done"]),
+    "parsl_executors": (["parsl"], ["apps done", "bash done"]),
     "rhapsody_concurrent": (["rhapsody"], ["tasks done"]),
     "rhapsody_dragon": (["rhapsody"], ["tasks done", "failures done"]),
     "scikit_learn_search": (["sklearn"], ["multiprocessing done", "loky done"]),
@@ -43,6 +48,6 @@ def test_program(site: Site, name: str, way: str) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed (extra peers)")
-    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT)
+    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT, env={"PATH": SCRIPTS})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == lines, done.stderr
