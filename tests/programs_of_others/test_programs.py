@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,14 +17,18 @@ PYTHON = (sys.executable,)
 DRAGON = (sys.executable, "-m", "dragon")
 WAYS = {"python": PYTHON, "dragon": DRAGON, "two nodes": (*DRAGON, "--nodes", "2")}
 LIMIT = 240
+# As in an activated environment: Parsl starts scripts of its own.
+SCRIPTS = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-# A program, the packages it needs, and what it prints.
+# A program, the packages and scripts it needs, and what it prints.
 PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
+    "academy_agents": (["academy"], ["agents done", "exchange done"]),
     "cubed_arrays": (["cubed"], ["product done", "sum done"]),
     "executorlib_tasks": (["executorlib"], ["single done", "blocks done", "dependencies done"]),
     "joblib_parallel": (["joblib", "numpy"], ["multiprocessing done", "loky done", "threading done"]),
     "loguru_enqueue": (["loguru"], ["file done", "context done"]),
     "optuna_studies": (["optuna"], ["file done", "database done"]),
+    "parsl_executors": (["parsl", "interchange.py"], ["apps done", "bash done"]),
     "rhapsody_concurrent": (["rhapsody"], ["tasks done"]),
     "rhapsody_dragon": (["rhapsody"], ["tasks done", "failures done"]),
     "scikit_learn_search": (["sklearn"], ["multiprocessing done", "loky done"]),
@@ -30,6 +36,13 @@ PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
     "torch_dataloader": (["torch"], ["map done", "iterable done", "error done"]),
     "tqdm_process_map": (["tqdm"], ["process_map done", "pool done", "executor done"]),
 }
+
+
+def is_installed(name: str) -> bool:
+    """Whether there is this package, or script of a package."""
+    if name.endswith(".py"):
+        return shutil.which(name, path=SCRIPTS) is not None
+    return importlib.util.find_spec(name) is not None
 
 
 def test_every_program_is_run() -> None:
@@ -40,9 +53,9 @@ def test_every_program_is_run() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(site: Site, name: str, way: str) -> None:
     packages, lines = PROGRAMS[name]
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    missing = [package for package in packages if not is_installed(package)]
     if missing:
-        pytest.skip(f"{', '.join(missing)} not installed (extra peers)")
-    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT)
+        pytest.skip(f"not installed: {', '.join(missing)} (extra peers)")
+    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT, env={"PATH": SCRIPTS})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == lines, done.stderr

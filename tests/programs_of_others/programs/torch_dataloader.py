@@ -56,5 +56,6 @@ if __name__ == "__main__":
     try:
         list(DataLoader(Squares(16, bad=11), num_workers=2))
     except RuntimeError as error:
-        assert "sample 11 is bad" in str(error)
-        print("error done")
+        said = str(error)
+    assert "sample 11 is bad" in said
+    print("error done")
