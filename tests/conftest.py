@@ -124,7 +124,9 @@ class Site:
         # Unlike Path.rglob(), this may look while a run is still removing its folder.
         runtime = os.walk(self.folder / "r")
         files = [os.path.join(at, name) for at, folders, names in runtime for name in folders + names]
-        data = [name for name in set(os.listdir("/dev/shm")) - self.shared if not _is_in_use(name)]
+        # The standard library's semaphores are none of ours: its own processes, which tests start besides, make them.
+        names = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}
+        data = [name for name in names - self.shared if not _is_in_use(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
     def kill(self, command: str = "") -> int:

@@ -24,6 +24,7 @@ from dragon.data.ddict import (
     SentinelQueue,
 )
 from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.policy import Policy
 from dragon.native import Event, Process, Queue
 from dragon.native.machine import System
 
@@ -318,7 +319,8 @@ def put_for_ever(ddict: DDict, queue: Queue) -> None:
 def test_a_writer_that_stands_still_costs_no_more_than_the_time_out() -> None:
     queue: Queue = Queue()
     with DDict(1, 1, 2**28, timeout=0.5) as ddict:
-        process = Process(put_for_ever, (ddict, queue))
+        here = Policy(placement=Policy.Placement.LOCAL)  # where the dictionary is: it writes into that itself
+        process = Process(put_for_ever, (ddict, queue), policy=here)
         process.start()
         writer = queue.get()
         raised: list[str] = []

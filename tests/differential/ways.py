@@ -8,8 +8,9 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ OURS: dict[str, list[str]] = {
     "two nodes": ["-m", "dragon", "--nodes", "2", "--no-label"],
 }
 HANGS = "hangs"
+_PATIENCE_AT_END = 2.0
 
 
 class Way:
@@ -66,10 +68,14 @@ class Way:
         if driver is None:
             return ""
         if number:
+            driver.send_signal(number)
             try:
-                os.killpg(driver.pid, number)
-            except ProcessLookupError:
-                number = 0
+                driver.wait(_PATIENCE_AT_END)  # so that the standard library's tracker removes its semaphores
+            except subprocess.TimeoutExpired:
+                driver.kill()
+            time.sleep(_PATIENCE_AT_END)
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
         _, said = driver.communicate(timeout=60)
         return f"{driver.returncode}: {said.decode(errors='replace')}"
 
