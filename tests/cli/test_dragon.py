@@ -304,6 +304,14 @@ def test_few_open_files_are_enough(site: Site, nodes: str) -> None:
     assert (site.folder / "told").read_text() == "all is well"
 
 
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_too_few_open_files_are_refused_in_one_line(site: Site, nodes: str) -> None:
+    done = limited(site, "ulimit -n 18 && {}", "--nodes", nodes, site.write(QUEUE))
+    assert done.returncode != 0
+    what = "a run" if nodes == "1" else "a run of 2 nodes"
+    assert re.fullmatch(rf"dragon: (error: )?{what} needs \d+ open files, and the hard limit is 18: .*\n", done.stderr)
+
+
 CROWD = """
     import sys
 

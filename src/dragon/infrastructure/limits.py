@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 
-__all__ = ["allow_many_files", "files_left", "give_back_limit"]
+from dragon.infrastructure.errors import RunEndedError
+
+__all__ = ["allow_many_files", "check_files", "files_left", "give_back_limit"]
 
 _GIVEN = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -26,3 +28,11 @@ def give_back_limit(pid: int) -> None:
 def files_left() -> int:
     """How many more this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - len(os.listdir("/proc/self/fd"))
+
+
+def check_files(needed: int, what: str) -> None:
+    """Raises RunEndedError where `what` needs more open files than this process, or one below it, may have."""
+    if 0 <= _GIVEN[1] < needed:
+        raise RunEndedError(
+            f"{what} needs {needed} open files, and the hard limit is {_GIVEN[1]}: raise it (ulimit -Hn)"
+        )

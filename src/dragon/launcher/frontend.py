@@ -42,7 +42,7 @@ import msgspec
 from dragon import _core
 from dragon.agent.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
-from dragon.infrastructure.limits import allow_many_files
+from dragon.infrastructure.limits import allow_many_files, check_files
 from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.questions import Questions
@@ -55,6 +55,7 @@ from dragon.web import serving
 
 __all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]
 
+_FEWEST_FILES = 40  # of a front end, beside one for each node
 log = runtime_log("frontend")
 
 OUTPUT_WINDOW = 2**20
@@ -132,6 +133,7 @@ class FrontEnd:
         """
         self.loop = asyncio.get_running_loop()
         tell_loop_errors(self.loop)
+        check_files(_FEWEST_FILES + len(self.launcher.nodes), f"a run of {len(self.launcher.nodes)} nodes")
         allow_many_files()
         self.code: asyncio.Future[int] = self.loop.create_future()
         nodes, spare = self.launcher.nodes, len(self.launcher.nodes) - self._needed

@@ -21,6 +21,7 @@ from dragon import _core
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
+from dragon.infrastructure.limits import check_files
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_signals
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
@@ -30,6 +31,7 @@ __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_
 
 # The agent's descriptors, as the process that starts it gives them.
 ARENA, AGENT_SOCKET, ZYGOTE_SOCKET = 3, 4, 5
+_FEWEST_FILES = 24  # of an agent and its zygote
 WRITING = "writing"  # a file in the run's folder while an agent that ends still writes
 
 
@@ -142,6 +144,7 @@ def start_run(label: str = "", command: str = "") -> Run:
     """
     if not sys.platform.startswith("linux"):
         raise RunEndedError(f"the runtime needs Linux; this is {sys.platform}")
+    check_files(_FEWEST_FILES, "a run")
     run_folder.sweep()
     held = hold_signals()  # an agent that has been started is ended in order
     try:
