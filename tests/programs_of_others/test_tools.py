@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from conftest import Site
-from programs_of_others.test_programs import LIMIT, PYTHON, WAYS
+from programs_of_others.test_unchanged import LIMIT, PYTHON, WAYS
 
 MEASURED = """
     def in_process():
