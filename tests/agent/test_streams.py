@@ -80,7 +80,10 @@ def test_a_member_has_ended_although_something_that_it_started_writes_on(site: S
         queue = Queue()
         group_of(leave_behind, queue).join(timeout=30)
         print("joined")
-        os.killpg(queue.get(), signal.SIGKILL)
+        try:
+            os.killpg(queue.get(), signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # what a member leaves is ended with it, in a while
     """
     )
     done = site.dragon("-s", site.write(source))
