@@ -126,7 +126,8 @@ class Zygote:
             limits=request.limits,
             signals=request.signals,
             death_signal=signal.SIGKILL,
-            reaper=True,
+            # What the main program leaves ends with the run: it needs no children that it did not start.
+            reaper=request.name != "head",
             detached=False,
         )
 

@@ -103,6 +103,7 @@ class Surroundings(msgspec.Struct, omit_defaults=True):
     options: list[str] = []  # of the interpreter; see runtime/interpreter.py
     warning_options: list[str] = []
     writes_bytecode: bool = True
+    faulthandler: bool = False
     variables: list[str] = []  # that are read at a start, and that the process is given other than the run has them
 
 

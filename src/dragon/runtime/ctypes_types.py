@@ -16,7 +16,9 @@ def described(kind: Any) -> Any:
     if issubclass(kind, ctypes.Array):
         return "array", described(kind._type_), kind._length_
     for what, base in _BASES.items():
-        if issubclass(kind, base) and ("<locals>" in kind.__qualname__ or kind.__module__ in ("__main__", "__mp_main__")):
+        if issubclass(kind, base) and (
+            "<locals>" in kind.__qualname__ or kind.__module__ in ("__main__", "__mp_main__")
+        ):
             fields = [(name, described(of), *bits) for name, of, *bits in kind._fields_]
             return what, kind.__name__, fields, getattr(kind, "_pack_", None)
     return kind

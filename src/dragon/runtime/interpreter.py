@@ -57,13 +57,16 @@ def _read_later(variables: Iterable[str]) -> bool:
 
 @functools.cache
 def options() -> list[str]:
-    """The options that this interpreter was started with, without those that can be taken over later: -B, -W, and -P,
-    as sys.path is handed on."""
+    """The options that this interpreter was started with, without those that can be taken over later: -B, -W,
+    -X faulthandler, and -P, as sys.path is handed on."""
     found: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    if "faulthandler" in found:
+        at = found.index("faulthandler")
+        del found[at - 1 : at + 1]
     names = [word for before, word in itertools.pairwise(["", *found]) if before == "-X"]
     known = {name.partition("=")[0] for name in names}
     for name, value in sys._xoptions.items():
-        if name not in known:
+        if name not in known and name != "faulthandler":
             found += ["-X", name if value is True else f"{name}={value}"]
     return [word for word in found if word not in ("-B", "-P") and not word.startswith("-W")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import sys
 from collections.abc import Iterable
@@ -31,6 +32,7 @@ def describe(environment: Iterable[str] = ()) -> bytes:
             options=options(),
             warning_options=sys.warnoptions,
             writes_bytecode=not sys.dont_write_bytecode,
+            faulthandler=faulthandler.is_enabled(),
             variables=[name for name in environment if is_read_at_start(name)],
         )
     )
@@ -46,6 +48,8 @@ def take_over(description: bytes) -> None:
     own = sys.warnoptions if "PYTHONWARNINGS" in theirs.variables else []
     take_over_warnings([*own, *(option for option in theirs.warning_options if option not in own)])
     sys.dont_write_bytecode = not theirs.writes_bytecode
+    if theirs.faulthandler and not faulthandler.is_enabled():
+        faulthandler.enable(2)
     if theirs.start_method is not None:
         multiprocessing.set_start_method(theirs.start_method, force=True)
     if theirs.log_level is not None:
