@@ -263,23 +263,27 @@ class Processes:
 
     def __init__(self, context: Any, how: str, daemon: bool | None) -> None:
         self.process = context.Process(target=work.end, args=(how,), daemon=daemon)
-        self.how = how
+        self.how, self.over = how, False
 
     def step(self, name: str) -> Any:
         process = self.process
         match name:
-            case "start" | "close":
-                return getattr(process, name)()
+            case "start":
+                return process.start()
+            case "close" if self.how == "sleep" or self.over:  # else it may have ended, or not yet
+                return process.close()
             case "terminate" | "kill" if self.how == "sleep":
                 return getattr(process, name)()
             case "join" if self.how != "sleep":
-                return process.join(LONG)
+                process.join(LONG)
+                self.over = True
             case "join shortly" if self.how == "sleep":
                 return process.join(SHORT)
             case "end":
                 if self.how == "sleep":
                     process.terminate()
                 process.join(LONG)
+                self.over = True
                 return process.exitcode, process.is_alive()
             case "daemon":
                 return process.daemon
