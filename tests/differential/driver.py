@@ -131,7 +131,7 @@ class Queues:
     """A queue; how much is in it is known, so that no step depends on the time."""
 
     def __init__(self, context: Any, kind: str, maxsize: int) -> None:
-        self.context, self.kind, self.count, self.maxsize = context, kind, 0, maxsize
+        self.context, self.kind, self.count, self.maxsize, self.closed = context, kind, 0, maxsize, False
         self.queue = context.SimpleQueue() if kind == "SimpleQueue" else getattr(context, kind)(maxsize)
 
     def step(self, name: str, *given: Any) -> Any:
@@ -148,8 +148,8 @@ class Queues:
         self.count += 1
 
     def do_put_from_a_process(self, values: list[Any]) -> Any:
-        if self.maxsize and self.count + len(values) > self.maxsize:
-            return None
+        if self.closed or (self.maxsize and self.count + len(values) > self.maxsize):
+            return None  # a closed queue is not given to others: the guide says so
         process = self.context.Process(target=work.put_all, args=(self.queue, values))
         process.start()
         process.join()
@@ -177,6 +177,7 @@ class Queues:
         return self.queue.task_done() if self.kind == "JoinableQueue" else None
 
     def do_close(self) -> Any:
+        self.closed = True
         return self.queue.close()
 
     def finish(self) -> Any:

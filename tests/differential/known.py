@@ -9,9 +9,6 @@ __all__ = ["KNOWN", "is_known"]
 _CLOSED = ["raised", "OSError"]
 KNOWN = {
     "closed-queue-empty": lambda kind, step, theirs, ours: kind == "Queues" and step == ["empty"] and ours == _CLOSED,
-    "closed-queue-sent": lambda kind, step, theirs, ours: (
-        kind == "Queues" and step[0] == "put_from_a_process" and ours[0] == "raised"
-    ),
     "reset-connection": lambda kind, step, theirs, ours: (
         kind == "Pipes" and theirs == ["raised", "ConnectionResetError"] and ours == ["raised", "EOFError"]
     ),
