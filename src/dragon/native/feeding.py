@@ -28,6 +28,7 @@ Task = tuple[int, int, Any, tuple[Any, ...], dict[str, Any]]
 
 _MOST_TASKS = 16384  # that have no result yet
 _SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
+_LOOK_EVERY = 4  # tasks
 _MOST_BYTES = 256 * 2**20
 _ITERABLE_ENDS_WITHIN = 0.2  # seconds
 _LOOK_AGAIN = 1.0  # seconds: tasks that were taken make room too, and nobody tells
@@ -142,7 +143,10 @@ class Feeding:
             self._collector.attend_promptly(-1)
 
     def _has_room(self) -> bool:
-        return len(self._collector.tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
+        under_way = len(self._collector.tickets)
+        if under_way % _LOOK_EVERY:  # what a few tasks take is noticed soon enough
+            return under_way < _MOST_TASKS
+        return under_way < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
 
     def _put(self, task: Task) -> bool:
         """Put a task, whose result is an error where that cannot be done; False where memory is lacking for now."""
