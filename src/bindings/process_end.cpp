@@ -1,6 +1,5 @@
-// What this process does for its run when the interpreter has finished: after all exit handlers, finalizers
-// and
-// __del__ methods, which may use the run's objects until then.
+// What this process does for its run when the interpreter has finished. All exit handlers, finalizers and
+// __del__ methods come before it, and may use the run's objects.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/stat.h>
@@ -16,8 +15,7 @@ namespace {
 pid_t member = 0;             // the process that leaves its run's memory at its end
 const RunEnd* own = nullptr;  // the run that ends with the process `owner`
 pid_t owner = 0;
-int tracker =
-    -1;  // what leads to multiprocessing's tracker of shared memory, which ends when all have closed it
+int tracker = -1;  // leads to multiprocessing's tracker of shared memory, which ends when all have closed it
 
 // Other threads may be inside of an object that would go with this process's attachment. Then, and while it
 // holds memory, everything is left to whoever reaps the process.

@@ -56,6 +56,8 @@ def test_program(site: Site, name: str, way: str) -> None:
     missing = [package for package in packages if not is_installed(package)]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (extra peers)")
-    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT, env={"PATH": SCRIPTS})
+    # Stable-Baselines3 leaves a folder for logs among the temporary files.
+    environment = {"PATH": SCRIPTS, "SB3_LOGDIR": str(site.folder / "logs")}
+    done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == lines, done.stderr
