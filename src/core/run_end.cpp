@@ -45,12 +45,14 @@ bool ask(const RunEnd& run) {
     return asked;
 }
 
-void end_agent(const RunEnd& run) {
+// Whether the agent has ended. One that cannot be watched, as without a free descriptor, sees this process's
+// end and removes its folders itself.
+bool end_agent(const RunEnd& run) {
     int agent;
     try {
         agent = open_process(run.agent);
-    } catch (const SystemFailure&) {
-        return;  // it has ended already, or cannot be watched: it sees this process's end by itself
+    } catch (const SystemFailure& failure) {
+        return failure.error == ESRCH;
     }
     if (ask(run)) {
         bool ended;
@@ -65,12 +67,13 @@ void end_agent(const RunEnd& run) {
         }
     }
     close(agent);
+    return true;
 }
 
 }  // namespace
 
 void end_run(const RunEnd& run) {
-    end_agent(run);
+    if (!end_agent(run)) return;
     std::error_code ignored;
     for (const std::string& folder : run.folders) std::filesystem::remove_all(folder, ignored);
     if (!run.folders.empty())  // the folder of all runs, if this was the last one
