@@ -1,28 +1,41 @@
 """concurrent.futures.ProcessPoolExecutor on a context of ours, where it gives up workers after some tasks.
 
 With `max_tasks_per_child` the standard library counts a worker as idle for each result that it gave, also once that
-worker has ended, and starts no other in its place: the next task waits for ever (CPython issue 115634).
+worker has ended, and starts no other in its place: the next task waits for ever (CPython issue 115634). It also looks
+for results first and for ended workers then; a worker that gives its last result and ends in between counts as failed.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import process
+from multiprocessing import connection
 from typing import Any
 
 __all__ = ["watch_executor"]
 
 _executor: Any = process.ProcessPoolExecutor
-_standard = _executor._adjust_process_count
+_manager: Any = process._ExecutorManagerThread
+_standard_adjust = _executor._adjust_process_count
+_standard_wait = _manager.wait_result_broken_or_wakeup
 
 
 def _adjust_process_count(self: Any) -> None:
     if self._max_tasks_per_child is None or self._mp_context.get_start_method() != "dragon":
-        _standard(self)
+        _standard_adjust(self)
     elif len(self._processes) < self._max_workers:
         self._spawn_process()
+
+
+def _wait_result_broken_or_wakeup(self: Any) -> Any:
+    if getattr(self, "max_tasks_per_child", None) is not None:
+        # What is there for this wait is there for the one that follows, whatever the order in which that looks.
+        sentinels = [worker.sentinel for worker in list(self.processes.values())]
+        connection.wait([self.result_queue._reader, self.thread_wakeup._reader, *sentinels])
+    return _standard_wait(self)
 
 
 def watch_executor(target: Any) -> None:
     """Called before a process is started, with what it runs: workers of an executor are replaced from now on."""
     if target is process._process_worker:
         _executor._adjust_process_count = _adjust_process_count
+        _manager.wait_result_broken_or_wakeup = _wait_result_broken_or_wakeup
