@@ -46,7 +46,9 @@ class Collector:
 
     def __init__(self, results: Channel) -> None:
         self._results = results
-        self._turn = threading.Condition()  # who collects
+        self._lock = threading.Lock()
+        self._turn = threading.Condition(self._lock)  # who collects
+        self._need = threading.Condition(self._lock)  # for the attendant
         self.room = threading.Condition()  # for who waits until fewer tasks are under way, or results are fetched
         self._room_below = -1  # that many tasks, where somebody waits for it
         self._busy = False
@@ -86,7 +88,7 @@ class Collector:
 
     def _take_turn(self, done: Callable[[], bool], timeout: float) -> bool:
         """Whether this thread is to collect; otherwise another one did, and has found something or stopped."""
-        with self._turn:
+        with self._lock:
             if not self._busy:
                 self._busy = True
                 return True
@@ -99,25 +101,28 @@ class Collector:
             return False
 
     def _end_turn(self) -> None:
-        with self._turn:
+        with self._lock:
             self._busy = False
-            self._turn.notify_all()
+            if self._waiting:
+                self._turn.notify_all()
+            if self._promptly:
+                self._need.notify()
 
     def _collect(self, done: Callable[[], bool], timeout: float) -> None:
         end = time.monotonic() + timeout
-        while not done():
-            left = end - time.monotonic()
-            if left <= 0:
-                return
+        while not done() and timeout > 0:
             try:
-                message = self._results.get(True, left)
+                message = self._results.get(True, timeout)
             except queue.Empty:
                 return
             self.deliver(*message)
+            if done():
+                return
+            timeout = end - time.monotonic()
 
     def poll(self) -> None:
         """Collect what is there already."""
-        with self._turn:
+        with self._lock:
             if self._busy:
                 return
             self._busy = True
@@ -137,7 +142,7 @@ class Collector:
             if self._take_turn(lambda: not self._results._size(), _SLICE):
                 self._end_turn()
                 self.poll()
-        with self._turn:
+        with self._lock:
             self._waiting += 1
             try:
                 while self._busy:  # another thread hands on what it has taken
@@ -165,18 +170,19 @@ class Collector:
     def attend(self) -> None:
         """See to it that results are collected though nobody waits."""
         if self._attendant is None:
-            with self._turn:
+            with self._lock:
                 if self._attendant is None:
                     self._attendant = threading.Thread(target=self._attend, name="dragon-pool-results", daemon=True)
                     self._attendant.start()
         elif self._idle:
-            self.wake()
+            with self._lock:
+                self._need.notify()
 
     def attend_promptly(self, change: int) -> None:
         """One more (1) or one less (-1) for whom results are collected at once."""
-        with self._turn:
+        with self._lock:
             self._promptly += change
-            self._turn.notify_all()
+            self._need.notify()
 
     def _attend(self) -> None:
         while self._await_need():
@@ -192,15 +198,15 @@ class Collector:
 
     def _await_need(self) -> bool:
         """Wait until nobody collects though there is something to come, and begin to; False once the pool is closed."""
-        with self._turn:
+        with self._lock:
             while not self._closed:
                 if not self.jobs:
                     self._idle = True
                     if not self.jobs:  # who adds one looks at `_idle` afterwards
-                        self._turn.wait()
+                        self._need.wait()
                     self._idle = False
                 elif self._busy or self._waiting:
-                    self._turn.wait(_UNATTENDED)
+                    self._need.wait(_UNATTENDED)
                 elif self._promptly or self._nobody_collects():
                     self._busy = True
                     return True
@@ -208,20 +214,21 @@ class Collector:
 
     def _nobody_collects(self) -> bool:
         before = self._delivered
-        self._turn.wait(_UNATTENDED)
+        self._need.wait(_UNATTENDED)
         return not (self._busy or self._waiting) and self._delivered == before
 
     # ---- results
 
     def deliver(self, ticket: int, success: bool, value: Any, buffers: list[Any] | None = None) -> None:
         """The result of a task, or its error; the first that comes is the one."""
-        success, value = outcome_of(success, value, buffers)
+        if buffers is not None:
+            success, value = outcome_of(success, value, buffers)
         if ticket == START_FAILED:
             self.on_start_failure(value)
             return
         number, part = self.tickets.pop(ticket, (-1, 0))
         self._delivered += 1
-        if len(self.tickets) < self._room_below:
+        if self._room_below >= 0 and len(self.tickets) < self._room_below:
             self._room_below = -1
             self.notify_room()
         job = self.jobs.get(number)
@@ -235,8 +242,8 @@ class Collector:
 
     def wake(self) -> None:
         """Let waiting threads look again."""
-        if self._waiting or self._idle:
-            with self._turn:
+        if self._waiting:
+            with self._lock:
                 self._turn.notify_all()
 
     def lost(self, ticket: int, error: BaseException) -> None:
@@ -259,8 +266,9 @@ class Collector:
     def close(self) -> None:
         """No more results come: the attendant ends, after a callback that it is in."""
         self._closed = True
-        with self._turn:
+        with self._lock:
             self._turn.notify_all()
+            self._need.notify()
             busy = self._busy
         self.notify_room()
         if self._attendant is None or self._attendant is threading.current_thread():

@@ -23,8 +23,8 @@ from dragon.runtime.serialization import explained_call
 
 __all__ = ["Feeding", "Task"]
 
-Task = tuple[int, int, Any, tuple[Any, ...], dict[str, Any]]
-"""Its job and which part of that it is, the function and its arguments."""
+Task = tuple[tuple[int, int], Any, tuple[Any, ...], dict[str, Any]]
+"""Its job and which part of that it is; the function and its arguments."""
 
 _MOST_TASKS = 16384  # that have no result yet
 _SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
@@ -39,7 +39,9 @@ class Feeding:
 
     def __init__(self, tasks: Channel, collector: Collector) -> None:
         self._tasks = tasks
+        self._put_task = tasks._put_task
         self._collector = collector
+        self._tickets = collector.tickets
         self._most_bytes = min(_MOST_BYTES, _core.usage()["limit"] // _SHARE)
         self._next_ticket = itertools.count(1)
         self._lock = threading.Lock()
@@ -54,14 +56,14 @@ class Feeding:
 
     def submit(self, task: Task) -> None:
         """Put one task, later where there is no room now."""
-        if self._waiting or not self._has_room() or not self._put(task):
+        if self._waiting or not self._put_now(task):
             self._put_later(iter((task,)))
 
     def feed(self, tasks: Iterator[Task]) -> None:
         """Put tasks that are at hand: those for which there is room now, the others by and by."""
         if not self._waiting:
             for task in tasks:
-                if not (self._has_room() and self._put(task)):
+                if not self._put_now(task):
                     tasks = itertools.chain((task,), tasks)
                     break
             else:
@@ -124,10 +126,10 @@ class Feeding:
         """Put a task when there is room; nothing happens once the pool is terminated."""
         while not self.stopped:
             self.await_room()
-            if self._put(task):
+            if self._put_now(task):
                 return
             # The run's memory is full; tasks that end give some back.
-            self._collector.await_room(len(self._collector.tickets), _LOOK_AGAIN, lambda: self.stopped)
+            self._collector.await_room(len(self._tickets), _LOOK_AGAIN, lambda: self.stopped)
 
     def await_room(self) -> None:
         """Wait until there is room for a task, or the pool is terminated."""
@@ -136,26 +138,27 @@ class Feeding:
         self._collector.attend_promptly(1)
         try:
             while not (self._has_room() or self.stopped):
-                under_way = len(self._collector.tickets)
+                under_way = len(self._tickets)
                 below = _MOST_TASKS // 2 if under_way >= _MOST_TASKS else under_way
                 self._collector.await_room(below, _LOOK_AGAIN, lambda: self.stopped)
         finally:
             self._collector.attend_promptly(-1)
 
     def _has_room(self) -> bool:
-        under_way = len(self._collector.tickets)
-        if under_way % _LOOK_EVERY:  # what a few tasks take is noticed soon enough
-            return under_way < _MOST_TASKS
-        return under_way < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
+        return len(self._tickets) < _MOST_TASKS and self._tasks._bytes() < self._most_bytes
 
-    def _put(self, task: Task) -> bool:
-        """Put a task, whose result is an error where that cannot be done; False where memory is lacking for now."""
-        job, part, function, args, kwargs = task
+    def _put_now(self, task: Task) -> bool:
+        """Put a task, whose result is an error where that cannot be done; False where there is no room for now."""
+        tickets = self._tickets
+        under_way = len(tickets)
+        # The memory is looked at with some tasks only: what a few take is noticed soon enough.
+        if under_way >= _MOST_TASKS or (under_way % _LOOK_EVERY == 1 and self._tasks._bytes() >= self._most_bytes):
+            return False
+        part, function, args, kwargs = task
         ticket = next(self._next_ticket)
-        tickets = self._collector.tickets
-        tickets[ticket] = (job, part)
+        tickets[ticket] = part
         try:
-            self._tasks._put_task((ticket, function, args, kwargs), ticket)
+            self._put_task((ticket, function, args, kwargs), ticket)
         except _core.DestroyedError:
             raise
         except Exception as error:

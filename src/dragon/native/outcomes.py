@@ -41,10 +41,8 @@ def failed(error: BaseException, with_traceback: bool) -> Outcome:
     return False, *packed
 
 
-def outcome_of(success: bool, value: Any, buffers: list[Any] | None) -> tuple[bool, Any]:
-    """Whether the task returned, and its value or error."""
-    if buffers is None:
-        return success, value
+def outcome_of(success: bool, value: Any, buffers: list[Any]) -> tuple[bool, Any]:
+    """Whether the task returned, and its value or error, of what was pickled."""
     try:
         return success, loads(value, _kept(buffers))
     except Exception as error:

@@ -181,7 +181,7 @@ class Pool:
     ) -> ApplyResult:
         self._check_running()
         result = self._apply_result(self, callback, error_callback)
-        self._feeding.submit((result._job, 0, func, args, kwds))
+        self._feeding.submit(((result._job, 0), func, args, kwds))
         return result
 
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: dict[str, Any] | None = None) -> Any:
@@ -273,7 +273,7 @@ class Pool:
 
             def feed() -> None:
                 for task in tasks:
-                    result.await_consumer(task[1], lambda: feeding.closed or feeding.stopped)
+                    result.await_consumer(task[0][1], lambda: feeding.closed or feeding.stopped)
                     feeding.put(task)
                     if feeding.stopped:
                         return
@@ -379,7 +379,7 @@ def _map_tasks(
     submitted = 0
     try:
         for chunk in parts:
-            yield result._job, submitted, mapper, ((func, chunk),), {}
+            yield (result._job, submitted), mapper, ((func, chunk),), {}
             submitted += 1
     except Exception as error:  # of the iterable
         result._fail(error)
@@ -394,11 +394,11 @@ def _imap_tasks(
     try:
         if chunksize == 1:
             for item in iterable:
-                yield result._job, submitted, func, (item,), {}
+                yield (result._job, submitted), func, (item,), {}
                 submitted += 1
         else:
             for chunk in chunks(iterable, chunksize):
-                yield result._job, submitted, mapstar, ((func, chunk),), {}
+                yield (result._job, submitted), mapstar, ((func, chunk),), {}
                 submitted += 1
     except Exception as error:  # of the iterable
         result._fail(submitted, error)

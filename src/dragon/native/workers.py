@@ -165,12 +165,14 @@ def work(
 
 def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions: bool) -> None:
     """Put a task's outcome; where the run's memory is full, once others' have been collected and gave some back."""
-    deadline = time.monotonic() + _MOST_WITHOUT_MEMORY
+    deadline: float | None = None
     while True:
         try:
             results.put((ticket, *outcome))
             return
         except MemoryError as error:  # it is too large, or there is too much else
+            if deadline is None:
+                deadline = time.monotonic() + _MOST_WITHOUT_MEMORY
             if time.monotonic() > deadline:
                 results.put((ticket, *failed(error, wrap_exceptions)))
                 return
