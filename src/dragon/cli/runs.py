@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -62,6 +63,9 @@ def find() -> list[Run]:
     for folder in sorted(run_folder.all_runs(), key=lambda path: path.name):
         try:
             info = RunInfo.read(folder)
+        except run_folder.UnreadableRunError as error:
+            print(f"dragon: {error}", file=sys.stderr)
+            continue
         except RunEndedError:
             continue  # it begins or ends at this moment
         front_end = info.front_end.process if info.front_end else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         return
     target = path.resolve()
     target.parent.stat()  # where there is no such folder, the error names it
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
         yield temporary
         temporary.rename(target)

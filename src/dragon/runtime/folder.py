@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.private import is_private, make_private, read_private
 from dragon.infrastructure.whole_file import write_bytes
 
 __all__ = [
     "FrontEnd",
     "Owner",
     "RunInfo",
+    "UnreadableRunError",
     "all_runs",
     "find_runs",
     "folders_of",
@@ -41,6 +43,10 @@ _OF_SESSIONS = "/run/user/"
 _SHARED_MEMORY = "/dev/shm"
 
 
+class UnreadableRunError(RunEndedError):
+    """A run's description is not as this version writes it."""
+
+
 class Owner(msgspec.Struct, frozen=True):
     """A process, by id and start time, so that a later process with the same id is not taken for it."""
 
@@ -53,6 +59,12 @@ class FrontEnd(msgspec.Struct, frozen=True):
 
     process: Owner
     machine: str
+
+
+class _Agent(msgspec.Struct):
+    """What every version says of a run."""
+
+    agent: Owner
 
 
 class RunInfo(msgspec.Struct):
@@ -80,11 +92,16 @@ class RunInfo(msgspec.Struct):
 
     @classmethod
     def read(cls, folder: Path) -> RunInfo:
-        """Raises RunEndedError where there is no run."""
+        """Raises RunEndedError where there is no run, UnreadableRunError where it cannot be read."""
         try:
-            return msgspec.json.decode((folder / _INFO).read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError) as error:
+            return msgspec.json.decode(read_private(folder / _INFO), type=cls)
+        except OSError as error:
             raise RunEndedError(f"there is no run in {folder} (any more): {error}") from error
+        except msgspec.MsgspecError as error:
+            raise UnreadableRunError(
+                f"the run in {folder} cannot be read, probably because another version of the package started it: use "
+                f"that version for it ({error})"
+            ) from error
 
 
 def process_start_time(pid: int) -> int | None:
@@ -157,7 +174,7 @@ def _temporary() -> list[str]:
 
 
 def _checked(base: Path) -> Path:
-    if not _is_private(base):
+    if not is_private(base):
         raise RunEndedError(
             f"{base} is not a private folder of yours; remove it, or set TMPDIR to a folder of your own"
         )
@@ -188,30 +205,13 @@ def hold(folder: Path) -> int:
 def make_data_folder(folder: Path, size: int) -> Path:
     """A new private folder for `size` bytes of a run's data: in memory if there is room, else with temporary files."""
     for place in _data_places(folder):
-        if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and _make_private(place):
+        if os.access(place.parent, os.W_OK) and shutil.disk_usage(place.parent).free > size and make_private(place):
             return Path(tempfile.mkdtemp(dir=place))
     places = " or ".join(map(str, _data_places(folder)))
     raise MemoryError(
         f"there is no room for a dictionary's {size} bytes in {places}, or what is there is not a private folder of "
         "yours; set TMPDIR to a folder of your own that has room"
     )
-
-
-def _make_private(place: Path) -> bool:
-    """Whether a folder is there that nobody else can write to, made now or before.
-
-    Its name can be known before it is made, so another user may have made one, or a link, to see or change the data.
-    """
-    try:
-        place.mkdir(mode=0o700)
-    except FileExistsError:
-        return _is_private(place)
-    return True
-
-
-def _is_private(folder: Path) -> bool:
-    status = folder.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _data_places(folder: Path) -> list[Path]:
@@ -245,43 +245,60 @@ def find_runs() -> list[Path]:
 
 def all_runs() -> set[Path]:
     """The same, and the folders of every agent of this user that listens, whatever environment it was started in."""
-    found = set(find_runs())
+    return set(find_runs()) | {folder for folder in _listening() if _is_own(folder)}
+
+
+def _listening() -> Iterator[Path]:
+    """The folders in which an agent listens that looks like one of this user's."""
     mine = f"dragon-{os.getuid()}"
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         path = Path(line.split(maxsplit=7)[7]) if line.count("/") else Path()
-        if path.name == "agent" and path.parent.parent.name == mine and _is_own(path.parent):
-            found.add(path.parent)
-    return found
+        if path.name == "agent" and path.parent.parent.name == mine:
+            yield path.parent
 
 
 def _is_own(folder: Path) -> bool:
     try:
-        return folder.stat().st_uid == os.getuid()
+        return is_private(folder.parent) and is_private(folder)
     except OSError:
         return False
 
 
 def sweep() -> list[Path]:
-    """Remove the folders of runs of which no process is left, and data without a run; others' are never touched."""
-    removed = []
-    for folder in find_runs():
-        owner = _owner_of(folder.name)
-        if owner is None:
-            continue
-        owners = [owner]
-        if (folder / _INFO).exists():
-            owners.append(RunInfo.read(folder).agent)
-        if not any(is_alive(owner) for owner in owners):
-            remove_folder(folder)
-            removed.append(folder)
+    """Remove the folders of runs of which no process is left, and data without a run; others' are never touched.
+
+    What cannot be told of one folder, as it is being removed, or was made by another version, leaves that one alone.
+    """
+    removed = [folder for folder in find_runs() if _is_left_behind(folder)]
+    for folder in removed:
+        remove_folder(folder)
     known = {folder.name for folder in find_runs()}  # of which some may have begun just now
     for place in {place.parent for place in _data_places(Path("x"))}:
         for data in place.glob(f"dragon-{os.getuid()}.*"):
-            name = data.name.partition(".")[2]
-            owner = _owner_of(name)
-            if owner is not None and name not in known and not is_alive(owner) and data.lstat().st_uid == os.getuid():
+            if data.name.partition(".")[2] not in known and _is_data_left_behind(data):
                 shutil.rmtree(data, ignore_errors=True)
     return removed
+
+
+def _is_left_behind(folder: Path) -> bool:
+    owner = _owner_of(folder.name)
+    try:
+        if owner is None or is_alive(owner):
+            return False
+        try:
+            return not is_alive(msgspec.json.decode(read_private(folder / _INFO), type=_Agent).agent)
+        except (FileNotFoundError, msgspec.MsgspecError):  # it had not begun, or is of another version
+            return folder not in set(_listening())
+    except OSError:
+        return False
+
+
+def _is_data_left_behind(data: Path) -> bool:
+    owner = _owner_of(data.name.partition(".")[2])
+    try:
+        return owner is not None and not is_alive(owner) and data.lstat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def _owner_of(name: str) -> Owner | None:

@@ -21,6 +21,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictTimeoutError,
 )
 from dragon.infrastructure.errors import DestroyedError
+from dragon.infrastructure.private import opened_folder
 from dragon.runtime.entries import Entries, Settings
 from dragon.runtime.handle import Lock, Words
 
@@ -89,18 +90,19 @@ class Transactions(Entries):
         self._start: int | None = None
         self._whole: memoryview | None = None
         self._check()
-        self._env = lmdb.open(
-            settings.folder,
-            map_size=_map_size(settings.capacity),
-            writemap=True,
-            sync=False,
-            metasync=False,
-            map_async=True,
-            meminit=False,
-            readahead=False,
-            max_readers=_READERS,
-            max_spare_txns=4,
-        )
+        with opened_folder(Path(settings.folder)) as folder:
+            self._env = lmdb.open(
+                str(folder),
+                map_size=_map_size(settings.capacity),
+                writemap=True,
+                sync=False,
+                metasync=False,
+                map_async=True,
+                meminit=False,
+                readahead=False,
+                max_readers=_READERS,
+                max_spare_txns=4,
+            )
 
     def close(self) -> None:
         """Close it in this process."""
@@ -292,7 +294,8 @@ class Transactions(Entries):
         words[_ROOM], words[_WRITTEN] = max(room, 0), claim
 
     def _allocate(self, size: int) -> None:
-        fd = os.open(Path(self.settings.folder) / "data.mdb", os.O_RDWR)
+        with opened_folder(Path(self.settings.folder)) as folder:
+            fd = os.open(folder / "data.mdb", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError as error:

@@ -7,7 +7,7 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.infrastructure.whole_file import whole_file, write_bytes
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.run import this_run
 
@@ -28,7 +28,8 @@ def set_local_kv(key: str, value: str, timeout: float | None = None) -> None:
     """Set a value for all processes of this node. Raises TypeError where one is no string."""
     if not isinstance(value, str):
         raise TypeError(f"a value is a string, not {value!r}")
-    write_bytes(_file(key), value.encode("utf-8", "surrogatepass"))
+    with whole_file(_file(key)) as file:  # who reads it meanwhile gets the value before, or this one
+        write_bytes(file, value.encode("utf-8", "surrogatepass"))
 
 
 def get_local_kv(key: str, timeout: float | None = None) -> str:

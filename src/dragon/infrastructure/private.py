@@ -1,0 +1,64 @@
+"""Folders and files that are opened by a name which other users can know.
+
+Whoever knows a name can make a folder or a link of that name first, or after the one that was there is removed. So
+what is opened has to be this user's, closed to everybody else, and no link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["is_private", "make_private", "opened_folder", "read_private"]
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def is_private(folder: Path) -> bool:
+    """Whether it is a folder of this user that is closed to all others. Raises FileNotFoundError."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and _is_own(status)
+
+
+def make_private(folder: Path) -> bool:
+    """Whether a private folder is there, made now or before."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return is_private(folder)
+    return True
+
+
+@contextmanager
+def opened_folder(folder: Path) -> Iterator[Path]:
+    """A path by which the files of a private folder are opened, whatever takes its place meanwhile.
+
+    Raises PermissionError where it is a link or not private, NotADirectoryError, FileNotFoundError.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check(descriptor, folder)
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def read_private(file: Path) -> bytes:
+    """What is in a private file. Raises PermissionError where it is not private, OSError where it is a link."""
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
+        _check(opened.fileno(), file)
+        return opened.read()
+
+
+def _check(descriptor: int, path: Path) -> None:
+    status = os.fstat(descriptor)
+    if not _is_own(status):
+        raise PermissionError(
+            f"{path} belongs to user {status.st_uid} and has mode {stat.S_IMODE(status.st_mode):o}; it has to be yours "
+            "and closed to others, so it is not opened"
+        )

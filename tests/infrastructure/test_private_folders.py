@@ -1,0 +1,62 @@
+"""What lies under a name that others can know is opened only where it is this user's, private, and no link."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dragon.infrastructure.private import make_private, opened_folder, read_private
+
+takes_root = pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
+
+
+def private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700)
+    (folder / "file").write_text("mine")
+    (folder / "file").chmod(0o600)
+    return folder
+
+
+def test_a_folder_that_is_opened_stays_the_one_whatever_takes_its_place(tmp_path: Path) -> None:
+    folder = private(tmp_path / "folder")
+    with opened_folder(folder) as opened:
+        folder.rename(tmp_path / "moved")
+        (private(folder) / "file").write_text("of another")
+        assert (opened / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o755, 0o710, 0o701])
+def test_what_is_open_to_others_is_not_opened(tmp_path: Path, mode: int) -> None:
+    folder = private(tmp_path / "folder")
+    folder.chmod(mode)
+    (folder / "file").chmod(mode)
+    with pytest.raises(PermissionError, match="has to be yours and closed to others"), opened_folder(folder):
+        pass
+    with pytest.raises(PermissionError, match=f"mode {mode:o}"):
+        read_private(folder / "file")
+    assert not make_private(folder)
+
+
+@takes_root
+def test_what_belongs_to_another_user_is_not_opened(tmp_path: Path) -> None:
+    folder = private(tmp_path / "folder")
+    for path in (folder, folder / "file"):
+        os.chown(path, 54321, 54321)
+    with pytest.raises(PermissionError, match="belongs to user 54321"), opened_folder(folder):
+        pass
+    with pytest.raises(PermissionError, match="belongs to user 54321"):
+        read_private(folder / "file")
+    assert not make_private(folder)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    folder = private(tmp_path / "folder")
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "link to a file").symlink_to(folder / "file")
+    with pytest.raises(OSError), opened_folder(tmp_path / "link"):
+        pass
+    with pytest.raises(OSError):
+        read_private(tmp_path / "link to a file")
+    assert not make_private(tmp_path / "link")
