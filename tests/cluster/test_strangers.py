@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -138,3 +139,21 @@ def test_what_was_refused_is_in_the_log_once(running: Running) -> None:
     err = running.end()
     assert err.count("refused") == 1, err
     assert "Traceback" not in err
+
+
+def test_many_who_say_nothing_keep_no_node_from_calling_another(running: Running) -> None:
+    """Large messages take connections of their own, which are made for the first of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    try:
+        strangers = [socket.socket() for _ in range(1500)]
+        for stranger in strangers:
+            stranger.setblocking(False)
+            stranger.connect_ex(("127.0.0.1", running.ports[0]))
+        assert running.echoes("x" * 2**20)
+        assert running.echoes("still here")
+        for stranger in strangers:
+            stranger.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "lost" not in running.end()

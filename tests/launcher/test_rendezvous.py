@@ -353,3 +353,23 @@ def test_whatever_is_in_a_greeting_the_run_comes_about(changed: dict[str, Any]) 
         await complete(meeting, "a")
 
     asynchronously(run())
+
+
+def test_nodes_join_though_hundreds_of_strangers_are_connected_and_say_nothing() -> None:
+    async def run() -> None:
+        meeting = Meeting("a", "b")
+        strangers = [socket.socket() for _ in range(700)]
+        for stranger in strangers:
+            stranger.setblocking(False)
+            stranger.connect_ex(("127.0.0.1", meeting.port))
+        await asyncio.sleep(0.1)
+        joining = [asyncio.ensure_future(meeting.join(name, timeout=10)) for name in "ab"]
+        await meeting.gather(10)
+        meeting.announce({})
+        for _, control in await asyncio.gather(*joining):
+            control.close()
+        for stranger in strangers:
+            stranger.close()
+        await meeting.end()
+
+    asynchronously(run())

@@ -120,6 +120,33 @@ def test_a_question_that_makes_no_sense_is_refused(start: Start, question: str) 
         _get(address + question, token)
 
 
+def test_a_question_about_intervals_of_any_length_is_answered(start: Start, wait_until: WaitUntil) -> None:
+    address, token = start().split("#")
+
+    def records(interval: str) -> list[dict[str, Any]]:
+        names = ",".join(json.loads(_get(f"{address}run", token))["names"])
+        found: list[dict[str, Any]] = json.loads(_get(f"{address}query?metrics={names}&interval={interval}", token))[
+            "records"
+        ]
+        return found
+
+    wait_until(lambda: records("0"))
+    for interval in ("1e-300", "5e-324", "1e308"):
+        assert records(interval)
+
+
+def test_who_asks_gets_an_answer_though_many_others_are_connected_and_say_nothing(start: Start) -> None:
+    address, token = start().split("#")
+    port = int(address.split("/")[2].rpartition(":")[2])
+    strangers = [socket.socket() for _ in range(600)]
+    for stranger in strangers:
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+    assert json.loads(_get(f"{address}run", token))["hosts"]
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_an_address_that_is_none_is_refused(start: Start) -> None:
     port = int(start().split("/")[2].rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:

@@ -52,7 +52,7 @@ async def _serve(run: watching.Watched, port: int, show: bool) -> None:
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     dashboard = Dashboard(run.ask_soon)
     server = await serve(port, dashboard.routes)
-    link = dashboard.link(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    link = dashboard.link(f"http://127.0.0.1:{server.port}")
     print(f"{run.command}: {link}", flush=True)
     if show and not webbrowser.open(link):
         print("dragon dashboard: there is no browser to open here", file=sys.stderr)

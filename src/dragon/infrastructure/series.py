@@ -29,11 +29,17 @@ def has(tags: Mapping[str, str], wanted: Mapping[str, Collection[str]]) -> bool:
     return all(name in tags and ("*" in values or tags[name] in values) for name, values in wanted.items())
 
 
+_SHORTEST = 1e-6
+
+
 def reduced(
     times: list[float], values: list[float], interval: float, aggregate: Aggregate
 ) -> tuple[list[float], list[float]]:
-    """One value for those within each `interval` seconds, at the begin of it; with 0 all as they are."""
-    if not interval > 0:
+    """One value for those within each `interval` seconds, at the begin of it; with 0 all as they are.
+
+    So they are also within less than a microsecond, which times since 1970 do not tell apart.
+    """
+    if not interval >= _SHORTEST:
         return times, values
     reduce = _REDUCE[aggregate]
     found: tuple[list[float], list[float]] = ([], [])

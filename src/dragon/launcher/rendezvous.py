@@ -20,6 +20,7 @@ from dragon.agent.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
 from dragon.infrastructure.membership import Member, Membership, Token, parent_of
 from dragon.launcher.base import LaunchError
 from dragon.launcher.identity import Identity
+from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import runtime_log
 
@@ -30,7 +31,6 @@ log = runtime_log("frontend")
 _GREETING_TIMEOUT = 5.0
 _TOLD_AFTER = 10.0  # seconds of waiting for nodes
 _LARGEST_GREETING = 256 * 1024
-_MOST_GREETINGS = 256  # at a time; the others wait in the kernel's queue
 
 
 class _Refused(Exception):
@@ -53,14 +53,13 @@ class Rendezvous:
         self.authority = Authority.create()
         self._identity = identity or Identity.create()
         self._logged: set[str] = set()
-        self._greetings: set[asyncio.Task[None]] = set()
         self._complete = asyncio.Event()
         self._failure = ""
         self._lost = 0  # that had joined
         self._not_started = 0
         self._reasons: list[str] = []  # why some nodes are not there
         self.announced = False
-        self._open = False
+        self._callers: Callers | None = None
 
     def listen(self, hosts: list[str], port: int = 0) -> Token:
         """Listen, and return the token for the agents. `hosts` are the addresses under which they are to call.
@@ -70,17 +69,15 @@ class Rendezvous:
         alone = set(hosts) == {"127.0.0.1"}
         family = socket.AF_INET if alone or not socket.has_dualstack_ipv6() else socket.AF_INET6
         try:
-            self._listener = socket.create_server(
+            listener = socket.create_server(
                 (hosts[0] if alone else "", port), family=family, backlog=4096, dualstack_ipv6=family == socket.AF_INET6
             )
         except OSError as error:
             raise LaunchError(f"cannot listen at port {port}: {error.strerror}; choose another one, or none") from error
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
+        self.port = listener.getsockname()[1]
         self._context = greeting_context(self._identity.certificate, self._identity.key)
         self._loop = asyncio.get_running_loop()
-        self._open = True
-        self._accept_more()
+        self._callers = Callers(listener, self._greet, self._log_once)
         addresses = [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
         token = self._identity.token(addresses)
         token.listening = True
@@ -146,13 +143,8 @@ class Rendezvous:
 
     def close(self) -> None:
         """Accept nobody any more; may be called again."""
-        if not self._open:
-            return
-        self._open = False
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
-        for greeting in self._greetings:
-            greeting.cancel()
+        if self._callers is not None:
+            self._callers.close()
 
     async def dismiss(self) -> None:
         """Send those who have joined home: the run does not come about."""
@@ -182,29 +174,6 @@ class Rendezvous:
             "longer"
         )
 
-    def _accept_more(self) -> None:
-        if self._open:
-            self._loop.add_reader(self._listener, self._on_caller)
-
-    def _on_caller(self) -> None:
-        try:
-            connection, address = self._listener.accept()
-        except OSError as error:  # the caller is gone again, or this process is out of descriptors
-            self._log_once("a connection could not be accepted: {}", error.strerror)
-            self._loop.remove_reader(self._listener)
-            self._loop.call_later(0.1, self._accept_more)
-            return
-        connection.setblocking(False)
-        greeting = asyncio.ensure_future(self._greet(connection, address[0]))
-        self._greetings.add(greeting)
-        greeting.add_done_callback(self._on_greeted)
-        if len(self._greetings) >= _MOST_GREETINGS:
-            self._loop.remove_reader(self._listener)
-
-    def _on_greeted(self, greeting: asyncio.Task[None]) -> None:
-        self._greetings.discard(greeting)
-        self._accept_more()
-
     async def _greet(self, connection: socket.socket, address: str) -> None:
         control = Control(address, _LARGEST_GREETING)
         try:
@@ -219,8 +188,8 @@ class Rendezvous:
             self._refuse(control, connection, _Refused("did not speak TLS"))
         except _Refused as refusal:
             self._refuse(control, connection, refusal)
-        except asyncio.CancelledError:  # the meeting is over
-            control.abort("came too late")
+        except asyncio.CancelledError:  # the meeting is over, or there are too many callers
+            control.abort("came too late, or had said nothing of use yet")
             connection.close()
             raise
 

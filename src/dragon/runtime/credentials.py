@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import ssl
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dragon import _core
@@ -30,21 +30,20 @@ __all__ = [
     "server_context",
 ]
 
-_LIFETIME = timedelta(days=7)
-# Nodes whose clocks differ still accept each other.
-_CLOCK_SKEW = timedelta(hours=1)
+# A certificate holds as long as its run, whose authority's key is nowhere but in the front end's memory; so it has no
+# date of its own (RFC 5280, 4.1.2.5), and clocks that are wrong or differ between the nodes do not matter.
+_FROM, _UNTIL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _PREFIX = "node-"
 
 
 class Authority:
     """A certificate authority that lives in the memory of one front end and signs only for its run."""
 
-    def __init__(self, lifetime: timedelta = _LIFETIME) -> None:
+    def __init__(self) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._end = datetime.now(UTC) + lifetime
         self._name = f"dragon run {os.urandom(8).hex()}"
         extensions = [
             (x509.BasicConstraints(ca=True, path_length=0), True),
@@ -55,7 +54,7 @@ class Authority:
 
     @classmethod
     def create(cls) -> Authority:
-        """A new one, whose certificates hold for a week."""
+        """A new one."""
         return cls()
 
     def issue(self, name: str) -> tuple[bytes, bytes]:
@@ -87,7 +86,7 @@ class Authority:
         subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, self._name))
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
         builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(datetime.now(UTC) - _CLOCK_SKEW).not_valid_after(self._end)
+        builder = builder.not_valid_before(_FROM).not_valid_after(_UNTIL)
         for extension, critical in extensions:
             builder = builder.add_extension(extension, critical)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
+from dragon.runtime.callers import Callers
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Handler", "Request", "Response", "serve"]
+__all__ = ["Handler", "Request", "Response", "Server", "serve"]
 
 log = runtime_log("web")
 
 _LARGEST_REQUEST = 2**14
+_BACKLOG = 128
 _PATIENCE = 5.0  # seconds for the request to come, and for as much of the answer as the kernel keeps to be taken
 
 
@@ -40,25 +43,38 @@ class Response(msgspec.Struct, frozen=True):
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-async def serve(port: int, routes: Mapping[str, Handler]) -> asyncio.Server:
-    """Answer at a port of 127.0.0.1 (0: any that is free), each path by its handler. Raises OSError.
+class Server:
+    """Answers at a port of 127.0.0.1, until it is closed; each path by its handler."""
 
-    A handler's ValueError is the client's fault, its DragonError means that nothing can be told now.
-    """
+    def __init__(self, listener: socket.socket, routes: Mapping[str, Handler]) -> None:
+        self.port: int = listener.getsockname()[1]
+        self._routes = routes
+        self._callers = Callers(listener, self._talk, lambda text, *values: log.debug("%s", text.format(*values)))
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._callers.close()
+
+    async def _talk(self, connection: socket.socket, address: str) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_LARGEST_REQUEST)
         try:
             async with asyncio.timeout(_PATIENCE):
                 received = await reader.readuntil(b"\r\n\r\n")
-            _write(writer, await _answer(received, routes))
+            _write(writer, await _answer(received, self._routes))
             async with asyncio.timeout(_PATIENCE):
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
-            log.debug("somebody who asked got no answer: %r", error)
+            log.debug("%s asked and got no answer: %r", address, error)
         finally:
             writer.close()
 
-    return await asyncio.start_server(talk, "127.0.0.1", port, limit=_LARGEST_REQUEST)
+
+async def serve(port: int, routes: Mapping[str, Handler]) -> Server:
+    """A server at a port of 127.0.0.1 (0: any that is free). Raises OSError.
+
+    A handler's ValueError is the client's fault, its DragonError means that nothing can be told now.
+    """
+    return Server(socket.create_server(("127.0.0.1", port), backlog=_BACKLOG), routes)
 
 
 async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
@@ -72,15 +88,25 @@ async def _answer(received: bytes, routes: Mapping[str, Handler]) -> Response:
         return Response(told.encode(), status="421 Misdirected Request")
     try:
         target = urlsplit(rest.partition(" ")[0])
-        handler = routes.get(target.path)
-        if handler is None:
-            there = ", ".join(sorted(routes))
-            return Response(f"there is {there}\n".encode(), status="404 Not Found")
-        return await handler(Request(target.path, dict(parse_qsl(target.query)), headers))
+    except ValueError as error:
+        return Response(f"{error}\n".encode(), status="400 Bad Request")
+    handler = routes.get(target.path)
+    if handler is None:
+        there = ", ".join(sorted(routes))
+        return Response(f"there is {there}\n".encode(), status="404 Not Found")
+    return await _handled(handler, Request(target.path, dict(parse_qsl(target.query)), headers))
+
+
+async def _handled(handler: Handler, request: Request) -> Response:
+    try:
+        return await handler(request)
     except ValueError as error:
         return Response(f"{error}\n".encode(), status="400 Bad Request")
     except DragonError as error:
         return Response(f"{error}\n".encode(), status="503 Service Unavailable")
+    except Exception as error:  # a fault of this program: whoever asked is told, and the next one is answered
+        log.exception("%s cannot be answered", request.path)
+        return Response(f"{type(error).__name__}: {error}\n".encode(), status="500 Internal Server Error")
 
 
 def _is_here(host: str) -> bool:

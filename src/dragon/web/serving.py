@@ -61,7 +61,7 @@ class Views:
             log.warning("nothing is served: %s; try another --telemetry-port", error)
             return
         self._closers.append(server.close)
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        address = f"http://127.0.0.1:{server.port}"
         for line in lines:
             print("dragon: " + line.format(address=address), file=sys.stderr, flush=True)
 
