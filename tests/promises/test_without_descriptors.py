@@ -46,3 +46,28 @@ PROGRAM = """
 def test_a_lock_whose_holder_lives_is_not_taken_and_the_run_has_not_ended(site: Site) -> None:
     done = site.python(PROGRAM)
     assert (done.stdout, done.stderr, done.returncode) == ("False\nempty\nTrue released\n", "", 0)
+
+
+def test_an_agent_without_descriptors_lets_processes_wait_and_says_so_once(site: Site) -> None:
+    done = site.dragon(
+        site.write("""
+        import os, resource, socket, time
+        from dragon.native.queue import Queue
+        from dragon.runtime.run import this_run
+
+        queue, run = Queue(), this_run()
+        used = set(map(int, os.listdir(f"/proc/{run.agent.pid}/fd")))
+        free = next(number for number in range(2**20) if number not in used)
+        before = resource.prlimit(run.agent.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(run.agent.pid, resource.RLIMIT_NOFILE, (free, before[1]))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as another:
+            another.connect(str(run.folder / "agent"))
+            time.sleep(2)
+        resource.prlimit(run.agent.pid, resource.RLIMIT_NOFILE, before)
+        queue.put("goes on")
+        print(queue.get())
+        """)
+    )
+    assert done.stdout == "goes on\n"
+    assert done.stderr.count("\n") == 1, done.stderr[:2000]
+    assert "processes wait to be heard: Too many open files (ulimit -n" in done.stderr

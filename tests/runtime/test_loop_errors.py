@@ -40,3 +40,29 @@ def test_a_connection_that_is_closed_already_is_not_told(caplog: pytest.LogCaptu
 
 def test_other_errors_are_told(caplog: pytest.LogCaptureFixture) -> None:
     assert reported(caplog, ValueError("no such thing")) == ["Fatal error on transport"]
+
+
+def test_an_error_that_comes_again_and_again_is_told_once_and_does_not_keep_the_loop_busy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = 0
+
+    def fail() -> None:
+        nonlocal calls
+        calls += 1
+        raise OSError(24, "Too many open files")
+
+    async def read() -> None:
+        loop = asyncio.get_running_loop()
+        tell_loop_errors(loop)
+        here, there = socket.socketpair()
+        with here, there:
+            there.send(b"x")
+            loop.add_reader(here, fail)
+            await asyncio.sleep(1)
+            loop.remove_reader(here)
+
+    with caplog.at_level(logging.WARNING):
+        uvloop.run(read())
+    assert len(caplog.records) == 1
+    assert 10 <= calls < 100

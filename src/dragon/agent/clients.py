@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["Client", "Clients"]
 log = runtime_log("agent")
 
 _LARGEST_FRAME = 2**31 - 1
+_PAUSE = 0.1  # seconds after which it is tried again to accept a process
 # (process id, operation, arguments, descriptors) -> the reply, or a future of it.
 Handle = Callable[[int, str, dict[str, Any], list[int]], Any]
 
@@ -29,6 +31,7 @@ class Clients:
         self.handle = handle
         self.pending: set[Client] = set()  # those that wait for a reply
         self._requests = requests
+        self._told = False
         requests.setblocking(False)
         self.loop.add_reader(requests, self.accept)
 
@@ -41,7 +44,18 @@ class Clients:
                 continue
             except BlockingIOError:
                 return
+            except OSError as error:  # this process has no descriptor left for now: they wait
+                self._tell(error)
+                self.loop.remove_reader(self._requests)
+                self.loop.call_later(_PAUSE, self.loop.add_reader, self._requests, self.accept)
+                return
             self._take_in(connection)
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            log.warning("processes wait to be heard: %s (ulimit -n %d); this is logged once", error.strerror, limit)
 
     def _take_in(self, connection: socket.socket) -> None:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import traceback
 from typing import Any
 
 from dragon.runtime.log import runtime_log
@@ -11,18 +13,46 @@ __all__ = ["tell_loop_errors"]
 
 log = runtime_log("loop")
 
+_TOLD_EVERY = 60.0  # seconds in which the same error is told once
+_OFTEN = 10  # times in that time, after which the loop pauses at each
+_PAUSE = 0.05  # seconds
+
 
 def tell_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the loop tell of its errors, but of one: uvloop answers on a TLS connection that its peer has just reset.
+    """Have the loop tell of its errors, each kind once a minute, and pause where one comes again and again, as of a
+    callback that is called at once again.
 
-    Whoever uses the connection is told of its end anyway.
+    One is not told: uvloop answers on a TLS connection that its peer has just reset. Whoever uses the connection is
+    told of its end anyway.
     """
-    loop.set_exception_handler(_tell)
+    errors = _Errors()
+    loop.set_exception_handler(errors.tell)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    error = context.get("exception")
-    if isinstance(error, RuntimeError) and str(error).endswith("the handler is closed"):
-        log.debug("%s: %s", context["message"], error)
-    else:
+class _Errors:
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}  # when it was told, and how often it came since then
+
+    def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, RuntimeError) and str(error).endswith("the handler is closed"):
+            log.debug("%s: %s", context["message"], error)
+            return
+        kind, now = _kind(context["message"], error), time.monotonic()
+        told, count = self._seen.get(kind, (-_TOLD_EVERY, 0))
+        if now - told < _TOLD_EVERY:
+            self._seen[kind] = told, count + 1
+            if count >= _OFTEN:
+                time.sleep(_PAUSE)
+            return
+        if count:
+            log.error("the following came %d more times in the last %.0f s", count, now - told)
+        self._seen = {key: value for key, value in self._seen.items() if now - value[0] < _TOLD_EVERY}
+        self._seen[kind] = now, 0
         loop.default_exception_handler(context)
+
+
+def _kind(message: str, error: BaseException | None) -> str:
+    """An error's type and the line that raised it: which objects were there is another matter."""
+    last = traceback.extract_tb(error.__traceback__)[-1:] if error else []
+    return f"{type(error).__name__} {last[0].filename}:{last[0].lineno}" if last else f"{message} {error!r}"
