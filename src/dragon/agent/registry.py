@@ -16,7 +16,7 @@ from dragon.infrastructure.messages import Name
 
 __all__ = ["Known", "Registry"]
 
-_MOST_ENDED = 100_000
+_MOST_ENDED = 16_384  # that are remembered, some 0.7 KB each
 _GRACE = 5.0  # seconds between the two signals
 
 
@@ -132,9 +132,10 @@ class Registry:
     def end_of(self, identifier: int) -> asyncio.Future[int]:
         """A future of its exit code."""
         known = self.query(identifier)
-        future = self.await_end(known.puid)
-        if known.code is not None:
-            future.set_result(known.code)
+        if known.code is None:
+            return self.await_end(known.puid)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_result(known.code)
         return future
 
     def await_end(self, puid: int) -> asyncio.Future[int]:
