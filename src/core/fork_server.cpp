@@ -16,6 +16,7 @@
 #include "msgpack.hpp"
 #include "packets.hpp"
 #include "sync.hpp"
+#include "system_text.hpp"
 
 namespace dragon {
 
@@ -163,7 +164,7 @@ Next ForkServer::serve() {
         if (asked_.name.size() > kLongestName) throw SystemFailure(ENAMETOOLONG, "the name of a process");
         slot_ = arena().reserve_slot();
         for (auto& name : asked_.attached) arena().attach_for(slot_, name.handle, name.role);
-        std::string folder(asked_.folder);
+        std::string folder = restored(asked_.folder);
         if (!folder.empty() && access(folder.c_str(), X_OK) != 0) {
             lacking_ = kFolder;
             throw SystemFailure(errno, folder);
@@ -201,8 +202,8 @@ int ForkServer::open_stream(int number) {
     if (output.kind == "null") return null_;
     if (output.kind == "stdout") return streams_[1];
     if (output.kind == "file") {
-        std::string path(output.path);
-        if (path[0] != '/' && !asked_.folder.empty()) path = std::string(asked_.folder) + "/" + path;
+        std::string path = restored(output.path);
+        if (path[0] != '/' && !asked_.folder.empty()) path = restored(asked_.folder) + "/" + path;
         int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
         if (fd < 0) {
             lacking_ = number;
@@ -237,7 +238,7 @@ void ForkServer::tell_streams() {
         std::string_view channel = asked_.streams[number].channel;
         event("stream", 4, asked_.puid, asked_.group)
             .text("name")
-            .text(asked_.name)
+            .text(readable(asked_.name))
             .text("number")
             .number(number)
             .text("channel")
@@ -285,7 +286,7 @@ void ForkServer::started(pid_t pid, bool forked) {
         .text("pid")
         .number(static_cast<uint64_t>(pid))
         .text("name")
-        .text(asked_.name)
+        .text(readable(asked_.name))
         .text("parent")
         .number(asked_.parent)
         .text("record")
@@ -306,7 +307,7 @@ void ForkServer::failed(int error, const std::string& text) {
     arena().release(asked_.record.handle, Role::Plain);
     event("failed", 2, asked_.puid, asked_.group)
         .text("text")
-        .text(text)
+        .text(readable(text))
         .text("error")
         .number(static_cast<uint64_t>(error));
     close_descriptors();
@@ -331,7 +332,7 @@ void ForkServer::enter_child() {
     }
     if (limits_addresses(numbers_in(asked_.limits))) arena().shrink_mapping();
     take_limits(numbers_in(asked_.limits));
-    std::string folder(asked_.folder);
+    std::string folder = restored(asked_.folder);
     arena().take_slot(slot_);
     // Whoever started this process is woken about now, and often on the processor that it slept on and this
     // process was put on: let it go first, as it may have more to start.

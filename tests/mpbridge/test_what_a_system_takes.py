@@ -112,6 +112,58 @@ def test_variables_arguments_and_folders_that_are_not_utf_8_pass(site: Site) -> 
     assert done.stdout.splitlines() == [r"b'\xff' b'\xfc' b'f\xff'"] * 2 + [r"b'\xff' b'\xfd' b'\xfd'"]
 
 
+@pytest.mark.parametrize("options", [[], ["-m", "dragon"], ["-m", "dragon", "--nodes", "2"]])
+def test_names_folders_and_files_of_processes_that_are_not_utf_8(site: Site, options: list[str]) -> None:
+    done = site.run(
+        sys.executable,
+        *options,
+        site.write("""
+        import multiprocessing as mp
+        import os
+        import dragon
+        from dragon.native.process import Process
+        from dragon.native.process_group import ProcessGroup
+        from dragon.native.process import ProcessTemplate
+
+        BAD = os.fsdecode(b"\\xff")
+
+        def tell():
+            print(ascii(mp.current_process().name), os.path.basename(os.getcwdb()), flush=True)
+
+        def end(process):
+            process.start()
+            process.join()
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            os.mkdir(BAD)
+            os.chdir(BAD)
+            end(mp.Process(target=tell, name=BAD))
+            end(Process("pwd", stdout=f"out{BAD}"))
+            print(open(f"out{BAD}", "rb").read().endswith(b"/\\xff\\n"))
+            group = ProcessGroup()
+            group.add_process(2, ProcessTemplate("true"))
+            group.init()
+            group.start()
+            group.join()
+            print(group.exit_status)
+            group.close()
+            try:
+                Process("pwd", cwd=os.path.abspath("no" + BAD)).start()
+            except FileNotFoundError as error:
+                print(ascii(os.path.basename(error.filename)))
+            end(Process(tell))
+        """),
+        env={"PYTHONUNBUFFERED": "1"},
+    )
+    assert done.stderr == ""
+    told = done.stdout.splitlines()
+    assert told[0] == "'\\udcff' b'\\xff'"
+    assert told[1:2] + told[3:4] == ["True", "'no\\udcff'"]
+    assert told[2].count("0)") == 2
+    assert told[4].endswith(" b'\\xff'")
+
+
 def test_the_command_hands_on_arguments_that_are_not_utf_8(site: Site) -> None:
     program = site.write("import os, sys; print(os.fsencode(sys.argv[1]))")
     done = site.dragon(program, os.fsdecode(b"\xff"))

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from dragon import _core
 from dragon.infrastructure.messages import Spawn, decode_surroundings
+from dragon.infrastructure.system_text import restored
 from dragon.runtime import child
 from dragon.runtime.interpreter import is_fit
 from dragon.runtime.spawning import in_memory
@@ -145,7 +146,7 @@ class Forker:
                 executable=sys.executable,
                 arguments=[sys.executable, *options, "-c", code],
                 environment=[f"{name}={value}" for name, value in environment.items()],
-                folder=request.folder,
+                folder=restored(request.folder),
                 descriptors=[*descriptors[:3], memory.fileno(), *descriptors[3:]],
                 cpus=request.cpus,
                 limits=request.limits,

@@ -120,7 +120,7 @@ class Zygote:
             executable=restored(request.executable),
             arguments=list(map(restored, [request.executable, *request.arguments])),
             environment=[f"{name}={value}" for name, value in environment.items()],
-            folder=request.folder,
+            folder=restored(request.folder),
             descriptors=self.server.descriptors(),
             cpus=request.cpus,
             limits=request.limits,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["restored", "sendable"]
+__all__ = ["readable", "restored", "sendable"]
 
 _STANDS_FOR_BYTES = "\0"  # in front of a byte a letter; no system has this in any
 
@@ -21,3 +21,8 @@ def sendable(text: str) -> str:
 def restored(text: str) -> str:
     """What sendable() was given."""
     return os.fsdecode(text[1:].encode("latin-1")) if text.startswith(_STANDS_FOR_BYTES) else text
+
+
+def readable(text: str) -> str:
+    """The text for people, with escapes for what is not UTF-8."""
+    return text.encode(errors="backslashreplace").decode()

@@ -16,7 +16,7 @@ from dragon.infrastructure.errors import RunEndedError, what_to_raise
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
-from dragon.infrastructure.system_text import restored, sendable
+from dragon.infrastructure.system_text import readable, restored, sendable
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
 from dragon.runtime.announcing import attachments
@@ -181,18 +181,15 @@ def _sendable(variables: dict[str, str]) -> dict[str, str | None]:
 def current_folder(local: bool = True) -> str:
     """This process's working folder, by a name that others find it by. Raises FileNotFoundError where there is none.
 
-    A folder that was removed is still there for processes of this node, as is one whose name is not UTF-8.
+    A folder that was removed is still there for processes of this node.
     """
     try:
-        folder = os.getcwd()
+        return os.getcwd()
     except FileNotFoundError:
         if not local:
             raise FileNotFoundError(
                 errno.ENOENT, "the working directory was removed; go to another one (os.chdir)"
             ) from None
-    else:
-        if not local or folder == sendable(folder):
-            return folder
     return f"/proc/{os.getpid()}/cwd"
 
 
@@ -308,18 +305,19 @@ def _await_start(run: Run, record: Words, request: Spawn) -> None:
 def _lacking(request: Spawn, code: int) -> str:
     """What could not be opened, by the code of a process that could not be started."""
     if code == _FOLDER:
-        return request.folder
-    return request.streams[code].path if code else restored(request.executable) or request.name
+        return restored(request.folder)
+    return restored(request.streams[code].path) if code else restored(request.executable) or request.name
 
 
-def new_request(name: str, umask: int = -1, **fields: Any) -> tuple[Spawn, Words]:
+def new_request(name: str, umask: int = -1, folder: str = "", **fields: Any) -> tuple[Spawn, Words]:
     """A request with a new process id and record, this process's limits, and its umask unless another one is given."""
     puid = new_puid()
     record = Words(RECORD_WORDS)
     umask = umask if umask >= 0 else _core.current_umask()
     limits, signals = _core.current_limits(), _core.current_signals()
-    name = name or _default_name(puid)
-    request = Spawn(puid=puid, record=record._name(), name=name, umask=umask, limits=limits, signals=signals, **fields)
+    name = readable(name) or _default_name(puid)
+    fields |= {"umask": umask, "limits": limits, "signals": signals, "folder": sendable(folder)}
+    request = Spawn(puid=puid, record=record._name(), name=name, **fields)
     return request, record
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from dragon.infrastructure.messages import Output
+from dragon.infrastructure.system_text import sendable
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "StreamArgument", "checked_stream", "output_of"]
 
@@ -33,5 +34,5 @@ def checked_stream(name: str, value: StreamArgument) -> StreamArgument:
 def output_of(stream: StreamArgument) -> Output:
     """The same as the zygote is told it."""
     if isinstance(stream, str):
-        return Output("file", stream)
+        return Output("file", sendable(stream))
     return Output({None: "inherit", PIPE: "pipe", STDOUT: "stdout", DEVNULL: "null"}[stream])

@@ -16,6 +16,7 @@ from dragon.agent.mpi.part import Part
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy
+from dragon.infrastructure.system_text import restored, sendable
 from dragon.runtime.distribution import choose
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
@@ -121,7 +122,7 @@ class GroupJobs:
 
     @staticmethod
     def _template(parent: Spawn, program: dict[str, Any]) -> Spawn:
-        folder = program["folder"] or parent.folder
+        folder = program["folder"] or restored(parent.folder)
         try:
             executable = search_executable(program["executable"], folder)
         except AttributeError as error:
@@ -135,7 +136,7 @@ class GroupJobs:
             attached=[],
             executable=executable,
             arguments=program["arguments"],
-            folder=folder,
+            folder=sendable(folder),
             cpus=[],
             streams=[Output("null"), Output(), Output("tee")],
         )
