@@ -268,3 +268,41 @@ def test_a_function_that_a_process_makes_takes_its_globals_along(site: Site) -> 
                 print(made(), second.apply(call, (made,)), state)
     """)
     assert text_of(printed) == "0 0 {'n': 0}\n"
+
+
+def test_what_one_statement_under_the_main_guard_makes_twice_over_is_sent(site: Site) -> None:
+    done = site.python("""
+        import multiprocessing as mp
+        from collections import namedtuple
+        import dragon
+
+        def same(x):
+            return x
+
+        if __name__ == "__main__":
+            A, B = namedtuple("A", "x"), namedtuple("B", "y")
+            mp.set_start_method("dragon")
+            with mp.Pool(1) as pool:
+                print(pool.map(same, [A(1), B(2)]))
+    """)
+    assert (done.stdout, done.stderr) == ("[A(x=1), B(y=2)]\n", "")
+
+
+def test_a_program_whose_docstring_quotes_the_main_guard_does_not_run_again(site: Site) -> None:
+    done = site.python('''
+        """Without the line
+
+        if __name__ == "__main__":
+
+        this runs too.
+        """
+        import multiprocessing as mp
+        import dragon
+
+        print("once", flush=True)
+        mp.set_start_method("dragon")
+        process = mp.Process(target=print, args=("there",))
+        process.start()
+        process.join()
+    ''')
+    assert (done.stdout, done.stderr) == ("once\nthere\n", "")

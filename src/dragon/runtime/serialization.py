@@ -11,7 +11,6 @@ import functools
 import io
 import os
 import pickle
-import re
 import sys
 import types
 import weakref
@@ -28,6 +27,7 @@ from dragon import _core
 from dragon.runtime.announcing import announce, announcing, collected
 from dragon.runtime.array_types import is_nameless, reduce_type
 from dragon.runtime.by_value import Origin, shared_reduction
+from dragon.runtime.main_source import MainSource
 from dragon.runtime.unsendable import explained
 
 __all__ = [
@@ -202,29 +202,29 @@ def main_module() -> tuple[str, str] | None:
     return "path", os.path.normpath(os.path.join(_FOLDER or "", path))
 
 
-# It compares its `__name__`; others only hand it on, as to logging.getLogger().
-_LOOKS = re.compile(r"^[^#\n]*(?:(?<![\w.])__name__\s*(?:[!=]=|(?:not\s+)?in\b)|[!=]=\s*__name__\b)", re.MULTILINE)
-
-
 class _Main:
     """What the text of a main program tells."""
 
     def __init__(self, module: Any) -> None:
         # Not kept alive: at the end of a program its objects are deleted while their module's names are still there.
         self.module = weakref.ref(module)
-        self.is_importable = False
-        self._block = ""
-        self._known: dict[str, bool] = {}
+        self._source = MainSource(b"")
         self._found: dict[str, weakref.ref[Any]] = {}  # what is there under its name for others too
         if main_module() is not None and not getattr(sys, "ps1", None):
             try:
-                text = Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace")
+                self._source = MainSource(Path(str(module.__file__)).read_bytes())
             except (OSError, AttributeError):
                 return
-            self.is_importable = _LOOKS.search(text) is not None
-            # What follows `if __name__ == "__main__":` is not run where it is imported.
-            block = re.search(r"^if\b.*\b__name__\b", text, re.MULTILINE)
-            self._block = text[block.end() :] if block else ""
+
+    @property
+    def is_importable(self) -> bool:
+        """Whether another process may import it."""
+        return self._source.is_guarded
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What is there in a process that has imported it."""
+        return self._source.names
 
     def has_found(self, obj: Any, name: str) -> bool:
         """Whether the module has that object under that name, by an earlier look."""
@@ -240,14 +240,6 @@ class _Main:
             return False
         self._found[name] = weakref.ref(obj)
         return True
-
-    def makes_here(self, name: str) -> bool:
-        """Whether a name is given to something in what only the main program runs."""
-        if name not in self._known:
-            word = re.escape(name)
-            made = rf"^[ \t]+(?:(?:async\s+)?(?:def|class)\s+{word}\b|{word}(?:\s*:[^=\n]*)?\s+=\s)"
-            self._known[name] = re.search(made, self._block, re.MULTILINE) is not None
-        return self._known[name]
 
 
 _main: _Main | None = None
@@ -273,7 +265,7 @@ def _is_found_there(obj: Any) -> bool:
     if main.has_found(obj, name):
         return True
     first, *rest = name.split(".")
-    if not main.is_importable or "<locals>" in rest or main.makes_here(first):
+    if not main.is_importable or "<locals>" in rest or first not in main.names:
         return False
     return main.look_up(obj, name)
 

@@ -1,0 +1,73 @@
+"""What the source of a main program tells of it: whether it may be imported, and which names an import makes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+__all__ = ["MainSource"]
+
+_NAME = "__name__"
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+class MainSource:
+    """The source of a main program.
+
+    Attributes:
+        is_guarded: it looks at its `__name__`, as in `if __name__ == "__main__":`, so that another process may import
+            it. A program that only hands its name on, as to logging.getLogger(), does not.
+        names: what an import of it binds: what its statements bind outside of such an `if`, and what neither that nor
+            a function (by `global`) binds anew.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self.is_guarded = False
+        self.names: frozenset[str] = frozenset()
+        if _NAME.encode() not in source:
+            return
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):  # it was changed since it was started, or is no source
+            return
+        guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
+        self.is_guarded = bool(guards) or any(map(_looks, ast.walk(tree)))
+        if self.is_guarded:
+            others = [statement for statement in tree.body if statement not in guards]
+            self.names = frozenset(_bound(others)) - frozenset(_bound(guards)) - frozenset(_globals(tree))
+
+
+def _mentions(expression: ast.AST) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == _NAME for node in ast.walk(expression))
+
+
+def _looks(node: ast.AST) -> bool:
+    """Whether a node decides something by the module's name."""
+    if isinstance(node, ast.Compare):
+        return any(isinstance(side, ast.Name) and side.id == _NAME for side in (node.left, *node.comparators))
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        return _mentions(node.test)
+    return isinstance(node, ast.Match) and _mentions(node.subject)
+
+
+def _bound(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that statements bind in their own scope."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            yield node.name
+        if not isinstance(node, _SCOPES):
+            yield from _bound(ast.iter_child_nodes(node))
+
+
+def _globals(tree: ast.Module) -> Iterator[str]:
+    """The names that functions bind in the module."""
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            theirs = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+            yield from theirs.intersection(_bound(function.body)) if theirs else ()

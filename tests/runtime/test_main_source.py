@@ -1,0 +1,90 @@
+"""What the source of a main program tells of it, by a table of shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragon.runtime.main_source import MainSource
+
+GUARDED = [
+    'if __name__ == "__main__": pass',
+    'if "__main__" == __name__: pass',
+    'if __name__ != "__main__": raise SystemExit',
+    'if __name__ in ("__main__", "run"): pass',
+    'if not __name__ == "__main__": pass',
+    'if __name__ == "__main__" and True: pass',
+    'if (name := __name__) == "__main__": pass',
+    'if __name__.endswith("__main__"): pass',
+    'main = __name__ == "__main__"',
+    'def is_main(): return __name__ == "__main__"',
+    '__name__ == "__main__" and main()',
+    'main() if __name__ == "__main__" else None',
+    'match __name__:\n    case "__main__": pass',
+    'while __name__ == "__main__": break',
+    'try:\n    if __name__ == "__main__": pass\nfinally: pass',
+    "# coding: latin-1\nx = '\xe9'\nif __name__ == '__main__': pass",
+]
+NOT_GUARDED = [
+    "",
+    "import logging\nlog = logging.getLogger(__name__)",
+    '"""Run this only where __name__ == "__main__"."""',
+    '# if __name__ == "__main__":',
+    "text = 'if __name__ == \"__main__\":'",
+    'self.__name__ == "__main__"',
+    "print(__name__)",
+    'if __name__ == "__main__"',  # no Python: it was changed meanwhile
+]
+
+
+@pytest.mark.parametrize("source", GUARDED)
+def test_a_program_that_looks_at_its_name_is_guarded(source: str) -> None:
+    assert MainSource(source.encode("latin-1")).is_guarded
+
+
+@pytest.mark.parametrize("source", NOT_GUARDED)
+def test_a_program_that_only_mentions_its_name_is_not_guarded(source: str) -> None:
+    assert not MainSource(source.encode()).is_guarded
+
+
+def names(source: str) -> set[str]:
+    return set(MainSource((source + '\nif __name__ == "__main__": pass').encode()).names)
+
+
+THERE = {
+    "def f(): pass": {"f"},
+    "async def f(): pass": {"f"},
+    "class C:\n    x = 1\n    def m(self): y = 2": {"C"},
+    "f = g = 1": {"f", "g"},
+    "A, (B, *C) = 1, (2, 3)": {"A", "B", "C"},
+    "x: int = 1": {"x"},
+    "if True:\n    def f(): pass\nelse:\n    class C: pass": {"f", "C"},
+    "try:\n    import numpy as np\nexcept ImportError:\n    np = None": {"np"},
+    "import os.path\nfrom a import b, c as d": {"os", "b", "d"},
+    "for i in (): j = i": {"i", "j"},
+    "with open() as file: pass": {"file"},
+    "print(x := 1)": {"x"},
+    "g = lambda y: (z := y)": {"g"},
+    '"""def quoted(): pass\nif __name__ == 1:\n    x = 1"""\ndef f(): pass': {"f"},
+}
+
+
+@pytest.mark.parametrize("source", THERE)
+def test_what_statements_of_the_module_bind_is_there_in_an_import(source: str) -> None:
+    assert names(source) == THERE[source]
+
+
+NOT_THERE = [
+    "def f(): pass\nif __name__ == '__main__':\n    def f(): pass",
+    "f = 1\nif __name__ == '__main__':\n    f, g = 1, 2",
+    "if __name__ == '__main__':\n    for f in (): pass",
+    "if __name__ == '__main__':\n    if True:\n        class f: pass",
+    "f = None\ndef main():\n    global f\n    f = 1",
+    "f = None\ndef main():\n    global f\n    def f(): pass",
+    "class f: pass\nif __name__ != '__main__': pass\nelse:\n    class f: pass",
+    "globals()['f'] = 1",
+]
+
+
+@pytest.mark.parametrize("source", NOT_THERE)
+def test_what_only_the_main_program_binds_is_not_there(source: str) -> None:
+    assert "f" not in names(source)
