@@ -4,9 +4,10 @@ node that did them is lost. Who asks again is given the same answer, and nothing
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+from dragon.agent.holding import Whose
 
 __all__ = ["Answered", "Answers", "Identity", "Reply"]
 
@@ -16,26 +17,47 @@ _FORGOTTEN = "NodeLostError", "the key was removed, but its value was lost with 
 
 # Who asked (a thread's own number), the number of the write, and the last one of which it needs no answer any more.
 Identity = tuple[bytes, int, int]
-# Takes a value and buffers, or an error by its class's name and its text.
-Reply = Callable[[Any, list[Any], tuple[str, str] | None], None]
-# The dictionary's number and the manager.
-Whose = tuple[str, int]
+
+
+class Reply(Protocol):
+    """Takes a value and buffers, which become bytes objects or memory that can be written to, or an error by its
+    class's name and its text."""
+
+    def __call__(
+        self, value: Any, buffers: list[Any], error: tuple[str, str] | None, /, *, as_bytes: bool = False
+    ) -> None: ...
 
 
 @dataclass(slots=True)
 class Answered:
-    """A write that was done here, and what it gave. Until it is done `everywhere` those who asked wait."""
+    """An operation that was done here, and what it gave. Until it is done `everywhere`, here and by all that do what
+    this node does, those who asked wait."""
 
     whose: Whose
     value: Any
     buffers: list[Any]
+    as_bytes: bool = False
     everywhere: bool = False
     waiting: list[Reply] = field(default_factory=list)
     forgotten: bool = False
 
+    def answer(self, reply: Reply) -> None:
+        """Answer now, or once it is done everywhere."""
+        if self.everywhere:
+            self.tell(reply)
+        else:
+            self.waiting.append(reply)
+
+    def fail(self, error: tuple[str, str]) -> None:
+        """Whether it is done everywhere is not known, and will not be here."""
+        waiting, self.waiting = self.waiting, []
+        for reply in waiting:
+            reply(None, [], error)
+
     def tell(self, reply: Reply) -> None:
         """Answer, with an error where the answer was too large to be kept."""
-        reply(self.value, self.buffers, _FORGOTTEN if self.forgotten else None)
+        error = _FORGOTTEN if self.forgotten else None
+        reply(self.value, self.buffers, error, as_bytes=self.as_bytes)
 
     def is_everywhere(self) -> None:
         """All copies have it: answer those who wait."""
@@ -91,4 +113,5 @@ class Answers:
         """What of() gave on another node."""
         for session, number, value, buffers, forgotten in told:
             if self.find((session, number, 0)) is None:
-                self.add((session, number, 0), Answered(whose, value, buffers, forgotten=forgotten))
+                answered = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)
+                self.add((session, number, 0), answered)

@@ -55,7 +55,8 @@ class Outboxes:
 
     def _opened(self, name: Name, outbox: _Outbox, future: asyncio.Future[Answer]) -> None:
         error = None if future.cancelled() else future.exception()
-        if isinstance(error, NodeLostError) and node_of(name) not in self._links.lost:
+        gone = node_of(name) in self._links.lost or node_of(name) in self._links.unreachable
+        if isinstance(error, NodeLostError) and not gone:
             self._open_flow(name, outbox)  # only the connection broke, and nothing was sent yet
             return
         if future.cancelled() or error is not None:
