@@ -1,4 +1,5 @@
-"""A node that was declared lost and comes back has no say any more: what others were told since then holds."""
+"""A node that was declared lost and comes back has no say any more: what others were told since then holds. Nodes that
+lose each other, and nobody else, do not go on with what they have for ever."""
 
 from __future__ import annotations
 
@@ -48,4 +49,17 @@ def test_a_node_that_comes_back_undoes_nothing(
         time.sleep(away)
     out, err = run.communicate(timeout=100)
     assert out == "checked\n", out + err
+    assert run.returncode == 0, err
+
+
+def test_a_copy_that_its_writers_do_not_reach_is_not_read(site: Site, ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    run = ssh_hosts.start(site, "--no-label", PROGRAMS / "parted.py", tmp_path)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "begun\n"
+    time.sleep(1)
+    with ssh_hosts.lan.parted("node2", "node3"):
+        time.sleep(25)
+    (tmp_path / "whole").touch()
+    out, err = run.communicate(timeout=100)
+    assert out == "the newest value is read\n", out + err
     assert run.returncode == 0, err
