@@ -152,6 +152,8 @@ class Replication:
 
     def _next(self, whose: Whose) -> tuple[int | None, Tag]:
         """Who is to do what was done here, and the tag for it."""
+        if self._held.teacher(whose) is not None:
+            return None, Tag(0)  # of a copy that does not count yet there is none
         holding, learner = self._held.holding(whose), self._copy(whose).learner
         behind = holding.behind(self._peers.index)
         if behind is None and learner is not None and learner.begun:
