@@ -63,3 +63,16 @@ def test_a_copy_that_its_writers_do_not_reach_is_not_read(site: Site, ssh_hosts:
     out, err = run.communicate(timeout=100)
     assert out == "the newest value is read\n", out + err
     assert run.returncode == 0, err
+
+
+def test_messages_between_nodes_that_lost_each_other_are_not_lost_in_silence(
+    site: Site, ssh_hosts: SshHosts, tmp_path: Path
+) -> None:
+    run = ssh_hosts.start(site, "--no-label", PROGRAMS / "unreached.py", tmp_path)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "begun\n"
+    with ssh_hosts.lan.parted("node2", "node3"):
+        time.sleep(25)
+    (tmp_path / "whole").touch()
+    out, err = run.communicate(timeout=120)
+    assert out == "once told\n", out + err

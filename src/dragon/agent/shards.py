@@ -174,6 +174,8 @@ class Shards:
         shards = [self._shard(number, manager) for manager in self._dictionaries[number].shards]
         with self._lock:
             known = self._dictionaries.pop(number)
+        if self._service is not None:
+            self._service.forget(number)
         known.descriptor, known.life = descriptor, None
         for shard in shards:
             mark_gone(shard.words)
