@@ -101,6 +101,9 @@ class Node:
     def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
         return self.given_by
 
+    def copy_of(self, whose: Whose) -> Any:
+        return next((shard for _, shard in self.held()), None)
+
     def held(self) -> Iterator[tuple[Whose, Any]]:
         if self.known is not None and self.index in self.known.holders:
             yield WHOSE, self.shard
@@ -228,6 +231,8 @@ class Client:
         self.network, self.name, self.key = network, bytes([number]) * 8, f"key {number}".encode()
         self.asked = self.answered = 0
         self.befores: list[int] = []
+        self.late: list[tuple[Node, Callable[[], None]]] = []
+        self.chance = random.Random(number)
         self.reads = 0
 
     def add(self, node: Node) -> None:
@@ -264,6 +269,8 @@ class Client:
 
         if node.shard is not None:
             node.work.append(ask)
+            if self.chance.random() < 0.1:
+                self.late.append((node, ask))  # on a connection that seemed to be broken
 
 
 async def settle() -> None:
@@ -275,7 +282,10 @@ def disturb(network: Network, clients: list[Client], chance: random.Random) -> N
     """A client, a connection or a node does something."""
     what, nodes = chance.random(), range(len(network.nodes))
     one, other = chance.sample(nodes, 2)
-    if what < 0.7:
+    if what < 0.05:
+        for node, ask in chance.choice(clients).late[-2:]:
+            node.work.append(ask)
+    elif what < 0.7:
         chance.choice(clients).add(network.nodes[one])
     elif what < 0.93:
         chance.choice(clients).read(network.nodes[one], clients)

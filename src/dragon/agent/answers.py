@@ -73,45 +73,76 @@ class Answered:
             self.value, self.buffers, self.forgotten = None, [], True
 
 
+@dataclass(slots=True)
+class _Session:
+    """The writes of one thread, but for those up to `settled`, of which it needs no answer any more."""
+
+    settled: int = 0
+    answered: dict[int, Answered] = field(default_factory=dict)
+
+    def settle(self, settled: int) -> None:
+        if settled > self.settled:
+            self.settled = settled
+            for old in [old for old in self.answered if old <= settled]:
+                del self.answered[old]
+
+
 class Answers:
     """Those of one node, for the sessions that were heard of last."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[bytes, dict[int, Answered]] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
     def find(self, identity: Identity | None) -> Answered | None:
-        """The answer to a write, None where it was not done here. What its session needs no more is forgotten."""
+        """The answer to a write, None where it was not done here. What its session needs no more is forgotten. Raises
+        ValueError for a write of which the session has the answer: what asks for it was late, and is not done again."""
         if identity is None:
             return None
-        session, number, settled = identity
-        answered = self._sessions.get(session)
-        if answered is None:
+        name, number, settled = identity
+        session = self._sessions.get(name)
+        if session is None:
             return None
-        self._sessions.move_to_end(session)
-        for old in [old for old in answered if old <= settled]:
-            del answered[old]
-        return answered.get(number)
+        self._sessions.move_to_end(name)
+        session.settle(settled)
+        if number <= session.settled:
+            raise ValueError(f"write {number} was answered before; its request was late, and is not done again")
+        return session.answered.get(number)
 
     def add(self, identity: Identity | None, answer: Answered) -> None:
         """A write was done."""
-        if identity is None:
-            return
-        self._sessions.setdefault(bytes(identity[0]), {})[identity[1]] = answer
+        if identity is not None:
+            name, number, settled = identity
+            session = self._session(bytes(name))
+            session.settle(settled)
+            session.answered[number] = answer
+
+    def _session(self, name: bytes) -> _Session:
+        session = self._sessions.setdefault(name, _Session())
+        self._sessions.move_to_end(name)
         if len(self._sessions) > _SESSIONS:
             self._sessions.popitem(last=False)
+        return session
 
     def of(self, whose: Whose) -> list[Any]:
         """All about one shard, for a node that is to keep it too."""
         return [
-            (session, number, answer.value, answer.buffers, answer.forgotten)
-            for session, answered in self._sessions.items()
-            for number, answer in answered.items()
-            if answer.whose == whose
+            (
+                name,
+                session.settled,
+                [
+                    (number, answer.value, answer.buffers, answer.forgotten)
+                    for number, answer in session.answered.items()
+                    if answer.whose == whose
+                ],
+            )
+            for name, session in self._sessions.items()
         ]
 
     def take_over(self, whose: Whose, told: list[Any]) -> None:
         """What of() gave on another node."""
-        for session, number, value, buffers, forgotten in told:
-            if self.find((session, number, 0)) is None:
-                answered = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)
-                self.add((session, number, 0), answered)
+        for name, settled, answers in told:
+            session = self._session(bytes(name))
+            session.settle(settled)
+            for number, value, buffers, forgotten in answers:
+                if number > session.settled:
+                    session.answered[number] = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)

@@ -45,7 +45,8 @@ log = runtime_log("shards")
 _APPLY, _LOAD, _STATE = "_apply", "_load", "_state"
 REPLICATION = frozenset({_APPLY, _LOAD, _STATE})
 _TOGETHER = 2**20  # bytes of entries that a new holder is sent at a time
-_LOOK_AGAIN = 3.0  # seconds until a shard with too few copies is looked at again
+_LOOK_AGAIN = 3.0  # seconds until shards with too few copies are looked at again, twice as many the next time
+_LONGEST = 60.0
 
 
 @dataclass(eq=False)
@@ -92,6 +93,7 @@ class Replication:
         self._seen = 0  # the last loss
         self._fills = 0
         self._looks = False
+        self._patience = _LOOK_AGAIN
 
     # ---- the holder that decides
 
@@ -217,9 +219,11 @@ class Replication:
             reply(None, [], None)
         elif operation == _STATE:
             newest, frozen, chosen, answers, position = arguments
+            early, copy.early = copy.early, []
+            self._let_go(whose)  # of a copy that was here before
             shard.take_over(newest, frozen, chosen)
             self._answers.take_over(whose, answers)
-            self._copies[whose] = _Copy(position, early=copy.early, filled=meant)
+            self._copies[whose] = _Copy(position, early=early, filled=meant)
             reply(None, [], None)
         else:
             self._apply(shard, whose, copy, arguments, buffers, reply)
@@ -253,9 +257,9 @@ class Replication:
     def decided(self, whose: Whose, holding: Holding) -> None:
         """A shard has other holders."""
         self._adopt(whose, holding)
-        for held, shard in list(self._held.held()):
-            if held == whose:
-                self._recruit(whose, shard)
+        shard = self._held.copy_of(whose)
+        if shard is not None:
+            self._recruit(whose, shard)
 
     def _adopt(self, whose: Whose, holding: Holding) -> None:
         teacher = self._held.teacher(whose)
@@ -294,6 +298,7 @@ class Replication:
     def node_lost(self, node: int, epoch: int) -> None:
         """Whatever waits for that node waits no more; what it held is given to another one."""
         self._seen = epoch
+        self._patience = _LOOK_AGAIN
         self._followers.node_lost(node)
         for whose, _ in list(self._held.held()):
             copy, holding = self._copy(whose), self._held.holding(whose)
@@ -378,7 +383,7 @@ class Replication:
         copy = self._copy(whose)
         if copy.learner is not learner:
             return  # something was decided meanwhile
-        shard = next((shard for held, shard in self._held.held() if held == whose), None)
+        shard = self._held.copy_of(whose)
         if error is not None or shard is None:
             log.warning("manager %d has fewer copies than it should have: %s", whose[1], error)
             copy.tried.add(learner.node)
@@ -398,7 +403,7 @@ class Replication:
 
     def _filled(self, whose: Whose, learner: _Learner) -> None:
         copy = self._copies.get(whose)
-        if copy is not None and copy.learner is learner:
+        if copy is not None and copy.learner is learner and self._held.copy_of(whose) is not None:
             learner.complete = True
             self._propose(whose)
 
@@ -411,7 +416,8 @@ class Replication:
     def _look_again(self) -> None:
         if not self._looks:
             self._looks = True
-            self._followers.after(_LOOK_AGAIN, self._on_time)
+            self._followers.after(self._patience, self._on_time)
+            self._patience = min(2 * self._patience, _LONGEST)
 
     def _on_time(self) -> None:
         self._looks = False

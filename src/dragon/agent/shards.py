@@ -309,6 +309,14 @@ class Shards:
         known = self._dictionaries.get(whose[0])
         return known.teachers.get(whose[1]) if known is not None else None
 
+    def copy_of(self, whose: Whose) -> Shard | None:
+        """This node's copy, None where it has none that counts."""
+        try:
+            self.holding(whose)
+            return self._shard(*whose)
+        except (LookupError, DestroyedError):
+            return None
+
     def held(self) -> Iterator[tuple[Whose, Shard]]:
         """Every copy on this node that counts."""
         for number, known in builtins.list(self._dictionaries.items()):
