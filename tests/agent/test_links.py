@@ -146,3 +146,33 @@ def test_who_calls_while_an_agent_ends_is_hung_up_on() -> None:
     run(test)
     with callers[0] as caller:
         assert caller.recv(1) == b""
+
+
+def test_from_a_lost_node_nothing_is_taken_any_more_and_it_is_told_so() -> None:
+    async def test(ends: Ends) -> None:
+        await ends.links[0].call(1, "echo", {})
+        ends.links[1].forget(0, "its cable was out")
+        ends.told.clear()
+        while not ends.told:  # it does not know yet, and calls again
+            ends.links[0].notify(1, "note", {"n": 1})
+            ends.links[0].send_messages(1, 7, 3, b"a message")
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert all(told[:3] == (1, "outside", {"reason": "its cable was out"}) for told in ends.told)
+
+    run(test)
+
+
+def test_a_node_that_could_not_be_reached_is_called_again() -> None:
+    async def test(ends: Ends) -> None:
+        there = ends.links[0].members[1]
+        ends.links[0].members[1] = msgspec.structs.replace(there, port=1)  # nobody listens there
+        with pytest.raises(NodeLostError, match=r"the connection to node 1 .* broke: no connection"):
+            await ends.links[0].call(1, "echo", {})
+        assert 1 in ends.links[0].unreachable
+        ends.links[0].members[1] = there
+        value, _ = await ends.links[0].call(1, "echo", {"again": True})
+        assert value == {"again": True}
+        assert not ends.links[0].unreachable
+
+    run(test)

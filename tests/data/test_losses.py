@@ -208,3 +208,13 @@ def test_when_all_copies_are_gone_the_error_says_so(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     assert "node 1" in done.stdout
     assert "is gone" in done.stdout
+
+
+@pytest.mark.parametrize(("nodes", "replicas", "killed"), [("3", "2", "0"), ("3", "3", "0"), ("4", "2", "1")])
+def test_a_linearizable_dictionary_shows_what_was_put_before(
+    site: Site, nodes: str, replicas: str, killed: str
+) -> None:
+    program = PROGRAMS / "newest.py"
+    done = site.dragon("--nodes", nodes, program, "linearizable", nodes, replicas, "6", killed, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "0 reads were too old\n"), done.stderr
+    assert "cannot keep its copy" not in done.stderr

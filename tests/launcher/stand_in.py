@@ -70,8 +70,10 @@ class StandIn:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def on_lost(self, index: int, host_name: str, reason: str) -> None:
-        self.control.send("log", text=f"{self.membership.index} heard that {index} {host_name} is lost")
+    async def on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
+        self.control.send(
+            "log", text=f"{self.membership.index} heard that {index} {host_name} is lost, decision {epoch}"
+        )
 
     async def on_clear(self) -> None:
         await self.on_signal(signal.SIGKILL)

@@ -127,6 +127,19 @@ class Lan:
             run(*self.at_desk("ip", "link", "set", "dev", name, "up"))
 
     @contextmanager
+    def parted(self, one: str, other: str) -> Iterator[None]:
+        """For the time of the block two hosts do not reach each other; all else goes on, and no interface goes down."""
+        ends = [(one, self.addresses[other]), (other, self.addresses[one])]
+        nowhere = ["lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"]
+        for name, address in ends:
+            run(*self.at(name, "ip", "neigh", "replace", address, *nowhere))
+        try:
+            yield
+        finally:
+            for name, address in ends:
+                run(*self.at(name, "ip", "neigh", "del", address, "dev", "eth0"))
+
+    @contextmanager
     def delayed(self, name: str, by: str) -> Iterator[None]:
         """For the time of the block every packet to and from a host takes longer, `by` 20ms, say."""
         with self._disciplined(name, "netem", "delay", by):

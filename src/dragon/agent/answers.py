@@ -4,9 +4,10 @@ node that did them is lost. Who asks again is given the same answer, and nothing
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+from dragon.agent.holding import Whose
 
 __all__ = ["Answered", "Answers", "Identity", "Reply"]
 
@@ -16,26 +17,47 @@ _FORGOTTEN = "NodeLostError", "the key was removed, but its value was lost with 
 
 # Who asked (a thread's own number), the number of the write, and the last one of which it needs no answer any more.
 Identity = tuple[bytes, int, int]
-# Takes a value and buffers, or an error by its class's name and its text.
-Reply = Callable[[Any, list[Any], tuple[str, str] | None], None]
-# The dictionary's number and the manager.
-Whose = tuple[str, int]
+
+
+class Reply(Protocol):
+    """Takes a value and buffers, which become bytes objects or memory that can be written to, or an error by its
+    class's name and its text."""
+
+    def __call__(
+        self, value: Any, buffers: list[Any], error: tuple[str, str] | None, /, *, as_bytes: bool = False
+    ) -> None: ...
 
 
 @dataclass(slots=True)
 class Answered:
-    """A write that was done here, and what it gave. Until it is done `everywhere` those who asked wait."""
+    """An operation that was done here, and what it gave. Until it is done `everywhere`, here and by all that do what
+    this node does, those who asked wait."""
 
     whose: Whose
     value: Any
     buffers: list[Any]
+    as_bytes: bool = False
     everywhere: bool = False
     waiting: list[Reply] = field(default_factory=list)
     forgotten: bool = False
 
+    def answer(self, reply: Reply) -> None:
+        """Answer now, or once it is done everywhere."""
+        if self.everywhere:
+            self.tell(reply)
+        else:
+            self.waiting.append(reply)
+
+    def fail(self, error: tuple[str, str]) -> None:
+        """Whether it is done everywhere is not known, and will not be here."""
+        waiting, self.waiting = self.waiting, []
+        for reply in waiting:
+            reply(None, [], error)
+
     def tell(self, reply: Reply) -> None:
         """Answer, with an error where the answer was too large to be kept."""
-        reply(self.value, self.buffers, _FORGOTTEN if self.forgotten else None)
+        error = _FORGOTTEN if self.forgotten else None
+        reply(self.value, self.buffers, error, as_bytes=self.as_bytes)
 
     def is_everywhere(self) -> None:
         """All copies have it: answer those who wait."""
@@ -51,44 +73,76 @@ class Answered:
             self.value, self.buffers, self.forgotten = None, [], True
 
 
+@dataclass(slots=True)
+class _Session:
+    """The writes of one thread, but for those up to `settled`, of which it needs no answer any more."""
+
+    settled: int = 0
+    answered: dict[int, Answered] = field(default_factory=dict)
+
+    def settle(self, settled: int) -> None:
+        if settled > self.settled:
+            self.settled = settled
+            for old in [old for old in self.answered if old <= settled]:
+                del self.answered[old]
+
+
 class Answers:
     """Those of one node, for the sessions that were heard of last."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[bytes, dict[int, Answered]] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
     def find(self, identity: Identity | None) -> Answered | None:
-        """The answer to a write, None where it was not done here. What its session needs no more is forgotten."""
+        """The answer to a write, None where it was not done here. What its session needs no more is forgotten. Raises
+        ValueError for a write of which the session has the answer: what asks for it was late, and is not done again."""
         if identity is None:
             return None
-        session, number, settled = identity
-        answered = self._sessions.get(session)
-        if answered is None:
+        name, number, settled = identity
+        session = self._sessions.get(name)
+        if session is None:
             return None
-        self._sessions.move_to_end(session)
-        for old in [old for old in answered if old <= settled]:
-            del answered[old]
-        return answered.get(number)
+        self._sessions.move_to_end(name)
+        session.settle(settled)
+        if number <= session.settled:
+            raise ValueError(f"write {number} was answered before; its request was late, and is not done again")
+        return session.answered.get(number)
 
     def add(self, identity: Identity | None, answer: Answered) -> None:
         """A write was done."""
-        if identity is None:
-            return
-        self._sessions.setdefault(bytes(identity[0]), {})[identity[1]] = answer
+        if identity is not None:
+            name, number, settled = identity
+            session = self._session(bytes(name))
+            session.settle(settled)
+            session.answered[number] = answer
+
+    def _session(self, name: bytes) -> _Session:
+        session = self._sessions.setdefault(name, _Session())
+        self._sessions.move_to_end(name)
         if len(self._sessions) > _SESSIONS:
             self._sessions.popitem(last=False)
+        return session
 
     def of(self, whose: Whose) -> list[Any]:
         """All about one shard, for a node that is to keep it too."""
         return [
-            (session, number, answer.value, answer.buffers, answer.forgotten)
-            for session, answered in self._sessions.items()
-            for number, answer in answered.items()
-            if answer.whose == whose
+            (
+                name,
+                session.settled,
+                [
+                    (number, answer.value, answer.buffers, answer.forgotten)
+                    for number, answer in session.answered.items()
+                    if answer.whose == whose
+                ],
+            )
+            for name, session in self._sessions.items()
         ]
 
     def take_over(self, whose: Whose, told: list[Any]) -> None:
         """What of() gave on another node."""
-        for session, number, value, buffers, forgotten in told:
-            if self.find((session, number, 0)) is None:
-                self.add((session, number, 0), Answered(whose, value, buffers, forgotten=forgotten))
+        for name, settled, answers in told:
+            session = self._session(bytes(name))
+            session.settle(settled)
+            for number, value, buffers, forgotten in answers:
+                if number > session.settled:
+                    session.answered[number] = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)

@@ -14,7 +14,7 @@ from dragon.agent.bulk import Fabric
 from dragon.agent.control import Control
 from dragon.agent.direct import Direct
 from dragon.agent.head import Head
-from dragon.agent.links import Links
+from dragon.agent.links import OUTSIDE, Links
 from dragon.agent.listener import Listener
 from dragon.agent.mpi.part import Part
 from dragon.agent.output import Output
@@ -70,7 +70,7 @@ class Cluster:
         keys = (membership.authority, membership.certificate, membership.key)
         near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
         client = client_context(*keys)
-        callbacks = (self._serve, self._notice, self._on_messages, self._on_link_broken)
+        callbacks = (self._serve, self._hear, self._on_messages, self._on_link_broken)
         links = Links(self.index, near, client, *callbacks, fabric=self._fabric)
         self._listener = Listener(self._socket, server_context(*keys), links.accept, self._direct)
         members = membership.members
@@ -109,6 +109,7 @@ class Cluster:
         services.streams.reach_out(self.output, self.peers.links.call)
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
+        self.peers.propose = lambda proposal: self._control.send("propose", **proposal)
         self._opened.set_result(None)
         for kind, values in self._early:
             self._on_message(kind, values)
@@ -148,6 +149,7 @@ class Cluster:
             "input": self.head.input,
             "written": self.output.written,
             "lost": self._on_lost,
+            "decided": self._services.shards.decided,
             "ask": lambda **question: self._soon(self._answer(**question)),
             "clear": lambda: self._soon(self._clear()),
             "end": self._services.end,
@@ -163,12 +165,12 @@ class Cluster:
             log.warning("the front end is gone (%s); everything on this node ends", reason)
             self._services.end()
 
-    def _on_lost(self, index: int, host_name: str, reason: str) -> None:
-        self.peers.leave(index, reason)
+    def _on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
+        self.peers.leave(index, reason, epoch)
         self._tell_processes()
         for name in [name for name, (node, _) in self._records.items() if node == index]:
             del self._records[name]
-        self._services.shards.node_lost(index)
+        self._services.shards.node_lost(index, epoch)
         self._services.groups.node_lost(index, f"{host_name} is gone: {reason}")
         for known in self._services.registry.living():
             if known.group and self._services.groups.home_of(known.group) == index:
@@ -336,10 +338,27 @@ class Cluster:
             self._records[request.record] = node, Words._attached(request.record)
         return [(request.puid, request.record) for request in started]
 
-    def _notice(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
+    def _on_outside(self, node: int, reason: str) -> None:
+        """Another node says that this one does not belong to the run any more."""
+        if not self._services.over.done():
+            log.error(
+                "this node was declared lost (%s), as %s says: it is no part of the run any more, and what runs here "
+                "ends",
+                reason,
+                self.peers.links.host(node),
+            )
+            self._services.end()
+
+    def _hear(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
         if not self._opened.done():
-            self._opened.add_done_callback(lambda _: self._notice(node, operation, arguments, payload))
-        elif operation == "left":
+            self._opened.add_done_callback(lambda _: self._hear(node, operation, arguments, payload))
+        elif operation == OUTSIDE:
+            self._on_outside(node, **arguments)
+        else:
+            self._notice(node, operation, arguments)
+
+    def _notice(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+        if operation == "left":
             self.peers.guests.left((node, arguments["pid"]))
             self._services.shards.client_left(node, arguments["pid"])
         elif operation == "release":

@@ -101,6 +101,7 @@ class Link(asyncio.BufferedProtocol):
         self._greeted: Greeting | None = None
         self._arrivals: deque[_Arrival] = deque()
         self._failure = ""
+        self._over = False
         self._to_write: list[Any] = []
         self._waits = False
         self._soon = asyncio.get_running_loop().call_soon
@@ -294,6 +295,8 @@ class Link(asyncio.BufferedProtocol):
             self._in_link.write(b"".join(written))
 
     def _received(self, part: Any, payload: Any) -> None:
+        if self._over:
+            return
         kind, number = part[0], part[1]
         if kind == REQUEST:
             cancel = self._owner.serve(
@@ -341,5 +344,13 @@ class Link(asyncio.BufferedProtocol):
             self._write((VALUE, number, value), payload)
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once: nothing that has come over it and was not taken yet is taken any more."""
+        self._over = True
         self.transport.abort()
+
+    def dismiss(self, notice: tuple[str, dict[str, Any]]) -> None:
+        """Say something, and close the connection; nothing is taken from it."""
+        self._over = True
+        data = encode((NOTICE, 0, *notice))
+        self._in_link.write(_HEADER.pack(len(data), 0) + data)
+        self.transport.close()

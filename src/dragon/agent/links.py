@@ -1,4 +1,9 @@
-"""Connections between agents: one for each pair of nodes, made when it is first needed."""
+"""Connections between agents: one for each pair of nodes, made when it is first needed, and again when it is needed
+after it broke.
+
+That a node is lost is decided by the front end alone. From then on nothing is taken from it, over no connection: one
+that it makes is closed, after it was told that it is outside.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,11 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log
 
-__all__ = ["Links"]
+__all__ = ["OUTSIDE", "Links"]
 
 log = runtime_log("links")
 
+OUTSIDE = "outside"  # the notice to a node that was declared lost
 _CONNECT_TIMEOUT = 10.0
 _TRIES = 3  # to make a connection that breaks while it is made
 
@@ -44,6 +50,7 @@ class Links:
         self.fabric = fabric
         self._is_broken = is_broken
         self.lost: dict[int, str] = {}
+        self.unreachable: dict[int, str] = {}  # nodes that the last try to connect did not reach, and why
         # Seconds that a node without a connection has until the front end says that it is lost. No wait fails earlier,
         # so whoever hears of a lost node finds it gone everywhere.
         self.verdict = 0.0
@@ -82,6 +89,7 @@ class Links:
         if node in self.lost:
             return
         self.lost[node] = reason
+        self.unreachable.pop(node, None)
         self._links.pop(node, None)
         for link in self._all.pop(node, []):
             link.abort()
@@ -153,9 +161,17 @@ class Links:
                 except (TimeoutError, OSError, ssl.SSLError) as error:
                     failure = f"{address} port {member.port}: {error or type(error).__name__}"
             await self._doubt(node)
-            self.forget(node, f"no connection to {failure}")
+            self._cannot_reach(node, f"no connection to {failure}")
         finally:
             self._connecting.pop(node, None)
+
+    def _cannot_reach(self, node: int, reason: str) -> None:
+        """Whatever waits for that node fails; what comes next tries again."""
+        if node in self._links or node in self.lost:
+            return  # it called meanwhile, or was declared lost, and all that waited was seen to
+        self.unreachable[node] = reason
+        self._is_broken(node, reason)
+        self._fail(node, [future for _, future, _, _ in self._waiting.pop(node, [])], reason)
 
     async def _open(self, node: int, address: str, port: int) -> None:
         """Make a connection, also where the first ones break on the way: somebody is there, so the node lives."""
@@ -170,6 +186,11 @@ class Links:
 
     def made(self, node: int, link: Link) -> None:
         """A connection to that node stands."""
+        if node in self.lost:
+            log.warning("%s called, which is lost (%s); it is told so", self.host(node), self.lost[node])
+            link.dismiss((OUTSIDE, {"reason": self.lost[node]}))
+            return
+        self.unreachable.pop(node, None)
         self._links.setdefault(node, link)
         self._all.setdefault(node, []).append(link)
         self._settle(node)  # it lives

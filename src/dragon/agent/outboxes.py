@@ -55,7 +55,11 @@ class Outboxes:
 
     def _opened(self, name: Name, outbox: _Outbox, future: asyncio.Future[Answer]) -> None:
         error = None if future.cancelled() else future.exception()
-        if isinstance(error, NodeLostError) and node_of(name) not in self._links.lost:
+        node = node_of(name)
+        if isinstance(error, NodeLostError) and node in self._links.unreachable:
+            self._give_up(name, outbox, self._lost_on_the_way(node, self._links.unreachable[node]))
+            return
+        if isinstance(error, NodeLostError) and node not in self._links.lost:
             self._open_flow(name, outbox)  # only the connection broke, and nothing was sent yet
             return
         if future.cancelled() or error is not None:
@@ -112,15 +116,18 @@ class Outboxes:
 
     def broken(self, node: int, reason: str) -> None:
         """The connection to a node, or the node, is gone, and with it perhaps what was under way."""
-
-        def tell() -> tuple[str, str]:
-            happened = self._links.what_happened(node, reason)
-            return NodeLostError.__name__, f"{happened}; messages that were on their way there may be lost"
-
+        tell = self._lost_on_the_way(node, reason)
         for key in [key for key in self._by_flow if key[0] == node]:
             outbox = self._by_flow.pop(key)
             outbox.flow = 0
             self._give_up(outbox.leads_to, outbox, tell)
+
+    def _lost_on_the_way(self, node: int, reason: str) -> _Tell:
+        def tell() -> tuple[str, str]:
+            happened = self._links.what_happened(node, reason)
+            return NodeLostError.__name__, f"{happened}; messages that were on their way there may be lost"
+
+        return tell
 
     def _give_up(self, name: Name, outbox: _Outbox, tell: _Tell) -> None:
         if self._outboxes.get(name) is outbox:

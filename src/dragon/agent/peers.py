@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -31,6 +32,9 @@ class Peers:
         self.members = members
         self.links = links
         self.lost: dict[int, str] = {}
+        self.lost_at: dict[int, int] = {}  # the number of the front end's decision
+        # Has the front end decide who keeps a replicated shard.
+        self.propose: Callable[[dict[str, Any]], None] = lambda proposal: None
         self.guests = Guests(asyncio.get_running_loop())
         self.outboxes = Outboxes(links)
         self.flows = Flows(links.notify)
@@ -49,8 +53,9 @@ class Peers:
         """All that are there, but for this one."""
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
-    def leave(self, node: int, reason: str) -> None:
-        """That one is lost."""
+    def leave(self, node: int, reason: str, epoch: int) -> None:
+        """That one is lost, by the decision of that number. Nothing that comes from it is done any more."""
+        self.lost_at[node] = epoch
         self.lost[node] = reason
         self.links.forget(node, reason)
         self.guests.node_left(node)

@@ -1,43 +1,76 @@
 """Shards that several nodes keep.
 
-The first of a shard's holders decides: it does every write itself, in its order, has the others do the same, and
-answers when all have. When it is lost the next one goes on. A holder that is lost is replaced by a node that has none
-yet: it is given all entries, and counts from then on. What is asked for again, because an answer did not arrive, is
-done once.
+The holders of a shard stand in a row. The first decides: it does every write itself, in its order, and numbers it; each
+passes what it did on to the one behind it, and answers when that one has. So a holder has done all that those behind it
+have, and whoever is first after a loss knows of everything that was answered.
+
+Who the holders are is decided by the front end, which numbers its decisions. A message between holders carries the
+number (the epoch) of the decision by which its sender knows them, and is obeyed only by a holder that knows the same
+and has the sender before it. Older ones are dropped: their sender is lost, or sends again once it knows. Newer ones
+wait until the decision is known here. So one that was declared lost, or that lost its place, changes nothing any more,
+and answers nobody: for that it needs the word of those behind it. A holder that does not do what it is sent is not
+dropped by the one before it; that one asks for a decision, and answers nobody until there is one.
+
+A lost holder is replaced by the last one: it gives all entries to a node that has none, passes on to it what comes
+meanwhile, and asks for the decision that it counts. What is asked for again, because an answer did not arrive, is done
+once. tests/models/replication.pml is a model of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from dragon.agent.answers import Answered, Answers, Identity, Reply
-from dragon.agent.followers import Followers, Pending
+from dragon.agent.followers import Followers
+from dragon.agent.holding import Copies, Holding, Tag, Whose
 from dragon.agent.peers import Peers
-from dragon.agent.shard_operations import OPERATIONS
-from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
+from dragon.agent.responses import error_of
+from dragon.agent.shard_operations import NOTHING, OPERATIONS, WRITES
+from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.shard import Shard
 
-__all__ = ["REPLICATION", "Copies", "Replication"]
+__all__ = ["REPLICATION", "Replication"]
 
 log = runtime_log("shards")
 
-REPLICATION = frozenset({"_apply", "_load", "_holders"})
+_APPLY, _LOAD, _STATE = "_apply", "_load", "_state"
+REPLICATION = frozenset({_APPLY, _LOAD, _STATE})
 _TOGETHER = 2**20  # bytes of entries that a new holder is sent at a time
+_LOOK_AGAIN = 3.0  # seconds until shards with too few copies are looked at again, twice as many the next time
+_LONGEST = 60.0
 
 
-class Copies(Protocol):
-    """What this node knows of who holds what."""
+@dataclass(eq=False)
+class _Learner:
+    """A node that is being given a copy."""
 
-    def holders(self, number: str, manager: int) -> list[int]: ...
-    def set_holders(self, number: str, manager: int, holders: list[int]) -> None: ...
-    def held(self) -> Iterator[tuple[str, Shard]]: ...
+    node: int
+    tag: Tag
+    begun: bool = False  # what is done here is passed on to it
+    complete: bool = False
+
+
+@dataclass(eq=False)
+class _Copy:
+    """A copy of a shard on this node. `position` is the number of the last operation that was done."""
+
+    position: int = 0
+    pending: dict[int, Answered] = field(default_factory=dict)  # done here, and behind it not yet; by number
+    early: list[Callable[[], None]] = field(default_factory=list)  # messages of a decision that is not known here yet
+    failure: Exception | None = None  # why it differs from here on
+    doubted: int | None = None  # the holder behind, which is to be one no more
+    learner: _Learner | None = None
+    tried: set[int] = field(default_factory=set)  # nodes that could not be given a copy
+    filled: Tag | None = None  # by what this copy was given
 
 
 class Replication:
@@ -52,74 +85,88 @@ class Replication:
         later: Callable[[Callable[[], object]], None],
     ) -> None:
         self._peers = peers
-        self._copies = copies
-        self._followers = Followers(peers, own_name, way_to, later, self._give_up)
+        self._held = copies
+        self._later = later
+        self._followers = Followers(peers, own_name, way_to, later, self._on_unreachable, self._on_torn)
         self._answers = Answers()
-        self._heard: dict[int, int] = {}  # the last number of each node whose copies are kept here
-        self._failed: dict[tuple[int, int], Exception] = {}
+        self._copies: dict[Whose, _Copy] = {}
+        self._seen = 0  # the last loss
+        self._fills = 0
+        self._looks = False
+        self._patience = _LOOK_AGAIN
 
     # ---- the holder that decides
 
-    def write(
+    def ask(
         self,
         shard: Shard,
-        number: str,
+        whose: Whose,
         identity: Identity | None,
         operation: str,
         arguments: list[Any],
         buffers: list[Any],
         reply: Reply,
     ) -> None:
-        """Do a write here and on every other holder, then answer; one that was done already is answered again."""
-        manager = shard.settings.manager
+        """Do an operation here and have it done by every other holder, then answer; one that was done already is
+        answered again. (A read is done here; when all others have taken what came before it and this node still
+        decides, it was the newest.)"""
         try:
-            first = self._copies.holders(number, manager)[0]
+            holders = self._held.holding(whose).holders
         except LookupError as error:
             raise DDictMovedError(f"{shard.where} counts no more: {error}") from error
-        if first != self._peers.index:
-            raise DDictMovedError(f"{shard.where} is decided about on node {first}")
+        if holders[0] != self._peers.index:
+            raise DDictMovedError(f"{shard.where} is decided about on node {holders[0]}")
         answered = self._answers.find(identity)
-        if answered is None:
-            answered = self._do((number, manager), shard, identity, operation, arguments, buffers)
-        elif answered.everywhere:
-            answered.tell(reply)
-            return
-        elif answered.waiting:
-            answered.waiting.append(reply)
-            return
-        # Else it was done as the holder that decided then had it; whether others have done it is not known.
-        answered.waiting.append(reply)
-        self._to_others(number, manager, "_apply", (operation, arguments, identity), buffers, answered.is_everywhere)
+        if answered is not None:
+            answered.answer(reply)
+        else:
+            self._perform(whose, shard, identity, operation, arguments, buffers, reply)
 
-    def _do(
+    def _perform(
         self,
-        whose: tuple[str, int],
+        whose: Whose,
         shard: Shard,
         identity: Identity | None,
         operation: str,
         arguments: list[Any],
         buffers: list[Any],
-    ) -> Answered:
-        answer: list[Any] = []
+        reply: Reply,
+    ) -> None:
+        """Do it, have it done by those behind, and answer."""
+        answered = Answered(whose, None, [], waiting=[reply])
 
         def keep(value: Any, found: list[Any], *, as_bytes: bool = False) -> None:
-            answer.extend((value, found))
+            answered.value, answered.buffers, answered.as_bytes = value, found, as_bytes
 
         OPERATIONS[operation](shard, arguments, buffers, keep)
-        answered = Answered(whose, *answer)
         self._answers.add(identity, answered)
-        return answered
+        copy = self._copy(whose)
+        copy.position += 1
+        to, tag = self._next(whose)
+        if to is None:
+            answered.is_everywhere()
+        else:
+            copy.pending[copy.position] = answered
+            told, parts = (copy.position, operation, arguments, identity), buffers
+            if operation not in WRITES:
+                told, parts = (copy.position, NOTHING, [], None), []
+            self._followers.send(to, whose, _APPLY, tag, told, parts, partial(self._passed, copy, copy.position))
 
-    def _to_others(
-        self, number: str, manager: int, operation: str, arguments: Any, buffers: list[Any], reply: Callable[[], None]
-    ) -> None:
-        others = self._copies.holders(number, manager)[1:]
-        if not others:
-            reply()
-            return
-        pending = Pending(set(others), reply)
-        for node in others:
-            self._followers.send(node, (number, manager), operation, arguments, buffers, pending)
+    def _next(self, whose: Whose) -> tuple[int | None, Tag]:
+        """Who is to do what was done here, and the tag for it."""
+        if self._held.teacher(whose) is not None:
+            return None, Tag(0)  # of a copy that does not count yet there is none
+        holding, learner = self._held.holding(whose), self._copy(whose).learner
+        behind = holding.behind(self._peers.index)
+        if behind is None and learner is not None and learner.begun:
+            return learner.node, learner.tag
+        return behind, Tag(holding.epoch)
+
+    def _passed(self, copy: _Copy, position: int) -> None:
+        """All behind have done an operation, or there is nobody any more who is to."""
+        answered = copy.pending.pop(position, None)
+        if answered is not None:
+            answered.is_everywhere()
 
     def acknowledged(self, which: int, value: Any, error: Any) -> None:
         """Another holder has done what it was sent, or could not."""
@@ -128,106 +175,265 @@ class Replication:
             return
         node, sent = found
         if error is None:
-            sent.pending.done(node)
+            sent.done()
         else:
-            self._give_up(node, sent.shard, error[1], [sent.pending])
+            self._followers.put_back(node, which, sent)  # until it is decided that nobody waits for that one
+            self._doubt(sent.shard, node, error[1])
 
-    def _give_up(self, node: int, shard: tuple[str, int], why: str, waiting: list[Pending] | None = None) -> None:
-        """A node's copy differs from here on. Those who wait for it are answered once every other holder knows that."""
-        released = [*(waiting or []), *(sent.pending for sent in self._followers.take(node, shard))]
-
-        def release() -> None:
-            for pending in released:
-                pending.done(node)
-
-        try:
-            holders = self._copies.holders(*shard)
-        except LookupError:
-            holders = []  # the dictionary was destroyed, or is somewhere else by now
-        if node not in holders:
-            release()
-            return
-        log.error("node %d cannot keep its copy of manager %d (%s); it is given up", node, shard[1], why)
-        self._drop(*shard, node)
-        state = (self._copies.holders(*shard), None)
-        self._to_others(*shard, "_holders", state, [], release)
-        # It may be there, and its readers are to know as well.
-        if node not in self._peers.lost:
-            self._followers.send(node, shard, "_holders", state, [], Pending({node}))
-
-    # ---- the others
+    # ---- those behind it
 
     def do(
-        self, shard: Shard, dictionary: str, which: int, sender: int, operation: str, arguments: list[Any], buffers: Any
+        self,
+        shard: Shard,
+        whose: Whose,
+        sender: int,
+        operation: str,
+        tag: Any,
+        arguments: list[Any],
+        buffers: list[Any],
+        reply: Reply,
     ) -> None:
-        """What the holder that decides has sent, if that was not done already."""
-        if which <= self._heard.get(sender, 0):
-            if (sender, which) in self._failed:
-                raise self._failed[sender, which]
-            return
-        self._heard[sender] = which
+        """What another holder has sent, if it is the one before this one and knows what this one knows."""
+        meant = Tag(*tag)
         try:
-            self._do_new(shard, (dictionary, shard.settings.manager), operation, arguments, buffers)
+            holding = self._held.holding(whose)
+            known = holding.before(self._peers.index), Tag(holding.epoch)
+        except LookupError:
+            teacher = self._held.teacher(whose)
+            if teacher is None:
+                log.debug("node %d sent an operation to manager %d, of which there is no copy here", sender, whose[1])
+                return
+            known = teacher
+        if meant.epoch > known[1].epoch:
+            again = partial(self.do, shard, whose, sender, operation, tag, arguments, buffers, reply)
+            self._copy(whose).early.append(lambda: _answering(again, reply))
+            return
+        if (sender, meant) != known:
+            log.debug("node %d decides about manager %d no more: %s %s", sender, whose[1], meant, known)
+            return
+        copy = self._copy(whose)
+        if operation == _LOAD:
+            shard.load(arguments[0], buffers)
+            reply(None, [], None)
+        elif operation == _STATE and copy.filled == meant:
+            reply(None, [], None)
+        elif operation == _STATE:
+            newest, frozen, chosen, answers, position = arguments
+            early, copy.early = copy.early, []
+            self._let_go(whose)  # of a copy that was here before
+            shard.take_over(newest, frozen, chosen)
+            self._answers.take_over(whose, answers)
+            self._copies[whose] = _Copy(position, early=early, filled=meant)
+            reply(None, [], None)
+        else:
+            self._apply(shard, whose, copy, arguments, buffers, reply)
+
+    def _apply(
+        self, shard: Shard, whose: Whose, copy: _Copy, arguments: list[Any], buffers: list[Any], reply: Reply
+    ) -> None:
+        position, operation, given, identity = arguments
+
+        def acknowledge(value: Any, found: list[Any], error: Any, *, as_bytes: bool = False) -> None:
+            reply(None, [], error)  # the answer itself is of no use to the holder before this one
+
+        if copy.failure is not None:
+            raise copy.failure
+        if position <= copy.position:
+            if position in copy.pending:
+                copy.pending[position].answer(acknowledge)
+            else:
+                reply(None, [], None)
+            return
+        try:
+            if position != copy.position + 1:
+                raise RuntimeError(f"operation {position} came after {copy.position}")
+            self._perform(whose, shard, identity, operation, given, buffers, acknowledge)
         except Exception as error:
-            self._failed[sender, which] = error
+            copy.failure = error
             raise
 
-    def _do_new(
-        self, shard: Shard, whose: tuple[str, int], operation: str, arguments: list[Any], buffers: list[Any]
-    ) -> None:
-        if operation == "_apply":
-            done, given, identity = arguments
-            if self._answers.find(identity) is None:
-                self._do(whose, shard, identity, done, given, buffers).forget_large()
-        elif operation == "_load":
-            shard.load(arguments[0], buffers)
-        else:
-            holders, state = arguments
-            if state is not None:
-                newest, frozen, chosen, answers = state
-                shard.take_over(newest, frozen, chosen)
-                self._answers.take_over(whose, answers)
-            self._copies.set_holders(*whose, holders)
+    # ---- decisions
 
-    # ---- losses
+    def decided(self, whose: Whose, holding: Holding) -> None:
+        """A shard has other holders."""
+        self._adopt(whose, holding)
+        shard = self._held.copy_of(whose)
+        if shard is not None:
+            self._recruit(whose, shard)
+
+    def _adopt(self, whose: Whose, holding: Holding) -> None:
+        teacher = self._held.teacher(whose)
+        if teacher is not None and teacher[1].epoch >= holding.epoch:
+            return  # it is about a copy that was here before the one that this node is given
+        copy = self._copy(whose)
+        self._held.hold_since(whose, holding)
+        copy.learner = copy.doubted = None
+        try:
+            behind = self._held.holding(whose).behind(self._peers.index)
+        except LookupError:
+            self._let_go(whose)
+            return
+        for one in self._followers.take(whose):
+            if behind is None or one.operation != _APPLY:
+                one.done()
+            else:
+                self._followers.send(behind, whose, _APPLY, Tag(holding.epoch), one.arguments, one.buffers, one.done)
+        early, copy.early = copy.early, []
+        for do in early:
+            do()
+
+    def _let_go(self, whose: Whose) -> None:
+        """This node counts no more, or the dictionary is gone: whether what was under way was done is not known here,
+        so nobody is told that it was."""
+        self._followers.take(whose)
+        copy = self._copies.pop(whose)
+        for answered in copy.pending.values():
+            answered.fail(error_of(DestroyedError(f"node {self._peers.index} keeps manager {whose[1]} no more")))
+
+    def forget(self, number: str) -> None:
+        """A dictionary is gone."""
+        for whose in [whose for whose in self._copies if whose[0] == number]:
+            self._let_go(whose)
+
+    def node_lost(self, node: int, epoch: int) -> None:
+        """Whatever waits for that node waits no more; what it held is given to another one."""
+        self._seen = epoch
+        self._patience = _LOOK_AGAIN
+        self._followers.node_lost(node)
+        for whose, _ in list(self._held.held()):
+            copy, holding = self._copy(whose), self._held.holding(whose)
+            if node in holding.holders:
+                self._adopt(whose, holding.without(node, epoch))
+            elif copy.learner is not None and copy.learner.node == node:
+                self._abandon(whose, copy)
+        self.look_after_copies()
 
     def link_broken(self, node: int) -> None:
         """The connection to a node that may well live is gone."""
         self._followers.link_broken(node)
 
-    def node_lost(self, node: int) -> None:
-        """Whatever waits for that node waits no more; what it held is copied to another one."""
-        for number, shard in list(self._copies.held()):
-            self._drop(number, shard.settings.manager, node)
-        for sent in self._followers.node_lost(node):
-            sent.pending.done(node)
-        for key in [key for key in self._failed if key[0] == node]:
-            del self._failed[key]
-        for number, shard in list(self._copies.held()):
-            try:
-                self._recruit(number, shard)
-            except (DDictError, DestroyedError, ConnectionError, TimeoutError, RuntimeError) as error:
-                log.warning("%s has fewer copies than it should have: %s", shard.where, error)
+    def _on_unreachable(self, node: int, whose: Whose, why: str) -> None:
+        self._doubt(whose, node, why)
 
-    def _drop(self, number: str, manager: int, node: int) -> None:
-        holders = self._copies.holders(number, manager)
-        if node in holders:
-            self._copies.set_holders(number, manager, [holder for holder in holders if holder != node])
+    def _on_torn(self, node: int, whose: Whose) -> None:
+        """The connection broke over which a node was given its copy."""
+        log.info("the connection broke over which node %d was given manager %d", node, whose[1])
+        self._abandon(whose, self._copy(whose))
+        self._look_again()
 
-    def _recruit(self, number: str, shard: Shard) -> None:
-        settings = shard.settings
-        whose = (number, settings.manager)
-        holders = self._copies.holders(*whose)
-        if holders[:1] != [self._peers.index]:
+    def _doubt(self, whose: Whose, node: int, why: str) -> None:
+        """A node does not do what it is sent. A holder is to be one no more. One that is given a copy does not get to
+        be one, unless that was proposed already: then it is waited for until it is decided."""
+        copy = self._copy(whose)
+        try:
+            behind = self._held.holding(whose).behind(self._peers.index)
+        except LookupError:
+            self._let_go(whose)
             return
-        free = [node for node in self._peers.active() if node not in holders]
-        for node in free[: len(settings.holders) - len(holders)]:
-            made = {**msgspec.to_builtins(settings), "folder": "", "holders": settings.holders}
-            self._followers.ask(node, "shards.create", {"number": number, "settings": made, "node": node})
-            self._followers.reach(node)
+        if behind == node and copy.doubted != node:
+            log.error("node %d cannot keep its copy of manager %d (%s); it is given up", node, whose[1], why)
+            copy.doubted = node
+            self._propose(whose)
+        elif behind is None and not (copy.learner is not None and copy.learner.complete):
+            log.warning("node %d cannot be given a copy of manager %d (%s)", node, whose[1], why)
+            copy.tried.add(node)
+            self._abandon(whose, copy)
+            self._look_again()
+
+    def _propose(self, whose: Whose) -> None:
+        """Have the front end decide what this node holds to be due."""
+        copy, holding = self._copy(whose), self._held.holding(whose)
+        if copy.doubted is not None:
+            due = [holder for holder in holding.holders if holder != copy.doubted]
+        elif copy.learner is not None and copy.learner.complete:
+            due = [*holding.holders, copy.learner.node]
+        else:
+            return
+        number, manager = whose
+        proposal = {"number": number, "manager": manager, "epoch": holding.epoch, "seen": self._seen}
+        self._followers.propose({**proposal, "before": holding.holders, "holders": due})
+
+    # ---- new copies
+
+    def look_after_copies(self) -> None:
+        """See that each shard of which this node has the last copy has as many as it should have."""
+        for whose, shard in list(self._held.held()):
+            self._propose(whose)  # what was proposed before a loss was known is out of date
+            self._recruit(whose, shard)
+
+    def _recruit(self, whose: Whose, shard: Shard) -> None:
+        copy, holding = self._copy(whose), self._held.holding(whose)
+        wanted = len(shard.settings.holders)
+        if holding.holders[-1] != self._peers.index or len(holding.holders) >= wanted or copy.learner is not None:
+            return
+        free = [node for node in self._peers.active() if node not in holding.holders and node not in copy.tried]
+        if not free:
+            if copy.tried:
+                copy.tried.clear()
+                self._look_again()
+            return
+        self._fills += 1
+        learner = copy.learner = _Learner(free[0], Tag(holding.epoch, self._fills))
+        made = {**msgspec.to_builtins(shard.settings), "folder": "", "holders": shard.settings.holders}
+        teacher = (self._peers.index, *learner.tag)
+        request = {"number": whose[0], "settings": made, "node": learner.node, "teacher": teacher}
+        self._followers.prepare(learner.node, "shards.create", request, partial(self._fill, whose, learner))
+
+    def _fill(self, whose: Whose, learner: _Learner, error: BaseException | None) -> None:
+        copy = self._copy(whose)
+        if copy.learner is not learner:
+            return  # something was decided meanwhile
+        shard = self._held.copy_of(whose)
+        if error is not None or shard is None:
+            log.warning("manager %d has fewer copies than it should have: %s", whose[1], error)
+            copy.tried.add(learner.node)
+            copy.learner = None
+            self._look_again()
+            return
+        learner.begun = True
+        try:
             for names, entries in shard.export(_TOGETHER):
-                self._followers.send(node, whose, "_load", (names,), entries, Pending({node}), keep=False)
-            holders = [*holders, node]
-        self._copies.set_holders(*whose, holders)
-        state = (shard.newest, shard.is_frozen, shard.is_chosen, self._answers.of(whose))
-        self._to_others(*whose, "_holders", (holders, state), [], lambda: None)
+                self._followers.send(learner.node, whose, _LOAD, learner.tag, (names,), entries, _nothing, keep=False)
+        except DestroyedError:
+            return
+        answers = self._answers.of(whose)
+        state = (shard.newest, shard.is_frozen, shard.is_chosen, answers, copy.position)
+        done = partial(self._filled, whose, learner)
+        self._followers.send(learner.node, whose, _STATE, learner.tag, state, [], done)
+
+    def _filled(self, whose: Whose, learner: _Learner) -> None:
+        copy = self._copies.get(whose)
+        if copy is not None and copy.learner is learner and self._held.copy_of(whose) is not None:
+            learner.complete = True
+            self._propose(whose)
+
+    def _abandon(self, whose: Whose, copy: _Copy) -> None:
+        """A node that was given a copy does not come to count. (Nobody else was told of it.)"""
+        copy.learner = None
+        for one in self._followers.take(whose):
+            one.done()
+
+    def _look_again(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self._followers.after(self._patience, self._on_time)
+            self._patience = min(2 * self._patience, _LONGEST)
+
+    def _on_time(self) -> None:
+        self._looks = False
+        self.look_after_copies()
+
+    def _copy(self, whose: Whose) -> _Copy:
+        return self._copies.setdefault(whose, _Copy())
+
+
+def _answering(do: Callable[[], None], reply: Reply) -> None:
+    """Do something, whose error is an answer."""
+    try:
+        do()
+    except Exception as error:
+        reply(None, [], error_of(error))
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

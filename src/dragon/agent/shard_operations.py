@@ -10,7 +10,9 @@ from dragon.runtime.entries import Stored
 from dragon.runtime.records import Record, bytes_in
 from dragon.runtime.shard import MISSING, Shard
 
-__all__ = ["OPERATIONS", "WRITES", "Answer", "Operation", "read_here"]
+__all__ = ["NOTHING", "OPERATIONS", "WRITES", "Answer", "Operation", "read_here"]
+
+NOTHING = "nothing"  # the operation by which a holder is asked whether it has done all that came before
 
 _SMALL = 256 * 1024  # bytes of values that are sent at most without a thread of its own
 
@@ -141,6 +143,10 @@ def _state(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answe
     answer((shard.oldest, shard.newest, shard.is_frozen, shard.is_chosen), [])
 
 
+def _nothing(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
+    answer(None, [])
+
+
 def _plain(method: str) -> Operation:
     def do(shard: Shard, arguments: list[Any], buffers: list[Any], answer: Answer) -> None:
         answer(getattr(shard, method)(*arguments), [])
@@ -157,6 +163,7 @@ OPERATIONS: dict[str, Operation] = {
     "pop": _pop,
     "contains": _contains,
     "state": _state,
+    NOTHING: _nothing,
     **{
         name: _plain(name)
         for name in (

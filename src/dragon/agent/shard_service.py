@@ -2,10 +2,11 @@
 
 Small reads, which wait for nobody, are done where they arrive. All else a thread does, one after another, so that a
 shard whose writer is stopped keeps no agent from its work. Requests come through a channel and answers go through one
-of the asking thread's, both by way of the outboxes. A request has seven parts, or eight with who asks for a write that
-is done once however often it is asked for; an answer has three. A large one is told first, with the sizes of its
-buffers and whether they become bytes objects, and follows in pieces out of the shard's own memory: it is under way
-while it is copied at the other end.
+of the asking thread's, both by way of the outboxes. A request has seven parts, or eight: with who asks for a write
+that is done once however often it is asked for, with the epoch that one holder of a shard tells another, or with
+nothing, for a read that shows every write that was answered before it. An answer has three. A large one is told first,
+with the sizes of its buffers and whether they become bytes objects, and follows in pieces out of the shard's own
+memory: it is under way while it is copied at the other end.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any
 import msgspec
 
 from dragon import _core
+from dragon.agent.holding import Copies, Holding, Whose
 from dragon.agent.peers import Peers
-from dragon.agent.replication import REPLICATION, Copies, Replication
+from dragon.agent.replication import REPLICATION, Replication
 from dragon.agent.responses import error_of
 from dragon.agent.shard_operations import OPERATIONS, WRITES, read_here
 from dragon.infrastructure.ddict_errors import DDictError
@@ -65,9 +67,21 @@ class ShardService:
             self._ways.pop(name, None)
             self._peers.outboxes.left(os.getpid(), name)
 
-    def node_lost(self, node: int) -> None:
+    def node_lost(self, node: int, epoch: int) -> None:
         """What that node held is taken care of, after what was asked before."""
-        self.afterwards(partial(self._replication.node_lost, node))
+        self.afterwards(partial(self._replication.node_lost, node, epoch))
+
+    def decided(self, whose: Whose, holding: Holding) -> None:
+        """The front end has decided which nodes keep a shard."""
+        self.afterwards(partial(self._replication.decided, whose, holding))
+
+    def forget(self, number: str) -> None:
+        """A dictionary is gone."""
+        self.afterwards(partial(self._replication.forget, number))
+
+    def look_after_copies(self) -> None:
+        """See that each shard has as many copies as it should have."""
+        self.afterwards(self._replication.look_after_copies)
 
     def link_broken(self, node: int) -> None:
         """The connection to another node is gone."""
@@ -88,7 +102,7 @@ class ShardService:
             except (msgspec.MsgspecError, ValueError):
                 log.exception("a request to a shard makes no sense")
                 continue
-            if len(request) < 7 or not self._read_here(request):
+            if len(request) != 7 or not self._read_here(request):
                 self._work.put(partial(self._take, request, buffers))
         self._loop.call_soon(self._on_requests)
 
@@ -120,21 +134,25 @@ class ShardService:
         if len(request) == 3:
             self._replication.acknowledged(*request)
             return
-        number, inbox, pid, dictionary, manager, operation, arguments, *identity = request
+        number, inbox, pid, dictionary, manager, operation, arguments, *more = request
         name = as_name(inbox)
+        sender = node_of(name)
+        if sender in self._peers.lost:
+            return  # whatever it asks for was asked before it was declared lost: others hold its locks by now
+        reply = partial(self._answer, pid, name, number)
         try:
             shard = self._shard(dictionary, manager)
             if operation in REPLICATION:
-                self._replication.do(shard, dictionary, number, node_of(name), operation, arguments, buffers)
-                self._answer(pid, name, number, None, [])
-            elif operation in WRITES and shard.settings.holders:
-                asked = identity[0] if identity else None
-                reply = partial(self._answer, pid, name, number)
-                self._replication.write(shard, dictionary, asked, operation, arguments, buffers, reply)
+                self._replication.do(
+                    shard, (dictionary, manager), sender, operation, more[0], arguments, buffers, reply
+                )
+            elif shard.settings.holders and (more or operation in WRITES):
+                asked = (more[0] or None) if more else None
+                self._replication.ask(shard, (dictionary, manager), asked, operation, arguments, buffers, reply)
             else:
-                OPERATIONS[operation](shard, arguments, buffers, partial(self._answer, pid, name, number))
+                OPERATIONS[operation](shard, arguments, buffers, reply)
         except Exception as error:
-            self._answer(pid, name, number, None, [], error_of(error))
+            reply(None, [], error_of(error))
 
     def _answer(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from dragon import _core
+from dragon.agent.holding import Holding, Tag, Whose
 from dragon.agent.peers import Peers
 from dragon.agent.restoring import persisted_for, restore
 from dragon.agent.shard_service import ShardService
@@ -52,7 +53,8 @@ class _Dictionary:
         self.life: Name | None = None
         self.shards: dict[int, tuple[Settings, Words, Lock]] = {}
         self.open: dict[int, Shard] = {}
-        self.holders: dict[int, list[int]] = {}
+        self.holdings: dict[int, Holding] = {}
+        self.teachers: dict[int, tuple[int, Tag]] = {}  # who gives this node a copy that does not count yet
 
 
 class Shards:
@@ -93,8 +95,11 @@ class Shards:
 
     # ---- lifetime
 
-    def create(self, number: str, settings: dict[str, Any], node: int = 0) -> dict[str, Any]:
-        """Make a shard; its settings with its folder and its words."""
+    def create(
+        self, number: str, settings: dict[str, Any], node: int = 0, teacher: builtins.list[int] | None = None
+    ) -> dict[str, Any]:
+        """Make a shard; its settings with its folder and its words. A copy that `teacher` (node, epoch, number) is to
+        fill counts once the front end has decided so."""
         try:
             folder = make_data_folder(self._run.folder, settings["capacity"])
         except (OSError, MemoryError) as error:
@@ -106,10 +111,23 @@ class Shards:
         known = self._dictionaries.setdefault(number, _Dictionary())
         self._remove(known, settings["manager"])  # a copy that counted no more
         known.shards[settings["manager"]] = msgspec.convert(made, Settings), words, lock
-        if settings["holders"] and self._run.node in settings["holders"]:
-            known.holders[settings["manager"]] = settings["holders"]
-            self.service()
+        known.holdings.pop(settings["manager"], None)
+        if teacher is not None:
+            known.teachers[settings["manager"]] = teacher[0], Tag(*teacher[1:])
+        elif settings["holders"]:
+            self._hold(known, settings["manager"], settings["holders"])
         return made
+
+    def _hold(self, known: _Dictionary, manager: int, holders: builtins.list[int]) -> None:
+        """Keep a copy of a new shard that those nodes are to keep, as far as they are not lost by now."""
+        assert self._peers is not None
+        lost = [self._peers.lost_at[node] for node in holders if node in self._peers.lost]
+        left = [node for node in holders if node not in self._peers.lost]
+        known.holdings[manager] = Holding(max(lost, default=0), left)
+        self.service()
+        if lost:
+            assert self._service is not None
+            self._service.look_after_copies()
 
     def describe(self, number: str, descriptor: str, nodes: builtins.list[int], life: builtins.list[int]) -> None:
         """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
@@ -137,6 +155,8 @@ class Shards:
             known = self._dictionaries.pop(number, None)
         if known is None:
             return None
+        if self._service is not None:
+            self._service.forget(number)
         may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
         for manager in builtins.list(known.shards):
             self._remove(known, manager)
@@ -154,6 +174,8 @@ class Shards:
         shards = [self._shard(number, manager) for manager in self._dictionaries[number].shards]
         with self._lock:
             known = self._dictionaries.pop(number)
+        if self._service is not None:
+            self._service.forget(number)
         known.descriptor, known.life = descriptor, None
         for shard in shards:
             mark_gone(shard.words)
@@ -190,8 +212,7 @@ class Shards:
         known = self._dictionaries.setdefault(number, _Dictionary())
         known.shards[manager] = made, words, lock
         if holders:
-            known.holders[manager] = holders
-            self.service()
+            self._hold(known, manager, holders)
         return msgspec.to_builtins(made)  # type: ignore[no-any-return]
 
     def _remove(self, known: _Dictionary, manager: int) -> None:
@@ -243,10 +264,15 @@ class Shards:
         if self._service is not None:
             self._service.client_left(node, pid)
 
-    def node_lost(self, node: int) -> None:
-        """Another node is gone."""
+    def node_lost(self, node: int, epoch: int) -> None:
+        """Another node is gone, by the front end's decision of that number."""
         if self._service is not None:
-            self._service.node_lost(node)
+            self._service.node_lost(node, epoch)
+
+    def decided(self, number: str, manager: int, holders: builtins.list[int], epoch: int) -> None:
+        """The front end has decided which nodes keep a shard."""
+        if self._service is not None:
+            self._service.decided((number, manager), Holding(epoch, holders))
 
     def link_broken(self, node: int) -> None:
         """The connection to another node is gone."""
@@ -257,31 +283,51 @@ class Shards:
 
     def holders(self, number: str, manager: int, node: int = 0) -> builtins.list[int]:
         """The nodes that keep a replicated shard, the one that decides first. Raises LookupError if not this one."""
-        known = self._dictionaries.get(number)
-        if known is None or manager not in known.holders or self._run.node not in known.holders[manager]:
-            raise LookupError(f"node {self._run.node} has no copy of manager {manager}")
-        return known.holders[manager]
+        return self.holding((number, manager)).holders
 
-    def set_holders(self, number: str, manager: int, holders: builtins.list[int]) -> None:
-        """They have changed."""
+    def holding(self, whose: Whose) -> Holding:
+        """The same, with the number of the front end's decision."""
+        number, manager = whose
         known = self._dictionaries.get(number)
-        if known is None:
+        if known is None or manager not in known.holdings or self._run.node not in known.holdings[manager].holders:
+            raise LookupError(f"node {self._run.node} has no copy of manager {manager}")
+        return known.holdings[manager]
+
+    def hold_since(self, whose: Whose, holding: Holding) -> None:
+        """They have changed."""
+        number, manager = whose
+        known = self._dictionaries.get(number)
+        if known is None or manager not in known.shards:
             return
-        known.holders[manager] = holders
-        if self._run.node not in holders:
+        known.holdings[manager] = holding
+        known.teachers.pop(manager, None)
+        if self._run.node not in holding.holders:
             mark_gone(known.shards[manager][1])
 
-    def held(self) -> Iterator[tuple[str, Shard]]:
-        """The dictionary and the shard of every copy on this node."""
+    def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
+        """Who gives this node a copy that does not count yet."""
+        known = self._dictionaries.get(whose[0])
+        return known.teachers.get(whose[1]) if known is not None else None
+
+    def copy_of(self, whose: Whose) -> Shard | None:
+        """This node's copy, None where it has none that counts."""
+        try:
+            self.holding(whose)
+            return self._shard(*whose)
+        except (LookupError, DestroyedError):
+            return None
+
+    def held(self) -> Iterator[tuple[Whose, Shard]]:
+        """Every copy on this node that counts."""
         for number, known in builtins.list(self._dictionaries.items()):
-            for manager, holders in builtins.list(known.holders.items()):
-                if self._run.node in holders:
-                    yield number, self._shard(number, manager)
+            for manager, holding in builtins.list(known.holdings.items()):
+                if self._run.node in holding.holders:
+                    yield (number, manager), self._shard(number, manager)
 
     def copy(self, number: str, manager: int, node: int = 0) -> dict[str, Any] | None:
         """The settings of this node's copy, None where it has none that counts."""
         try:
-            self.holders(number, manager)
+            self.holding((number, manager))
         except LookupError:
             return None
         return msgspec.to_builtins(self._dictionaries[number].shards[manager][0])  # type: ignore[no-any-return]

@@ -6,7 +6,8 @@ What goes over a control connection, after the membership:
 |---|---|---|
 | start_head | executable, arguments, environment, folder, signals | start the head process; the primary's only |
 | signal | number | for the head process |
-| lost | index, host_name, reason | a node is gone |
+| lost | index, host_name, reason, epoch | a node is gone, by the decision of that number |
+| decided | number, manager, holders, epoch | a replicated shard has these holders, by the decision of that number |
 | input | data | the next piece of the front end's standard input, empty at its end; answers `read` |
 | written | count | so many more bytes of this agent's output have been shown |
 | ask | number, operation, arguments | give the `answer` of all agents |
@@ -21,6 +22,7 @@ What goes over a control connection, after the membership:
 | head_exited | code, error | the head process ended (negative: by a signal), or could not be started |
 | answer | number, value or error | to the question of that number |
 | cleared | | no process of the run is left on this node |
+| propose | number, manager, epoch, seen, before, holders | a replicated shard should have other holders |
 | end_run | | somebody on this node wants the run to end |
 | writing | | what is due to be written takes its time; `bye` comes once it is done |
 | bye | | everything on this node has ended; closes |
@@ -45,6 +47,7 @@ from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.limits import allow_many_files, check_files
 from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
 from dragon.launcher.base import Launcher, LaunchError
+from dragon.launcher.decisions import Decisions, Proposal
 from dragon.launcher.questions import Questions
 from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.standard_input import StandardInput
@@ -125,6 +128,7 @@ class FrontEnd:
         # Nodes whose processes are being ended because the head process is to be started again.
         self._clearing: set[int] = set()
         self._writing: set[int] = set()  # nodes that say goodbye late
+        self._decisions = Decisions()
 
     async def run(self) -> int:
         """Run to the end; the exit code of the head process, negative for a signal.
@@ -228,23 +232,31 @@ class FrontEnd:
                 self._on_head_exited(index, int(values["code"]), values.get("error", ""))
             elif kind == "read":
                 self.input.want()
-            elif kind == "members":
-                self.alive[index].send("members", members=self.meeting.members)
             elif kind == "answer":
                 self.questions.answered(**values)
             elif kind == "cleared":
                 self._on_cleared(index)
-            elif kind == "end_run":
-                self._on_signal(signal.SIGTERM)
-            elif kind == "writing":
-                self._writing.add(index)
             elif kind == "bye":
                 self.alive[index].close()
                 self._on_lost(index, "its agent was ended")
-            else:
+            elif not self._on_wish(index, kind, values):
                 log.warning("%s sent %r, which means nothing here", self._name(index), kind)
         except (KeyError, TypeError, ValueError) as error:
             log.warning("%s sent a %r message that makes no sense: %r", self._name(index), kind, error)
+
+    def _on_wish(self, index: int, kind: str, values: Mapping[str, Any]) -> bool:
+        """Do what a node asks of the front end itself; whether it is something that can be asked."""
+        if kind == "members":
+            self.alive[index].send("members", members=self.meeting.members)
+        elif kind == "propose":
+            self._on_proposal(msgspec.convert(values, Proposal))
+        elif kind == "end_run":
+            self._on_signal(signal.SIGTERM)
+        elif kind == "writing":
+            self._writing.add(index)
+        else:
+            return False
+        return True
 
     def _on_output(self, index: int, number: int, data: bytes) -> None:
         if number not in (1, 2) or not isinstance(data, bytes):
@@ -286,8 +298,9 @@ class FrontEnd:
             return
         self._clearing.discard(index)
         log.error("node %d (%s) is lost: %s", index, self._name(index), reason)
+        epoch = self._decisions.lose()
         for control in self.alive.values():
-            control.send("lost", index=index, host_name=self._name(index), reason=reason)
+            control.send("lost", index=index, host_name=self._name(index), reason=reason, epoch=epoch)
         if self.code.done():
             return
         if self._can_restart():
@@ -296,6 +309,15 @@ class FrontEnd:
             why = "the head process was there" if index == self.head_node else "too few nodes are left"
             log.error("the run ends: %s", why)
             self.code.set_result(1)
+
+    def _on_proposal(self, proposal: Proposal) -> None:
+        epoch = self._decisions.decide(proposal, self.alive)
+        if epoch is None:
+            return
+        for index in {*proposal.before, *proposal.holders} & self.alive.keys():
+            self.alive[index].send(
+                "decided", number=proposal.number, manager=proposal.manager, holders=proposal.holders, epoch=epoch
+            )
 
     def _can_restart(self) -> bool:
         return self.options.resilient and len(self.alive) >= self._needed and not self._interrupted

@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True):
     persist_count: int = 0
     persist_path: str = ""
     holders: list[int] = []  # with replicas: the nodes that keep it, the one that decides first
+    linearizable: bool = False  # with replicas: whether reads ask the one that decides, and that one all others
 
 
 class Stored(NamedTuple):

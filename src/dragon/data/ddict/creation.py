@@ -51,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     persist_path: str = ""
     persister: str = "NULL"
     replicas: int = 1
+    linearizable: bool = False
     first: int = 0  # the checkpoint that it was made with
     empty: list[int] = []  # managers that have lost what they held, after a restart
 
@@ -133,6 +134,7 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
                 persist_count=options.persist_count,
                 persist_path=options.persist_path,
                 holders=holders if options.replicas > 1 else [],
+                linearizable=options.linearizable,
             )
             made = [
                 ask("shards.create", number=number, settings=msgspec.to_builtins(settings), node=holder)

@@ -67,6 +67,8 @@ class DDict(Copies):
         persister_class: PosixCheckpointPersister writes files, NULLCheckpointPersister (the default) nothing.
         replicas: nodes that keep each shard. A put is done when all of them have it; a lost node loses nothing, and
             another one takes its place.
+        linearizable: with replicas, a read shows every put that had returned before it was begun, on whatever node. It
+            takes as long as a put does; else it is answered by this node's copy, which may be a moment behind.
 
     `orc_policy`, `streams_per_manager` and `manager_pool_full_thresh` are taken as they are given and change
     nothing: nobody orchestrates, and memory is used to its end. Raises TypeError, ValueError, AttributeError and
@@ -101,6 +103,7 @@ class DDict(Copies):
         streams_per_manager: int = 5,
         manager_pool_full_thresh: float = 0.9,
         replicas: int = 1,
+        linearizable: bool = False,
     ) -> None:
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
@@ -112,7 +115,7 @@ class DDict(Copies):
         if not isinstance(persist_path, Path):
             check_kinds(str, persist_path=persist_path)
         check_kinds(bool, wait_for_keys=wait_for_keys, wait_for_writers=wait_for_writers)
-        check_kinds(bool, restart=restart, read_only=read_only)
+        check_kinds(bool, restart=restart, read_only=read_only, linearizable=linearizable)
         check_timeout(timeout)
         check_numbers(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
         check_placement(policy, managers_per_node, n_nodes)
@@ -137,6 +140,7 @@ class DDict(Copies):
             persist_path=str(Path(persist_path or ".").resolve()),
             persister=persister_class.kind,
             replicas=replicas,
+            linearizable=linearizable,
             first=restore_from or 0,
         )
         descriptor, life = creation.create(nodes, total_mem, options)

@@ -24,6 +24,8 @@ __all__ = ["ReplicatedShard"]
 
 _PATIENCE = 30.0  # seconds until a new holder is found
 _LOOK_AGAIN = 0.05
+# In place of who asks for a write: a read that shows all that was answered before it was begun.
+NEWEST: Any = ()
 # What the copy of this node can tell.
 _READS = frozenset({"part", "size"})
 
@@ -89,7 +91,7 @@ class ReplicatedShard(RemoteShard):
         return bool(self._read("contains", key, checkpoint))
 
     def _read(self, method: str, *arguments: Any) -> Any:
-        if self._local is not None:
+        if self._local is not None and not self.settings.linearizable:
             try:
                 return getattr(self._local, method)(*arguments)
             except DestroyedError:
@@ -124,9 +126,10 @@ class ReplicatedShard(RemoteShard):
 
     def _begin(self, operation: str, *arguments: Any, buffers: list[Any] | None = None, change: Any = None) -> Pending:
         write = own_session().begin_write() if operation in WRITES else None
+        identity = NEWEST if write is None and self.settings.linearizable else write and write.identity
 
         def begin() -> Pending:
-            return self._begin_at(self._holders[0], operation, arguments, buffers, change, write and write.identity)
+            return self._begin_at(self._holders[0], operation, arguments, buffers, change, identity)
 
         return _Persistent(self, begin, write)
 
@@ -143,6 +146,7 @@ class ReplicatedShard(RemoteShard):
                 if found and found[0] in living:
                     self._holders = found
                     return
+                known += [holder for holder in found or [] if holder in living]  # one takes over in a moment
             if not known:
                 raise DDictError(
                     f"all nodes that kept manager {self.settings.manager} are gone: "
