@@ -239,6 +239,11 @@ void bind_channel(nb::module_& m) {
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
+        .def("_holder",
+             [](ChannelHandle& h) {
+                 OwnerId holder = h.get().holder();
+                 return holder ? h.a->pid_of(holder) : 0;
+             })
         .def("_size", [](ChannelHandle& h) { return usable(h).size(); })
         .def("_capacity", [](ChannelHandle& h) { return h.get().capacity(); })
         .def("_bytes", [](ChannelHandle& h) { return usable(h).bytes(); })

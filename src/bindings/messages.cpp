@@ -374,7 +374,7 @@ Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle object) {
     if (!loan.block || loan.a != &a) throw nb::value_error("the memory was passed on already");
     Status status = channel.put_block(a, {kind, loan.size}, loan.block, 0);
     if (status == Status::Ok) loan.block = 0;
-    return status;
+    return status == Status::Busy ? Status::Timeout : status;
 }
 
 PyObject* to_bytes(Arena& a, Message& message) {

@@ -107,11 +107,12 @@ void Event::destroy() {
 // ---- condition
 
 void Condition::lock(Arena& a) {
-    lock_.hold(a.self());  // the list is consistent at every instruction: nothing to repair
+    // The list is consistent at every instruction: nothing to repair.
+    if (lock_.hold(a.self())) lock_.repaired();
 }
 
 void Condition::recover(Arena& a, OwnerId dead) {
-    if (!lock_.take_from_dead(dead, a.self())) lock(a);
+    if (!lock_.settle(dead, a.self())) lock(a);
     // A dead waiter's block is freed with everything else of its process, so it must leave the list.
     uint32_t lost = 0;
     for (Link* link = &head_; *link;) {
@@ -130,7 +131,12 @@ void Condition::recover(Arena& a, OwnerId dead) {
 Offset Condition::enter(Arena& a) {
     Offset block = a.allocate(sizeof(Waiter));
     new (a.at<Waiter>(block)) Waiter{0, a.self(), {0}};
-    lock(a);
+    try {
+        lock(a);
+    } catch (...) {
+        a.free(block);
+        throw;
+    }
     Link* link = &head_;
     while (*link) link = &a.at<Waiter>(*link)->next;
     *link = block;

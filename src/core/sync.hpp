@@ -73,6 +73,7 @@ class Condition : public Object {
     void destroy(Arena& a);
     void recover(Arena& a, OwnerId dead);
     void watch(uint32_t change) { watchers_.fetch_add(change); }
+    bool concerns(OwnerId dead) const { return lock_.concerns(dead); }
 
   private:
     struct Waiter {
@@ -80,6 +81,11 @@ class Condition : public Object {
         OwnerId owner;
         Word notified;
     };
+
+  public:
+    static constexpr size_t kWaiterSize = sizeof(Waiter);
+
+  private:
     void lock(Arena& a);
     uint32_t tell(Arena& a, uint32_t count);
     SharedLock lock_;
