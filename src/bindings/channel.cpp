@@ -216,6 +216,7 @@ void bind_channel(nb::module_& m) {
          [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role, uint64_t maker, Name results,
             Name doing, uint16_t mebibytes) {
              auto r = static_cast<Role>(role);
+             if (role > 2 || (role && !pipe)) throw nb::value_error("only a pipe has ends: roles 1 and 2");
              Arena& a = arena();
              Origin origin{maker ? a.next_queue() : 0, maker, handle_of(results), handle_of(doing)};
              new (self) ChannelHandle(

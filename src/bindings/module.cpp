@@ -151,6 +151,8 @@ NB_MODULE(_core, m) {
             PyErr_SetString(PyExc_MemoryError, e.what());
         } catch (const ObjectDestroyed& e) {
             PyErr_SetString(python.destroyed, e.what());
+        } catch (const NoSuchRole& e) {
+            PyErr_SetString(PyExc_ValueError, e.what());
         } catch (const SystemFailure& e) {
             errno = e.error;
             PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.what());

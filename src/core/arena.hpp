@@ -37,6 +37,9 @@ struct OutOfMemory : std::runtime_error {
 struct ObjectDestroyed : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+struct NoSuchRole : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 struct SystemFailure : std::runtime_error {
     SystemFailure(int error, const std::string& what) : std::runtime_error(what), error(error) {}
     int error;
@@ -223,7 +226,7 @@ class Arena {
     }
     // Attaches this process; throws ObjectDestroyed where the object is gone.
     void attach(Handle handle, Kind kind, Role role);
-    void release(Handle handle, Role role);
+    void release(Handle handle, Role role, Nanoseconds limit = kForever);
     // A message carries the object from now on, until somebody attaches or this process ends.
     void send(Handle handle, Role role);
     // Attaches a process that is about to be forked, on whose behalf `owner` was reserved.
@@ -241,6 +244,8 @@ class Arena {
         return before;
     }
     bool exists(Handle handle) const;
+    // Whether it is a block of memory of this process, of that size or more.
+    bool is_mine(Offset block, size_t size);
 
     OwnerId self();          // this process's id; claims a slot the first time
     OwnerId reserve_slot();  // for a process to be forked
@@ -327,6 +332,7 @@ class Arena {
     Offset meta_start(size_t c) const;
     Offset region_start(size_t c) const;
     size_t class_of(Offset block) const;
+    bool is_block(Offset offset) const;
     uint64_t committed() const;
     FreeList& list(size_t n, size_t c) const;
     uint64_t free_blocks(size_t c, bool cold) const;
@@ -351,7 +357,8 @@ class Arena {
     Offset new_chunk(OwnerId owner);
     Entry* entry_for(OwnerId owner);
     Entry* own_entry();
-    void drop(Handle handle, Role role, uint32_t kind, Entry& entry);
+    void drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseconds limit = kForever);
+    void check(Handle handle, Role role) const;
     bool reap_slot(Slot& slot, OwnerId owner);
     void release_all(Slot& slot);
     void repair_structures(OwnerId dead);

@@ -160,8 +160,9 @@ struct Arena::Change {
     Arena& a;
     Guard& guard;
     Undo& undo;
-    Change(Arena& arena, Offset object) : a(arena), guard(arena.guard_of(object)), undo(guard.undo) {
-        if (guard.lock.hold(a.self())) roll_back();
+    Change(Arena& arena, Offset object, Nanoseconds limit = kForever)
+        : a(arena), guard(arena.guard_of(object)), undo(guard.undo) {
+        if (guard.lock.hold(a.self(), limit)) roll_back();
     }
     // The lock was taken from a process that died.
     Change(Arena& arena, Guard& guard) : a(arena), guard(guard), undo(guard.undo) { roll_back(); }

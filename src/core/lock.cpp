@@ -52,7 +52,8 @@ Status SharedLock::lock_slowly(OwnerId self, Nanoseconds deadline) {
     }
 }
 
-bool SharedLock::hold_slowly(OwnerId self) {
+bool SharedLock::hold_slowly(OwnerId self, Nanoseconds most) {
+    Bounded bounded(std::min(most, Bounded::limit()));
     Nanoseconds start = now();
     Status status;
     in_steps([&] {

@@ -55,8 +55,10 @@ class SharedLock {
     Status lock(OwnerId self, Nanoseconds deadline = kForever) {
         return try_lock(self) ? Status::Ok : lock_slowly(self, deadline);
     }
-    // Locks without a deadline, but for that of Bounded. True: recovered.
-    bool hold(OwnerId self) { return try_lock(self) ? false : hold_slowly(self); }
+    // Locks without a deadline, but for `limit` and that of Bounded: StillLocked then. True: recovered.
+    bool hold(OwnerId self, Nanoseconds limit = kForever) {
+        return try_lock(self) ? false : hold_slowly(self, limit);
+    }
     // Returns false if it was not locked.
     bool unlock() {
         uint32_t old = word_.exchange(0, std::memory_order_release);
@@ -82,7 +84,7 @@ class SharedLock {
     static constexpr uint32_t kContended = 1u << 31, kRepairing = 1u << 30, kOwner = kRepairing - 1;
     static_assert(kOwner == (1u << kOwnerBits) - 1);
     Status lock_slowly(OwnerId self, Nanoseconds deadline);
-    bool hold_slowly(OwnerId self);
+    bool hold_slowly(OwnerId self, Nanoseconds limit);
     bool settle_slowly(OwnerId dead, OwnerId self);
     bool take_over(uint32_t seen, OwnerId self) {
         return word_.compare_exchange_strong(seen, self | kRepairing | (seen & kContended));

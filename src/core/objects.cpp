@@ -99,25 +99,43 @@ void Arena::attach_new(Offset block, Kind kind, Role role) {
     attachments->entries.emplace(Attachments::Key{block, handle.generation, role, kAttached}, entry);
 }
 
+bool Arena::is_block(Offset offset) const {
+    if (offset < region_start(0) || offset >= size_) return false;
+    size_t c = class_of(offset);
+    Offset within = offset - region_start(c);
+    return within % class_size(c) == 0 && within / class_size(c) < header().classes[c].carved.load();
+}
+
+bool Arena::is_mine(Offset block, size_t size) {
+    return is_block(block) && capacity(block) >= size && meta(block).owner == self() &&
+           meta(block).kind() == Kind::Data;
+}
+
 bool Arena::exists(Handle handle) const {
-    if (handle.offset < region_start(0) || handle.offset >= size_) return false;
-    size_t c = class_of(handle.offset);
-    Offset within = handle.offset - region_start(c);
-    if (within % class_size(c) || within / class_size(c) >= header().classes[c].carved.load()) return false;
+    if (!is_block(handle.offset)) return false;
     const Meta& m = meta(handle.offset);
     return m.generation() == handle.generation && is_object(m.kind()) &&
            at<Object>(handle.offset)->references.load() != 0;
 }
 
+// A role comes from outside, with the name of the object.
+void Arena::check(Handle handle, Role role) const {
+    bool has_ends = meta(handle.offset).kind() == Kind::Channel && at<Channel>(handle.offset)->pipe();
+    if (role == Role::Plain || (has_ends && (role == Role::Reader || role == Role::Writer))) return;
+    throw NoSuchRole("the name of an object says role " + std::to_string(static_cast<uint32_t>(role)) +
+                     ", which this object does not have: the name was changed, or is no name");
+}
+
 void Arena::attach(Handle handle, Kind kind, Role role) {
     std::lock_guard lock(attachments->mutex);
-    auto check = [&] {
+    auto check_it = [&] {
         if (!exists(handle) || meta(handle.offset).kind() != kind)
             throw ObjectDestroyed(
                 "the object is gone: nobody was attached to it any more, it was destroyed, or it is of "
                 "another run");
+        check(handle, role);
     };
-    check();
+    check_it();
     Attachments::Key key{handle.offset, handle.generation, role, kAttached};
     if (Entry* entry = attachments->take({handle.offset, handle.generation, role, kAttachedAhead})) {
         entry->set(handle, role, kAttached);
@@ -127,7 +145,7 @@ void Arena::attach(Handle handle, Kind kind, Role role) {
     Entry* entry = own_entry();
     try {
         Change change(*this, handle.offset);
-        check();
+        check_it();
         Object& o = *at<Object>(handle.offset);
         change.begin(handle.offset, entry);
         // In one step: a pipe's end is never seen to be gone in between.
@@ -145,6 +163,7 @@ void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
     Entry* entry = entry_for(owner);
     Change change(*this, handle.offset);
     if (!exists(handle)) throw ObjectDestroyed("an object that the new process was given is gone");
+    check(handle, role);
     change.begin(handle.offset, entry);
     at<Object>(handle.offset)->count(role, 1);
     entry->set(handle, role, kAttachedAhead);
@@ -158,6 +177,7 @@ void Arena::guest_attach(OwnerId guest, Handle handle, Role role) {
         throw ObjectDestroyed(
             "the object is gone: nobody was attached to it any more, it was destroyed, or it is of another "
             "run");
+    check(handle, role);
     Object& o = *at<Object>(handle.offset);
     change.begin(handle.offset, entry);
     o.count(role, o.in_flight(role) ? 1 - kOneInFlight : 1);
@@ -169,6 +189,7 @@ void Arena::guest_send(OwnerId guest, Handle handle, Role role) {
     Entry* entry = entry_for(guest);
     Change change(*this, handle.offset);
     if (!exists(handle)) throw ObjectDestroyed("the object is gone");
+    check(handle, role);
     change.begin(handle.offset, entry);
     at<Object>(handle.offset)->count(role, kOneInFlight);
     entry->set(handle, role, kInFlight);
@@ -205,7 +226,7 @@ void Arena::send(Handle handle, Role role) {
     if (entry) attachments->entries.emplace(key, entry);
 }
 
-void Arena::release(Handle handle, Role role) {
+void Arena::release(Handle handle, Role role, Nanoseconds limit) {
     Entry* entry;
     {
         std::lock_guard lock(attachments->mutex);
@@ -213,7 +234,7 @@ void Arena::release(Handle handle, Role role) {
     }
     if (!entry) return;  // a forked child's copy of its parent's handle
     try {
-        drop(handle, role, kAttached, *entry);
+        drop(handle, role, kAttached, *entry, limit);
     } catch (...) {
         std::lock_guard lock(attachments->mutex);
         attachments->entries.emplace(
@@ -231,9 +252,8 @@ void Arena::release(Handle handle, Role role) {
 }
 
 void Arena::release_when_possible(Handle handle, Role role) {
-    Bounded bounded(kReleases);
     try {
-        release(handle, role);
+        release(handle, role, kReleases);
     } catch (const StillLocked&) {
         std::lock_guard lock(attachments->mutex);
         attachments->late.emplace_back(handle, role);
@@ -249,23 +269,22 @@ void Arena::release_late() {
         std::lock_guard lock(attachments->mutex);
         late.swap(attachments->late);
     }
-    Bounded bounded(0);
     for (auto& [handle, role] : late) try {
-            release(handle, role);
+            release(handle, role, 0);
         } catch (const StillLocked&) {
             std::lock_guard lock(attachments->mutex);
             attachments->late.emplace_back(handle, role);
         }
 }
 
-void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
+void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseconds limit) {
     // A plain entry of a pipe is that of one whose end went, and who may have been killed before it told.
     bool tells = role == Role::Plain && kind != kInFlight && meta(handle.offset).kind() == Kind::Channel &&
                  at<Channel>(handle.offset)->pipe();
     if (tells) at<Channel>(handle.offset)->end_went(*this);
     bool last = false, end_goes = false;
     {
-        Change change(*this, handle.offset);
+        Change change(*this, handle.offset, limit);
         Object& o = *at<Object>(handle.offset);
         if (kind == kInFlight && (!exists(handle) || o.in_flight(role) == 0)) {  // it arrived
             entry.object = 0;
@@ -287,7 +306,7 @@ void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
         }
         change.commit();
     }
-    if (end_goes) return drop(handle, Role::Plain, kAttached, entry);
+    if (end_goes) return drop(handle, Role::Plain, kAttached, entry, limit);
     if (!last) return;
     if (meta(handle.offset).kind() == Kind::Channel) at<Channel>(handle.offset)->tear_down(*this);
     free(handle.offset);

@@ -128,6 +128,12 @@ void Condition::recover(Arena& a, OwnerId dead) {
     lock_.unlock();
 }
 
+// The number of a waiter goes through Python, and to other nodes.
+void Condition::check(Arena& a, Offset waiter) const {
+    if (!a.is_mine(waiter, sizeof(Waiter)))
+        throw ObjectDestroyed("no waiter of this process: it has left, or never entered");
+}
+
 Offset Condition::enter(Arena& a) {
     Offset block = a.allocate(sizeof(Waiter));
     new (a.at<Waiter>(block)) Waiter{0, a.self(), {0}};
@@ -145,6 +151,7 @@ Offset Condition::enter(Arena& a) {
 }
 
 Status Condition::sleep(Arena& a, Offset waiter, Nanoseconds deadline) {
+    check(a, waiter);
     Word& notified = a.at<Waiter>(waiter)->notified;
     Slices slices;
     for (;;) {
@@ -157,6 +164,7 @@ Status Condition::sleep(Arena& a, Offset waiter, Nanoseconds deadline) {
 }
 
 bool Condition::leave(Arena& a, Offset waiter) {
+    check(a, waiter);
     lock(a);
     Link* link = &head_;
     while (*link && *link != waiter) link = &a.at<Waiter>(*link)->next;

@@ -87,6 +87,7 @@ class Condition : public Object {
 
   private:
     void lock(Arena& a);
+    void check(Arena& a, Offset waiter) const;
     uint32_t tell(Arena& a, uint32_t count);
     SharedLock lock_;
     Word watchers_{0};  // waiters on other nodes
