@@ -244,8 +244,8 @@ class Arena {
         return before;
     }
     bool exists(Handle handle) const;
-    // Whether it is a block of memory of this process, of that size or more.
-    bool is_mine(Offset block, size_t size);
+    // Whether it is a block that is no object, of that size or more.
+    bool is_data(Offset block, size_t size) const;
 
     OwnerId self();          // this process's id; claims a slot the first time
     OwnerId reserve_slot();  // for a process to be forked

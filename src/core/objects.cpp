@@ -106,9 +106,8 @@ bool Arena::is_block(Offset offset) const {
     return within % class_size(c) == 0 && within / class_size(c) < header().classes[c].carved.load();
 }
 
-bool Arena::is_mine(Offset block, size_t size) {
-    return is_block(block) && capacity(block) >= size && meta(block).owner == self() &&
-           meta(block).kind() == Kind::Data;
+bool Arena::is_data(Offset block, size_t size) const {
+    return is_block(block) && capacity(block) >= size && meta(block).kind() == Kind::Data;
 }
 
 bool Arena::exists(Handle handle) const {

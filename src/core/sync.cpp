@@ -106,6 +106,8 @@ void Event::destroy() {
 
 // ---- condition
 
+static constexpr char kNoWaiter[] = "no waiter of this condition: it has left, or never entered";
+
 void Condition::lock(Arena& a) {
     // The list is consistent at every instruction: nothing to repair.
     if (lock_.hold(a.self())) lock_.repaired();
@@ -130,8 +132,7 @@ void Condition::recover(Arena& a, OwnerId dead) {
 
 // The number of a waiter goes through Python, and to other nodes.
 void Condition::check(Arena& a, Offset waiter) const {
-    if (!a.is_mine(waiter, sizeof(Waiter)))
-        throw ObjectDestroyed("no waiter of this process: it has left, or never entered");
+    if (!a.is_data(waiter, sizeof(Waiter))) throw ObjectDestroyed(kNoWaiter);
 }
 
 Offset Condition::enter(Arena& a) {
@@ -168,8 +169,10 @@ bool Condition::leave(Arena& a, Offset waiter) {
     lock(a);
     Link* link = &head_;
     while (*link && *link != waiter) link = &a.at<Waiter>(*link)->next;
-    if (*link) *link = a.at<Waiter>(waiter)->next;
+    bool found = *link != 0;
+    if (found) *link = a.at<Waiter>(waiter)->next;
     lock_.unlock();
+    if (!found) throw ObjectDestroyed(kNoWaiter);
     bool notified = a.at<Waiter>(waiter)->notified.load() != 0;
     a.free(waiter);
     return notified;

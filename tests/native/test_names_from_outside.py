@@ -81,7 +81,7 @@ def test_numbers_that_are_no_name(objects: dict[Any, Any], name: list[Any]) -> N
     for kind, text in TEXTS.items():
         rest = {Queue: [False], Barrier: [name, name, 2]}.get(kind, [])
         whole = json.dumps([name, *rest] if kind is Barrier else [*name, *rest])
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"is not what serialize\(\) of a"):
             kind.attach(whole.encode() if text is bytes else whole)
     with pytest.raises(ChannelError):
         Channel.attach(msgspec.msgpack.encode([name, 1, 1, 1]))

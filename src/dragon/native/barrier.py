@@ -84,7 +84,7 @@ class Barrier(threading.Barrier):
     @classmethod
     def attach(cls, serialized: str, *, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Self:
         """The barrier that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
-        parties_of = Annotated[int, msgspec.Meta(ge=1, lt=2**63)]
+        parties_of = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
         kind = tuple[SerializedName, SerializedName, SerializedName, parties_of]
         words, condition, lock, parties = read_serialized(serialized, kind, "barrier")
         barrier = cls.__new__(cls)
