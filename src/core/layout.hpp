@@ -61,6 +61,7 @@ struct Attachments {
     std::multimap<Key, Entry*> entries;
     std::vector<Entry*> free;
     size_t next_sweep = Chunk::kEntries;
+    std::atomic<bool> is_late{false};
     std::vector<std::pair<Handle, Role>> late;  // released, when the lock for that is free again
 
     Entry* take(const Key& key) {

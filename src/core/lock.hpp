@@ -1,7 +1,6 @@
 // The lock in shared memory, and how long is waited for one.
 #pragma once
 
-#include <chrono>
 #include <mutex>
 #include <stdexcept>
 
@@ -97,12 +96,16 @@ class PatientMutex {
   public:
     void lock() {
         if (mutex_.try_lock()) return;
-        in_steps([this] { return mutex_.try_lock_for(std::chrono::nanoseconds(kWaitStep)); });
+        in_steps([this] {
+            for (Nanoseconds end = now() + kWaitStep; now() < end; usleep(50))
+                if (mutex_.try_lock()) return true;
+            return false;
+        });
     }
     void unlock() { mutex_.unlock(); }
 
   private:
-    std::timed_mutex mutex_;
+    std::mutex mutex_;
 };
 
 }  // namespace dragon

@@ -256,23 +256,27 @@ void Arena::release_when_possible(Handle handle, Role role) {
     } catch (const StillLocked&) {
         std::lock_guard lock(attachments->mutex);
         attachments->late.emplace_back(handle, role);
+        attachments->is_late = true;
         return;
     }
     release_late();
 }
 
 void Arena::release_late() {
-    if (attachments->late.empty()) return;  // mostly, so that no lock is taken for that
+    if (!attachments->is_late.load(std::memory_order_relaxed))
+        return;  // mostly, so that no lock is taken for that
     std::vector<std::pair<Handle, Role>> late;
     {
         std::lock_guard lock(attachments->mutex);
         late.swap(attachments->late);
+        attachments->is_late = false;
     }
     for (auto& [handle, role] : late) try {
             release(handle, role, 0);
         } catch (const StillLocked&) {
             std::lock_guard lock(attachments->mutex);
             attachments->late.emplace_back(handle, role);
+            attachments->is_late = true;
         }
 }
 
