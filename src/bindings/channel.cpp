@@ -216,6 +216,7 @@ void bind_channel(nb::module_& m) {
          [](ChannelHandle* self, uint64_t capacity, bool pipe, uint32_t role, uint64_t maker, Name results,
             Name doing, uint16_t mebibytes) {
              auto r = static_cast<Role>(role);
+             if (role > 2 || (role && !pipe)) throw nb::value_error("only a pipe has ends: roles 1 and 2");
              Arena& a = arena();
              Origin origin{maker ? a.next_queue() : 0, maker, handle_of(results), handle_of(doing)};
              new (self) ChannelHandle(
@@ -239,6 +240,11 @@ void bind_channel(nb::module_& m) {
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
+        .def("_holder",
+             [](ChannelHandle& h) {
+                 OwnerId holder = h.get().holder();
+                 return holder ? h.a->pid_of(holder) : 0;
+             })
         .def("_size", [](ChannelHandle& h) { return usable(h).size(); })
         .def("_capacity", [](ChannelHandle& h) { return h.get().capacity(); })
         .def("_bytes", [](ChannelHandle& h) { return usable(h).bytes(); })

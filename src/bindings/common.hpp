@@ -38,15 +38,23 @@ decltype(auto) in_python(F f) {
 // The GIL is not held while one of these lives.
 class WithoutGil {
   public:
-    WithoutGil() : state_(PyEval_SaveThread()) {}
+    WithoutGil() : state_(PyEval_SaveThread()) { here_ = true; }
     WithoutGil(const WithoutGil&) = delete;
     ~WithoutGil() {
+        here_ = false;
         in_python([&] { PyEval_RestoreThread(state_); });
     }
+    static bool here() { return here_; }
+    // The interpreter has finished: there is no GIL any more.
+    static void for_ever() { here_ = true; }
 
   private:
+    inline static thread_local bool here_ = false;
     PyThreadState* state_;
 };
+
+// How this process's threads wait for what has no deadline of its caller's: see in_steps().
+void wait_in_python(Attempt attempt, void* what);
 
 // The index of the node this process is on.
 extern uint32_t node_index;
@@ -94,7 +102,7 @@ struct Shared {
         if (users == 0) let_go();
     }
     void let_go() {
-        if (a && has_arena() && &arena() == a) a->release(handle, role);
+        if (a && has_arena() && &arena() == a) a->release_when_possible(handle, role);
         a = nullptr;
     }
     bool closed() const { return left; }
@@ -148,12 +156,34 @@ inline uint64_t thread_id() { return guest_thread ? guest_thread : PyThread_get_
 // Calls what on_inquiry() was given.
 void report_myself();
 
+// What a try without a wait waits all the same for another process that has the object locked: so that it is
+// not told that there is nothing only because that one lost its processor. The agent tries again by itself.
+Nanoseconds grace(Arena& a);
+
+// Waits out a try that met a locked object.
+template <class H, class F>
+Status try_again(H& h, F f) {
+    typename H::Use use(h);
+    Status status;
+    Nanoseconds end = now() + grace(*h.a);
+    do {
+        {
+            WithoutGil without;
+            usleep(500);
+        }
+        if (in_python(PyErr_CheckSignals) != 0) throw nb::python_error();
+        status = f(Nanoseconds{0});
+    } while (status == Status::Busy && now() < end);
+    return status == Status::Busy ? Status::Timeout : status;
+}
+
 // Tries `f(0)` first, then waits in `f(deadline)` without the GIL, running signal handlers as signals arrive.
 // A wait ends with the run, and where another thread closes the handle: both are looked for once a second.
 template <class H, class F>
 Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
     Status status = f(Nanoseconds{0});
-    if (status != Status::Timeout || deadline == 0) return status;
+    if (deadline == 0) return status == Status::Busy ? try_again(h, f) : status;
+    if (status != Status::Timeout && status != Status::Busy) return status;
     typename H::Use use(h);
     Arena& a = *h.a;
     Nanoseconds start = now();
@@ -167,6 +197,7 @@ Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
         {
             WithoutGil without;
             status = f(until);
+            if (status == Status::Busy) status = Status::Timeout;
             if (status == Status::Timeout && now() - start > 200'000'000 && !a.kept())
                 throw ObjectDestroyed("the run has ended: its agent is gone");
         }

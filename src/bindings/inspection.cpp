@@ -25,8 +25,8 @@ const char* name_of(Purpose purpose) {
 }
 
 const char* name_of(Kind kind) {
-    static const char* const names[] = {"",          "",      "Channel",   "Lock",
-                                        "Semaphore", "Event", "Condition", "Words"};
+    static const char* const names[] = {"",      "",          "Channel", "Lock", "Semaphore",
+                                        "Event", "Condition", "Words",   ""};
     auto i = static_cast<size_t>(kind);
     return i < std::size(names) ? names[i] : "";
 }

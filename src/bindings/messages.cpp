@@ -79,6 +79,22 @@ struct BufferTable {
     } buffers[];
 };
 
+// What came from another node, or was put as it is, is looked at before it is used.
+const BufferTable& checked(const char* data, size_t size) {
+    auto* table = reinterpret_cast<const BufferTable*>(data);
+    auto lies_within = [&](uint64_t start, uint64_t length) {
+        return start <= size && length <= size - start;
+    };
+    bool whole =
+        size >= sizeof(BufferTable) &&
+        table->count <= (size - sizeof(BufferTable)) / sizeof(BufferTable::buffers[0]) &&
+        lies_within(sizeof(BufferTable) + table->count * sizeof(BufferTable::buffers[0]), table->head_size);
+    for (size_t i = 0; whole && i < table->count; ++i)
+        whole = lies_within(table->buffers[i].start, table->buffers[i].size);
+    if (!whole) throw nb::value_error("a message is damaged: its parts do not lie in it");
+    return *table;
+}
+
 size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
 // Where the head of a message of so many buffers lies, and its first buffer.
@@ -186,7 +202,7 @@ std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
     message.block = 0;
     nb::object loan =
         nb::cast(new Loan{&a, block, a.self(), message.label.size}, nb::rv_policy::take_ownership);
-    auto* table = reinterpret_cast<BufferTable*>(a.at<char>(block) + kDataStart);
+    auto* table = &checked(a.at<char>(block) + kDataStart, message.label.size);
     nb::object whole = nb::steal(PyMemoryView_FromObject(loan.ptr()));
     if (!whole.is_valid()) throw nb::python_error();
     auto slice = [&](size_t start, size_t size) {
@@ -200,8 +216,8 @@ std::pair<nb::object, nb::list> borrow_buffers(Arena& a, Message& message) {
 
 // The same of a message that lies in its slot, as a small one of another node does: copies, which may be
 // written to.
-std::pair<nb::object, nb::list> copy_buffers(const char* data) {
-    auto* table = reinterpret_cast<const BufferTable*>(data);
+std::pair<nb::object, nb::list> copy_buffers(const char* data, size_t size) {
+    auto* table = &checked(data, size);
     auto piece = [&](size_t start, size_t size) {
         nb::object copied =
             nb::steal(PyByteArray_FromStringAndSize(data + start, static_cast<Py_ssize_t>(size)));
@@ -215,7 +231,8 @@ std::pair<nb::object, nb::list> copy_buffers(const char* data) {
 }
 
 PyObject* load_with_buffers(Arena& a, Message& message) {
-    auto [pickle, buffers] = message.block ? borrow_buffers(a, message) : copy_buffers(message.data);
+    auto [pickle, buffers] =
+        message.block ? borrow_buffers(a, message) : copy_buffers(message.data, message.label.size);
     nb::object result =
         in_python([&] { return nb::borrow(python.pickle_loads)(pickle, nb::arg("buffers") = buffers); });
     return result.release().ptr();
@@ -251,6 +268,10 @@ Status put_object(const Destination& to, PyObject* object) {
     return put_any(to, object);
 }
 
+static void check_size(const Message& message, size_t size) {
+    if (message.label.size != size) throw nb::value_error("a message is damaged: a number of another size");
+}
+
 PyObject* to_object(Arena& a, Message& message) {
     OwnBlock block(a, message.block);
     const char* data = message.block ? block.data() : message.data;
@@ -265,12 +286,14 @@ PyObject* to_object(Arena& a, Message& message) {
             return nb::bool_(false).release().ptr();
         case kInt: {
             long long value;
+            check_size(message, sizeof value);
             memcpy(&value, data, sizeof value);
             result = PyLong_FromLongLong(value);
             break;
         }
         case kFloat: {
             double value;
+            check_size(message, sizeof value);
             memcpy(&value, data, sizeof value);
             result = PyFloat_FromDouble(value);
             break;
@@ -306,7 +329,7 @@ nb::tuple to_frames(Arena& a, Message& message) {
     OwnBlock block(a, message.block);
     const char* data = message.block ? block.data() : message.data;
     if (message.label.kind != kFrames) return nb::make_tuple(nb::bytes(data, message.label.size), nb::list());
-    auto [head, buffers] = copy_buffers(data);
+    auto [head, buffers] = copy_buffers(data, message.label.size);
     return nb::make_tuple(nb::bytes(head), buffers);
 }
 
@@ -374,7 +397,7 @@ Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle object) {
     if (!loan.block || loan.a != &a) throw nb::value_error("the memory was passed on already");
     Status status = channel.put_block(a, {kind, loan.size}, loan.block, 0);
     if (status == Status::Ok) loan.block = 0;
-    return status;
+    return status == Status::Busy ? Status::Timeout : status;
 }
 
 PyObject* to_bytes(Arena& a, Message& message) {

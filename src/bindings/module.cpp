@@ -140,6 +140,7 @@ NB_MODULE(_core, m) {
         "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.",
         PyExc_ValueError, nullptr);
     m.attr("DestroyedError") = nb::handle(destroyed);
+    wait_in_steps = wait_in_python;
     python = {lookup("queue", "Full"),    lookup("queue", "Empty"),   destroyed, lookup("_pickle", "dumps"),
               lookup("_pickle", "loads"), lookup("_pickle", "dumps"), nullptr};
 
@@ -150,6 +151,8 @@ NB_MODULE(_core, m) {
             PyErr_SetString(PyExc_MemoryError, e.what());
         } catch (const ObjectDestroyed& e) {
             PyErr_SetString(python.destroyed, e.what());
+        } catch (const NoSuchRole& e) {
+            PyErr_SetString(PyExc_ValueError, e.what());
         } catch (const SystemFailure& e) {
             errno = e.error;
             PyErr_SetFromErrnoWithFilename(PyExc_OSError, e.what());

@@ -26,6 +26,7 @@ void leave_arena() {
 }
 
 void at_end() {
+    WithoutGil::for_ever();
     if (own && owner == getpid()) {
         if (tracker >= 0) close(tracker);
         end_run(*own);

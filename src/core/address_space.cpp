@@ -103,8 +103,8 @@ void Arena::shrink_mapping() {
     };
     for (size_t c = 0; c < kClasses; ++c) {
         const ClassState& s = header().classes[c];
-        shrink(reach_->metas[c], meta_start(c), s.committed_meta.acquire(), region_ / 4);
-        shrink(reach_->blocks[c], region_start(c), s.committed.acquire(), region_);
+        shrink(reach_->metas[c], meta_start(c), s.committed_meta.load(), region_ / 4);
+        shrink(reach_->blocks[c], region_start(c), s.committed.load(), region_);
     }
     Offset end_of_metas = meta_start(kClasses);
     if (uint64_t gap = region_start(0) - end_of_metas) munmap(base_ + end_of_metas, gap);
@@ -144,7 +144,7 @@ bool Arena::try_to_reach(Offset offset) const {
         return true;
     }
     const ClassState& s = header().classes[c];
-    uint64_t used = is_meta ? s.committed_meta.acquire() : s.committed.acquire();
+    uint64_t used = is_meta ? s.committed_meta.load() : s.committed.load();
     Offset to = std::min(round_up(std::max(end, start + used), kStep), start + width);
     if (!add(part.end, to)) {
         to = round_up(end, kPage);

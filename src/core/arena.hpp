@@ -9,7 +9,9 @@
 //  - Every lock names its owner; who finds the owner dead repairs the structure first (see SharedLock).
 //  Repairs can
 //    be interrupted and begun again like everything else.
-//  - Locks are taken in this order: that of all objects, a channel's or a condition's, a size class's.
+//  - A process that is stopped at any step delays only those that use the same object. Lists of free blocks
+//  are never waited for: see FreeList. No lock but an object's own is held over a copy or a system call.
+//  - Locks are taken in this order: that of an object's references, a channel's or a condition's, a list's.
 //  - A shared object lives while a process is attached to it or a message carries it; what a dead process was
 //    attached to is released by reap().
 #pragma once
@@ -18,21 +20,24 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "futex.hpp"
+#include "lock.hpp"
 
 namespace dragon {
 
-using Offset = uint64_t;   // from the start of the arena; 0 is "none"
-using OwnerId = uint32_t;  // a process: slot and generation; 0 is "nobody"
+using Offset = uint64_t;  // from the start of the arena; 0 is "none"
 
 struct OutOfMemory : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 struct ObjectDestroyed : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+struct NoSuchRole : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 struct SystemFailure : std::runtime_error {
@@ -63,43 +68,9 @@ class Ordered {
 };
 using Link = Ordered<Offset>;
 
-// A lock in shared memory: 0, or the id of the owning process, with the top bit set when somebody may sleep
-// on it.
-class SharedLock {
-  public:
-    bool try_lock(OwnerId self) {
-        uint32_t free = 0;
-        return word_.compare_exchange_strong(free, self, std::memory_order_acquire);
-    }
-    // Recovered: the owner had died and the lock is now ours.
-    Status lock(OwnerId self, Nanoseconds deadline = kForever) {
-        return try_lock(self) ? Status::Ok : lock_slowly(self, deadline);
-    }
-    // Locks whatever signals arrive, for the short critical sections of this library. True: recovered.
-    bool hold(OwnerId self) {
-        for (;;) {
-            Status status = lock(self);
-            if (status != Status::Interrupted) return status == Status::Recovered;
-        }
-    }
-    // Returns false if it was not locked.
-    bool unlock() {
-        uint32_t old = word_.exchange(0, std::memory_order_release);
-        if (old & kContended) futex_wake(word_, 1);
-        return old != 0;
-    }
-    OwnerId owner() const { return word_.load(std::memory_order_acquire) & ~kContended; }
-    bool take_from_dead(OwnerId dead, OwnerId self);
-    // Does not wait. Recovered: the owner was known to be dead.
-    Status try_to_lock(OwnerId self);
-
-  private:
-    static constexpr uint32_t kContended = 1u << 31;
-    Status lock_slowly(OwnerId self, Nanoseconds deadline);
-    Word word_{0};
-};
-
-enum class Kind : uint8_t { Free = 0, Data, Channel, Lock, Semaphore, Event, Condition, Words };
+// Cold: a block that has no pages, or is about to lose or get them.
+enum class Kind : uint8_t { Free = 0, Data, Channel, Lock, Semaphore, Event, Condition, Words, Cold };
+inline bool is_object(Kind kind) { return kind >= Kind::Channel && kind <= Kind::Words; }
 
 // What is known of a block, kept apart from it so that the pages of a freed block can be given back.
 struct Meta {
@@ -110,11 +81,23 @@ struct Meta {
     uint32_t generation() const { return generation_and_kind >> 8; }
     uint32_t acquire_generation() const { return generation_and_kind.acquire() >> 8; }
     Kind kind() const { return static_cast<Kind>(generation_and_kind & 0xff); }
+    // A generation is never 0, so that a block that was never made is known by its zeros.
     void set(uint32_t generation, Kind kind) {
+        if (generation << 8 == 0) generation = 1;
         generation_and_kind = generation << 8 | static_cast<uint32_t>(kind);
     }
+    // Makes the block. False: it was made before.
+    bool make(OwnerId first_owner, uint32_t generation) {
+        Meta made;
+        made.owner = first_owner;
+        made.set(generation, Kind::Data);
+        uint64_t nothing = 0, something;
+        memcpy(&something, &made, sizeof something);
+        return __atomic_compare_exchange_n(reinterpret_cast<uint64_t*>(this), &nothing, something, false,
+                                           __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    }
 };
-static_assert(sizeof(Meta) == 16);
+static_assert(sizeof(Meta) == 16 && alignof(Meta) == 8 && offsetof(Meta, generation_and_kind) == 4);
 
 // What an attachment is for. Ends of a pipe are counted apart, so that the other end learns of the last one's
 // going.
@@ -204,6 +187,8 @@ inline constexpr size_t kSpans = 1 << 14;
 struct Header;
 struct Slot;
 struct ClassState;
+struct FreeList;
+struct Guard;
 struct Entry;
 
 class Arena {
@@ -241,7 +226,7 @@ class Arena {
     }
     // Attaches this process; throws ObjectDestroyed where the object is gone.
     void attach(Handle handle, Kind kind, Role role);
-    void release(Handle handle, Role role);
+    void release(Handle handle, Role role, Nanoseconds limit = kForever);
     // A message carries the object from now on, until somebody attaches or this process ends.
     void send(Handle handle, Role role);
     // Attaches a process that is about to be forked, on whose behalf `owner` was reserved.
@@ -259,6 +244,8 @@ class Arena {
         return before;
     }
     bool exists(Handle handle) const;
+    // Whether it is a block that is no object, of that size or more.
+    bool is_data(Offset block, size_t size) const;
 
     OwnerId self();          // this process's id; claims a slot the first time
     OwnerId reserve_slot();  // for a process to be forked
@@ -266,6 +253,9 @@ class Arena {
     // The same, where the process itself will take the slot and tell when it started.
     void promise_slot(OwnerId owner, pid_t pid);
     void take_slot(OwnerId owner);  // unless it was reserved for another process, above this one
+    // As release(), but what cannot be released now is when something else is.
+    void release_when_possible(Handle handle, Role role);
+    void release_late();
     // This process ends in order: what it is attached to is released, unless it holds blocks still. Then it
     // is left to reap(). Nothing in the arena may be used afterwards.
     bool leave();
@@ -305,6 +295,7 @@ class Arena {
     // The process whose end is the end of the run: the agent.
     void set_keeper(OwnerId owner);
     bool kept() const;
+    bool keeps();  // whether this is that process
 
     // Map only what is in use from now on: the address space of this process is about to be limited.
     void shrink_mapping();
@@ -334,31 +325,44 @@ class Arena {
     [[gnu::cold]] void reach(Offset offset) const;
     bool try_to_reach(Offset offset) const;
     void reach_after_fork();
+    void after_fork();
 
     Header& header() const { return *reinterpret_cast<Header*>(base_); }
     Slot& slot(OwnerId owner) const;
     Offset meta_start(size_t c) const;
     Offset region_start(size_t c) const;
     size_t class_of(Offset block) const;
+    bool is_block(Offset offset) const;
     uint64_t committed() const;
-    void commit(ClassState& s, Offset start, uint64_t length);
-    void carve(size_t c, uint64_t index);
-    Offset take_first(Link& list, Word& count, OwnerId me);
-    void put_first(Link& list, Word& count, Offset block);
-    bool give_pages_back(Offset block, size_t size);
-    void lock_class(size_t c);
-    void repair_class(size_t c);
+    FreeList& list(size_t n, size_t c) const;
+    uint64_t free_blocks(size_t c, bool cold) const;
+    void make_room(uint64_t length);
+    void take_pages(Offset start, uint64_t length);
+    void grow(std::atomic<uint64_t>& committed, Offset start, uint64_t from, uint64_t to);
+    Offset carve(size_t c, OwnerId me);
+    bool finish_carving(size_t c);
+    Offset take_first(Link& list, Word& count, OwnerId me, Kind kind);
+    void put_first(Link& list, Word& count, Offset block, Meta& m);
+    Offset take_free(size_t c, OwnerId me, bool cold);
+    Offset take_any(size_t c, OwnerId me);
+    void warm(Offset block, size_t c);
+    bool give_pages_back(Offset block);
+    void put_back(Offset block, bool cold);
+    bool try_to_put_back(Offset block, Meta& m, size_t c, bool cold);
+    void put_back_late();
+    void repair(FreeList& list);
+    Guard& guard_of(Offset object) const;
     struct Change;
     void attach_new(Offset block, Kind kind, Role role);
     Offset new_chunk(OwnerId owner);
     Entry* entry_for(OwnerId owner);
     Entry* own_entry();
-    void drop(Handle handle, Role role, uint32_t kind, Entry& entry);
+    void drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseconds limit = kForever);
+    void check(Handle handle, Role role) const;
     bool reap_slot(Slot& slot, OwnerId owner);
     void release_all(Slot& slot);
-    template <class Repair>
-    void settle(SharedLock& lock, OwnerId dead, Repair repair);
     void repair_structures(OwnerId dead);
+    bool owns_block_of(OwnerId owner, size_t c) const;
     void free_owned_by(OwnerId dead);
     OwnerId claim(pid_t pid, uint64_t start_time);
     template <class Visit>
@@ -366,11 +370,16 @@ class Arena {
 
     int fd_;
     char* base_;
-    uint64_t region_;
+    uint64_t region_;  // a power of two
+    int region_bits_;
     size_t size_;
     std::atomic<bool> sparse_{false};
     Reach* reach_ = nullptr;
     std::atomic<OwnerId> self_{0};
+    std::array<std::atomic<uint8_t>, kClasses> hints_{};  // the list of each class to begin with
+    std::mutex late_mutex_;
+    std::vector<Offset> late_;  // freed blocks for which no list could be had; this process's until then
+    std::atomic<bool> is_late_{false};
 };
 
 // Whether there is a limit of addresses (RLIMIT_AS).

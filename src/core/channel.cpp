@@ -73,20 +73,33 @@ int open_bell(Handle channel) {
 // Holds the channel's lock, and repairs what the last holder left if it died.
 class Channel::Locked {
   public:
-    Locked(Channel& channel, Arena& a, OwnerId dead = 0) : lock_(channel.lock_) {
-        if (!(dead && lock_.take_from_dead(dead, a.self())) && !lock_.hold(a.self())) return;
+    // Until that deadline; status() says whether it came to that.
+    Locked(Channel& channel, Arena& a, Nanoseconds deadline)
+        : Locked(channel, a, channel.lock_.lock(a.self(), deadline)) {}
+    // What has no deadline.
+    Locked(Channel& channel, Arena& a)
+        : Locked(channel, a, channel.lock_.hold(a.self()) ? Status::Recovered : Status::Ok) {}
+    Locked(Channel& channel, Arena& a, Status status)
+        : lock_(channel.lock_), status_(status == Status::Timeout ? Status::Busy : status) {
+        if (status_ != Status::Recovered) return;
         try {
             channel.repair(a);
         } catch (...) {
             lock_.unlock();
             throw;
         }
+        lock_.repaired();
+        status_ = Status::Ok;
     }
     Locked(const Locked&) = delete;
-    ~Locked() { lock_.unlock(); }
+    ~Locked() {
+        if (status_ == Status::Ok) lock_.unlock();
+    }
+    Status status() const { return status_; }
 
   private:
     SharedLock& lock_;
+    Status status_;
 };
 
 // The holder of the lock died. What is linked from the head on is what there is.
@@ -128,13 +141,13 @@ uint64_t Channel::excess(const MessageHead& head) {
 }
 
 void Channel::recover(Arena& a, OwnerId dead) {
-    Locked locked(*this, a, dead);  // waits for a live holder, which may be repairing
+    if (lock_.settle(dead, a.self())) Locked locked(*this, a, Status::Recovered);
 }
 
 // Who waits for what the holder of the lock would do, and that is dead, does it instead.
 void Channel::look_after_lock(Arena& a) {
     OwnerId holder = lock_.owner();
-    if (holder && !a.alive(holder)) Locked locked(*this, a);
+    if (holder && !a.alive(holder)) Locked locked(*this, a, Nanoseconds{0});
 }
 
 // The store to the link or the head is what makes the message exist. Everything that can fail comes before
@@ -154,18 +167,22 @@ template <class Append>
 Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
     Slices slices;
     auto try_put = [&] {
-        Locked locked(*this, a);
-        if (full() || destroyed.load()) return false;
+        Locked locked(*this, a, deadline);
+        if (locked.status() != Status::Ok) return locked.status();
+        if (full() || destroyed.load()) return Status::Timeout;
         append();
-        return true;
+        return Status::Ok;
     };
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
         if (is_broken()) return Status::Broken;
-        if (!full() && try_put()) {
-            if (has_just_moved()) read_spin_.expect_short_waits();
-            readers_.notify_one();
-            return Status::Ok;
+        if (!full()) {
+            Status status = try_put();
+            if (status == Status::Ok) {
+                if (has_just_moved()) read_spin_.expect_short_waits();
+                readers_.notify_one();
+            }
+            if (status != Status::Timeout) return status;
         }
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
         auto ready = [this] { return !full() || destroyed.load() || is_broken(); };
@@ -177,14 +194,25 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
 }
 
 Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds deadline) {
+    // Made before the lock is held, and kept if a spare one came meanwhile.
+    struct Fresh {
+        Arena& a;
+        Offset block = 0;
+        ~Fresh() {
+            if (block) a.free(block);
+        }
+    } kept{a};
+    Offset& fresh = kept.block;
+    if (!spare_ && !full()) fresh = a.allocate(sizeof(MessageHead) + kSmall);
     return put(a, deadline, [&] {
-        Offset block = spare_, fresh = 0;
+        Offset block = spare_;
         if (block) {
             moving_ = block;
             spare_ = a.at<MessageHead>(block)->next;
             --spare_count_;
         } else {
-            block = fresh = a.allocate(sizeof(MessageHead) + kSmall);
+            if (!fresh) fresh = a.allocate(sizeof(MessageHead) + kSmall);
+            block = fresh;
         }
         auto* head = a.at<MessageHead>(block);
         head->size = label.size;
@@ -193,7 +221,10 @@ Status Channel::put_small(Arena& a, Label label, const void* data, Nanoseconds d
         head->ticket = label.ticket;
         memcpy(a.at<char>(block) + sizeof(MessageHead), data, label.size);
         append(a, block);
-        if (fresh) a.disown(fresh);
+        if (block == fresh) {
+            a.disown(fresh);
+            fresh = 0;
+        }
         moving_ = 0;
     });
 }
@@ -228,13 +259,15 @@ void Channel::await_room(Arena& a, size_t size) {
     }
 }
 
-bool Channel::try_get(Arena& a, Message& out, std::atomic<uint64_t>* taker) {
-    if (count_.load(std::memory_order_relaxed) == 0) return false;
+// Timeout: there is none.
+Status Channel::try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker) {
+    if (count_.load(std::memory_order_relaxed) == 0) return Status::Timeout;
     Offset surplus = 0;
     {
-        Locked locked(*this, a);
+        Locked locked(*this, a, deadline);
+        if (locked.status() != Status::Ok) return locked.status();
         Offset block = head_;
-        if (!block) return false;
+        if (!block) return Status::Timeout;
         if (bell_.load() && count_.load() == 1) ring(a, false);
         auto* head = a.at<MessageHead>(block);
         out.label = {static_cast<uint32_t>(head->kind), head->size, head->ticket};
@@ -262,7 +295,7 @@ bool Channel::try_get(Arena& a, Message& out, std::atomic<uint64_t>* taker) {
     }
     if (capacity_ || mebibytes_) writers_.notify_one();
     if (surplus) a.free(surplus);
-    return true;
+    return Status::Ok;
 }
 
 Status Channel::get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker) {
@@ -271,10 +304,9 @@ Status Channel::get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<ui
     for (;;) {
         if (destroyed.load()) return Status::Destroyed;
         bool over = is_over();  // read before the queue is seen to be empty: what came before the end counts
-        if (try_get(a, out, taker)) {
-            if (slept && count_.load() > 0) readers_.pass_on();
-            return Status::Ok;
-        }
+        Status taken = try_get(a, out, deadline, taker);
+        if (slept && count_.load() > 0) readers_.pass_on();
+        if (taken != Status::Timeout) return taken;
         if (over) return over_for_reader();
         if (deadline == 0 || now() >= deadline) return Status::Timeout;
         auto ready = [this] { return readable(); };
@@ -331,11 +363,12 @@ Status Channel::join(Nanoseconds deadline) {
     }
 }
 
-void Channel::ring_end(Arena& a) {
-    if (bell_.load()) ring(a, true);
+void Channel::end_went(Arena& a) {
+    if (bell_.load() && is_over()) ring(a, true);
+    wake_all();
 }
 
-void Channel::end_went() {
+void Channel::wake_all() {
     readers_.notify_all();
     writers_.notify_all();
     joiners_.notify_all();
@@ -349,9 +382,9 @@ void Channel::destroy(Arena& a) {
         tail_ = 0;
         count_ = 0;
         excess_ = 0;
-        ring_end(a);
+        if (bell_.load()) ring(a, true);
     }
-    end_went();
+    wake_all();
 }
 
 // The lock is held.

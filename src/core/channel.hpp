@@ -99,10 +99,10 @@ class Channel : public Object {
         for (Sleepers* s : {&readers_, &writers_, &joiners_}) s->watchers.fetch_add(change);
     }
 
-    void ring_end(Arena& a);  // the last writer goes
-    void end_went();          // the last reader or writer is gone
+    void end_went(Arena& a);  // the last reader or writer is gone
     void tear_down(Arena& a);
-    bool is_locked() const { return lock_.owner() != 0; }
+    bool concerns(OwnerId dead) const { return lock_.concerns(dead); }
+    OwnerId holder() const { return lock_.owner(); }  // of its lock, at this moment
     void recover(Arena& a, OwnerId dead);
 
     // From now on the bell of this channel, a FIFO file, holds a byte whenever there is something to read.
@@ -112,7 +112,8 @@ class Channel : public Object {
     class Locked;
     template <class Append>
     Status put(Arena& a, Nanoseconds deadline, Append append);
-    bool try_get(Arena& a, Message& out, std::atomic<uint64_t>* taker);
+    void wake_all();
+    Status try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker);
     void append(Arena& a, Offset block);
     void free_list(Arena& a, Link& list);
     void repair(Arena& a);

@@ -21,7 +21,9 @@ using Word = std::atomic<uint32_t>;
 inline constexpr Nanoseconds kForever = INT64_MAX;
 
 // How a wait ended. Interrupted means that a signal arrived: the caller runs its handlers and waits again.
-enum class Status { Ok, Timeout, Interrupted, Destroyed, EndOfFile, Broken, Recovered };
+// Busy is a Timeout in which the object could not be looked at, as another process held its lock all the
+// while.
+enum class Status { Ok, Timeout, Interrupted, Destroyed, EndOfFile, Broken, Recovered, Busy };
 
 inline Nanoseconds now() {
     timespec t;

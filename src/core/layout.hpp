@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "arena.hpp"
@@ -16,7 +15,7 @@ inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class that keep their pages
 inline constexpr uint64_t kEnough = 64 * kMiB;     // what is taken back at once where the limit is reached
 inline constexpr int kSlotBits = 13;
-inline constexpr uint32_t kGenerationMask = (1u << (31 - kSlotBits)) - 1;
+inline constexpr uint32_t kGenerationMask = (1u << (kOwnerBits - kSlotBits)) - 1;
 inline constexpr Offset kMetaStart = 2 * kMiB;
 inline constexpr uint64_t kOneInFlight = uint64_t{1} << 32;  // see Object
 
@@ -58,10 +57,12 @@ struct Attachments {
         uint32_t kind;
         auto operator<=>(const Key&) const = default;
     };
-    std::mutex mutex;
+    PatientMutex mutex;
     std::multimap<Key, Entry*> entries;
     std::vector<Entry*> free;
     size_t next_sweep = Chunk::kEntries;
+    std::atomic<bool> is_late{false};
+    std::vector<std::pair<Handle, Role>> late;  // released, when the lock for that is free again
 
     Entry* take(const Key& key) {
         auto found = entries.find(key);
@@ -74,19 +75,20 @@ struct Attachments {
 
 extern Attachments* attachments;
 
-struct ClassState {
+// Free blocks of one size class. Each class has several such lists: whoever finds one locked takes the next,
+// so that nobody waits for a process that was stopped in the middle. The lock of one whose holder died is
+// left to reap().
+struct alignas(64) FreeList {
     SharedLock lock;
     Word free_count, cold_count;
     Link free;
-    Link cold;  // free blocks whose pages were given back
-    std::atomic<uint64_t> carved;
-    Ordered<uint64_t> committed, committed_meta;  // up to here pages were taken
-    std::atomic<uint64_t> reserved;               // bytes that count against the limit
+    Link cold;  // blocks whose pages were given back
+};
+inline constexpr size_t kLists = 4;
 
-    uint64_t blocks() const {
-        uint64_t unused = uint64_t{free_count.load()} + cold_count.load();
-        return std::max(carved.load(), unused) - unused;
-    }
+struct ClassState {
+    std::atomic<uint64_t> carved;
+    std::atomic<uint64_t> committed, committed_meta;  // up to here pages were taken
 };
 
 // What a thread of a process waits for. Written before it sleeps, for whoever looks at a run that hangs.
@@ -105,7 +107,8 @@ struct alignas(64) Slot {
     std::atomic<uint64_t> start_time;
     std::atomic<int64_t> owned;  // blocks that the process owns, or a few more
     Link attachments;
-    Wait waits[3];  // those of further threads are not noted
+    std::atomic<uint64_t> reserving;  // bytes of pages that it is about to take
+    Wait waits[3];                    // those of further threads are not noted
 };
 static_assert(sizeof(Slot) == 128);
 
@@ -118,6 +121,13 @@ struct Undo {
     Offset entry, entry_object;
     uint32_t entry_generation, entry_role_and_kind;
 };
+
+// Held while references to an object change. Objects share them by their offsets.
+struct alignas(128) Guard {
+    SharedLock lock;
+    Undo undo;
+};
+inline constexpr size_t kGuards = 128;
 
 // A wait that is over, or something else that took a while: noted while somebody traces the run.
 struct Span {
@@ -133,9 +143,9 @@ struct Header {
     std::atomic<uint64_t> number;
     std::atomic<Nanoseconds> inquiry;  // until then somebody asks what waits
     Word slots_used, slot_hint, keeper, queues;
-    SharedLock objects;  // held while references to objects change
-    Undo undo;
     ClassState classes[kClasses];
+    FreeList lists[kLists][kClasses];
+    Guard guards[kGuards];
     Word tracing;
     std::atomic<uint64_t> spans_noted;
     Slot slots[kSlots];
@@ -149,12 +159,16 @@ inline constexpr size_t kTables = offsetof(Header, spans);
 // between leaves it undone.
 struct Arena::Change {
     Arena& a;
+    Guard& guard;
     Undo& undo;
-    explicit Change(Arena& arena) : a(arena), undo(arena.header().undo) {
-        if (a.header().objects.hold(a.self())) roll_back();
+    Change(Arena& arena, Offset object, Nanoseconds limit = kForever)
+        : a(arena), guard(arena.guard_of(object)), undo(guard.undo) {
+        if (guard.lock.hold(a.self(), limit)) roll_back();
     }
+    // The lock was taken from a process that died.
+    Change(Arena& arena, Guard& guard) : a(arena), guard(guard), undo(guard.undo) { roll_back(); }
     Change(const Change&) = delete;
-    ~Change() { a.header().objects.unlock(); }
+    ~Change() { guard.lock.unlock(); }
 
     void begin(Offset object, Entry* entry) {
         const Object& o = *a.at<Object>(object);
@@ -173,7 +187,12 @@ struct Arena::Change {
     }
     void commit() { undo.object = 0; }
     void roll_back() {
-        if (!undo.object) return;
+        if (undo.object) restore();
+        guard.lock.repaired();
+    }
+
+  private:
+    void restore() {
         Object& o = *a.at<Object>(undo.object);
         Meta& m = a.meta(undo.object);
         o.references = undo.references;

@@ -1,4 +1,8 @@
-// The slow path of SharedLock: somebody else holds it, or did when it died.
+// The slow paths of SharedLock: somebody else holds it, or did when it died.
+#include "lock.hpp"
+
+#include <string>
+
 #include "layout.hpp"
 
 namespace dragon {
@@ -8,8 +12,16 @@ namespace {
 // Most locks are held for less than a microsecond, while a sleep and a wake-up cost 50 and often bring both
 // processes to one processor. Looks are rare, so that the holder keeps the word in its cache.
 constexpr Nanoseconds kSpins = 15'000, kBetweenLooks = 1'000;
+// How long somebody else's repair is waited for by one who has other things to do.
+constexpr Nanoseconds kRepairs = 200'000'000;
 
 }  // namespace
+
+StillLocked::StillLocked(OwnerId holder)
+    : std::runtime_error("process " + std::to_string(holder ? arena().pid_of(holder) : 0) +
+                         " holds a lock of the run's shared memory and does not go on; was it stopped?") {}
+
+void (*wait_in_steps)(Attempt, void*) = [](Attempt attempt, void* what) { while (!attempt(what)); };
 
 Status SharedLock::lock_slowly(OwnerId self, Nanoseconds deadline) {
     Nanoseconds time = now();
@@ -28,30 +40,61 @@ Status SharedLock::lock_slowly(OwnerId self, Nanoseconds deadline) {
         seen |= kContended;
         Nanoseconds start = now();
         if (start >= deadline) {
-            bool dead = !arena().alive(seen & ~kContended);
-            return dead && word_.compare_exchange_strong(seen, self | kContended) ? Status::Recovered
-                                                                                  : Status::Timeout;
+            bool dead = !arena().alive(seen & kOwner);
+            return dead && take_over(seen, self) ? Status::Recovered : Status::Timeout;
         }
         Status status = futex_wait(word_, seen, deadline, slice);
         if (status == Status::Interrupted) return status;
         if (now() - start >= slice && word_.load() == seen) {
-            if (!arena().alive(seen & ~kContended) && word_.compare_exchange_strong(seen, self | kContended))
-                return Status::Recovered;
+            if (!arena().alive(seen & kOwner) && take_over(seen, self)) return Status::Recovered;
             slice = std::min<Nanoseconds>(slice * 2, 500'000'000);
         }
     }
 }
 
-Status SharedLock::try_to_lock(OwnerId self) {
-    if (try_lock(self)) return Status::Ok;
-    OwnerId holder = owner();
-    return holder && arena().reaped(holder) && take_from_dead(holder, self) ? Status::Recovered
-                                                                            : Status::Timeout;
+bool SharedLock::hold_slowly(OwnerId self, Nanoseconds most) {
+    Bounded bounded(std::min(most, Bounded::limit()));
+    Nanoseconds start = now();
+    Status status;
+    in_steps([&] {
+        // The agent has others to serve.
+        Nanoseconds limit = std::min(Bounded::limit(), arena().keeps() ? kWaitStep : kForever);
+        status = lock(self, now() + std::min(kWaitStep, limit));
+        if (status == Status::Ok || status == Status::Recovered) return true;
+        if (limit != kForever && now() - start >= limit) throw StillLocked(owner());
+        return false;
+    });
+    return status == Status::Recovered;
 }
 
-bool SharedLock::take_from_dead(OwnerId dead, OwnerId self) {
+Status SharedLock::try_to_lock(OwnerId self) {
+    if (try_lock(self)) return Status::Ok;
     uint32_t seen = word_.load();
-    return (seen & ~kContended) == dead && word_.compare_exchange_strong(seen, self | (seen & kContended));
+    OwnerId holder = seen & kOwner;
+    return holder && arena().reaped(holder) && take_over(seen, self) ? Status::Recovered : Status::Timeout;
+}
+
+bool SharedLock::concerns(OwnerId dead) const {
+    uint32_t seen = word_.load(std::memory_order_acquire);
+    OwnerId holder = seen & kOwner;
+    return holder && (holder == dead || (seen & kRepairing) || !arena().alive(holder));
+}
+
+bool SharedLock::settle_slowly(OwnerId dead, OwnerId self) {
+    for (Nanoseconds end = now() + kRepairs;;) {
+        uint32_t seen = word_.load();
+        OwnerId holder = seen & kOwner;
+        if (!holder) return false;
+        if (holder == dead || !arena().alive(holder)) {
+            if (take_over(seen, self)) return true;
+        } else if (!(seen & kRepairing)) {
+            return false;
+        } else if (now() >= end) {
+            throw StillLocked(holder);
+        } else {
+            usleep(100);
+        }
+    }
 }
 
 }  // namespace dragon

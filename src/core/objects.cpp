@@ -10,6 +10,17 @@ namespace dragon {
 
 Attachments* attachments = new Attachments;
 
+namespace {
+
+constexpr Nanoseconds kReleases = 1'000'000'000;  // how long one who needs no result waits
+
+}  // namespace
+
+Guard& Arena::guard_of(Offset object) const {
+    return header().guards[(object / 64 * 0x9e3779b97f4a7c15) >> 57];
+}
+static_assert(kGuards == 128);
+
 // More room in a process's table.
 Offset Arena::new_chunk(OwnerId owner) {
     Slot& s = slot(owner);
@@ -71,38 +82,59 @@ void Arena::attach_new(Offset block, Kind kind, Role role) {
     }
     Meta& m = meta(block);
     Handle handle{block, m.generation()};
-    {
-        Change change(*this);
+    try {
+        Change change(*this, block);
         change.begin(block, entry);
         at<Object>(block)->count(role, 1);
         entry->set(handle, role, kAttached);
         m.set(handle.generation, kind);
         m.owner = 0;  // it belongs to whoever is attached
         change.commit();
+    } catch (...) {
+        attachments->free.push_back(entry);
+        free(block);
+        throw;
     }
     slot(self()).owned.fetch_sub(1);
     attachments->entries.emplace(Attachments::Key{block, handle.generation, role, kAttached}, entry);
 }
 
+bool Arena::is_block(Offset offset) const {
+    if (offset < region_start(0) || offset >= size_) return false;
+    size_t c = class_of(offset);
+    Offset within = offset - region_start(c);
+    return within % class_size(c) == 0 && within / class_size(c) < header().classes[c].carved.load();
+}
+
+bool Arena::is_data(Offset block, size_t size) const {
+    return is_block(block) && capacity(block) >= size && meta(block).kind() == Kind::Data;
+}
+
 bool Arena::exists(Handle handle) const {
-    if (handle.offset < region_start(0) || handle.offset >= size_) return false;
-    size_t c = class_of(handle.offset);
-    Offset within = handle.offset - region_start(c);
-    if (within % class_size(c) || within / class_size(c) >= header().classes[c].carved.load()) return false;
+    if (!is_block(handle.offset)) return false;
     const Meta& m = meta(handle.offset);
-    return m.generation() == handle.generation && m.kind() != Kind::Free && m.kind() != Kind::Data &&
+    return m.generation() == handle.generation && is_object(m.kind()) &&
            at<Object>(handle.offset)->references.load() != 0;
+}
+
+// A role comes from outside, with the name of the object.
+void Arena::check(Handle handle, Role role) const {
+    bool has_ends = meta(handle.offset).kind() == Kind::Channel && at<Channel>(handle.offset)->pipe();
+    if (role == Role::Plain || (has_ends && (role == Role::Reader || role == Role::Writer))) return;
+    throw NoSuchRole("the name of an object says role " + std::to_string(static_cast<uint32_t>(role)) +
+                     ", which this object does not have: the name was changed, or is no name");
 }
 
 void Arena::attach(Handle handle, Kind kind, Role role) {
     std::lock_guard lock(attachments->mutex);
-    auto check = [&] {
+    auto check_it = [&] {
         if (!exists(handle) || meta(handle.offset).kind() != kind)
             throw ObjectDestroyed(
                 "the object is gone: nobody was attached to it any more, it was destroyed, or it is of "
                 "another run");
+        check(handle, role);
     };
-    check();
+    check_it();
     Attachments::Key key{handle.offset, handle.generation, role, kAttached};
     if (Entry* entry = attachments->take({handle.offset, handle.generation, role, kAttachedAhead})) {
         entry->set(handle, role, kAttached);
@@ -111,8 +143,8 @@ void Arena::attach(Handle handle, Kind kind, Role role) {
     }
     Entry* entry = own_entry();
     try {
-        Change change(*this);
-        check();
+        Change change(*this, handle.offset);
+        check_it();
         Object& o = *at<Object>(handle.offset);
         change.begin(handle.offset, entry);
         // In one step: a pipe's end is never seen to be gone in between.
@@ -127,9 +159,10 @@ void Arena::attach(Handle handle, Kind kind, Role role) {
 }
 
 void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
-    Change change(*this);
-    if (!exists(handle)) throw ObjectDestroyed("an object that the new process was given is gone");
     Entry* entry = entry_for(owner);
+    Change change(*this, handle.offset);
+    if (!exists(handle)) throw ObjectDestroyed("an object that the new process was given is gone");
+    check(handle, role);
     change.begin(handle.offset, entry);
     at<Object>(handle.offset)->count(role, 1);
     entry->set(handle, role, kAttachedAhead);
@@ -137,12 +170,13 @@ void Arena::attach_for(OwnerId owner, Handle handle, Role role) {
 }
 
 void Arena::guest_attach(OwnerId guest, Handle handle, Role role) {
-    Change change(*this);
+    Entry* entry = entry_for(guest);
+    Change change(*this, handle.offset);
     if (!exists(handle))
         throw ObjectDestroyed(
             "the object is gone: nobody was attached to it any more, it was destroyed, or it is of another "
             "run");
-    Entry* entry = entry_for(guest);
+    check(handle, role);
     Object& o = *at<Object>(handle.offset);
     change.begin(handle.offset, entry);
     o.count(role, o.in_flight(role) ? 1 - kOneInFlight : 1);
@@ -151,9 +185,10 @@ void Arena::guest_attach(OwnerId guest, Handle handle, Role role) {
 }
 
 void Arena::guest_send(OwnerId guest, Handle handle, Role role) {
-    Change change(*this);
-    if (!exists(handle)) throw ObjectDestroyed("the object is gone");
     Entry* entry = entry_for(guest);
+    Change change(*this, handle.offset);
+    if (!exists(handle)) throw ObjectDestroyed("the object is gone");
+    check(handle, role);
     change.begin(handle.offset, entry);
     at<Object>(handle.offset)->count(role, kOneInFlight);
     entry->set(handle, role, kInFlight);
@@ -177,22 +212,34 @@ void Arena::send(Handle handle, Role role) {
     // Entries of messages that have arrived serve again.
     bool recorded = attachments->entries.count(key) > o.in_flight(role);
     Entry* entry = recorded ? nullptr : own_entry();
-    Change change(*this);
-    change.begin(handle.offset, entry);
-    o.count(role, kOneInFlight);
-    if (entry) entry->set(handle, role, kInFlight);
-    change.commit();
+    try {
+        Change change(*this, handle.offset);
+        change.begin(handle.offset, entry);
+        o.count(role, kOneInFlight);
+        if (entry) entry->set(handle, role, kInFlight);
+        change.commit();
+    } catch (...) {
+        if (entry) attachments->free.push_back(entry);
+        throw;
+    }
     if (entry) attachments->entries.emplace(key, entry);
 }
 
-void Arena::release(Handle handle, Role role) {
+void Arena::release(Handle handle, Role role, Nanoseconds limit) {
     Entry* entry;
     {
         std::lock_guard lock(attachments->mutex);
         entry = attachments->take({handle.offset, handle.generation, role, kAttached});
     }
     if (!entry) return;  // a forked child's copy of its parent's handle
-    drop(handle, role, kAttached, *entry);
+    try {
+        drop(handle, role, kAttached, *entry, limit);
+    } catch (...) {
+        std::lock_guard lock(attachments->mutex);
+        attachments->entries.emplace(
+            Attachments::Key{handle.offset, handle.generation, entry->role(), kAttached}, entry);
+        throw;
+    }
     std::lock_guard lock(attachments->mutex);
     attachments->free.push_back(entry);
     // Entries of what was sent stay a while and need no bell.
@@ -203,10 +250,44 @@ void Arena::release(Handle handle, Role role) {
     if (!in_use) close_bell(handle);
 }
 
-void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
-    bool last = false;
+void Arena::release_when_possible(Handle handle, Role role) {
+    try {
+        release(handle, role, kReleases);
+    } catch (const StillLocked&) {
+        std::lock_guard lock(attachments->mutex);
+        attachments->late.emplace_back(handle, role);
+        attachments->is_late = true;
+        return;
+    }
+    release_late();
+}
+
+void Arena::release_late() {
+    if (!attachments->is_late.load(std::memory_order_relaxed))
+        return;  // mostly, so that no lock is taken for that
+    std::vector<std::pair<Handle, Role>> late;
     {
-        Change change(*this);
+        std::lock_guard lock(attachments->mutex);
+        late.swap(attachments->late);
+        attachments->is_late = false;
+    }
+    for (auto& [handle, role] : late) try {
+            release(handle, role, 0);
+        } catch (const StillLocked&) {
+            std::lock_guard lock(attachments->mutex);
+            attachments->late.emplace_back(handle, role);
+            attachments->is_late = true;
+        }
+}
+
+void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry, Nanoseconds limit) {
+    // A plain entry of a pipe is that of one whose end went, and who may have been killed before it told.
+    bool tells = role == Role::Plain && kind != kInFlight && meta(handle.offset).kind() == Kind::Channel &&
+                 at<Channel>(handle.offset)->pipe();
+    if (tells) at<Channel>(handle.offset)->end_went(*this);
+    bool last = false, end_goes = false;
+    {
+        Change change(*this, handle.offset, limit);
         Object& o = *at<Object>(handle.offset);
         if (kind == kInFlight && (!exists(handle) || o.in_flight(role) == 0)) {  // it arrived
             entry.object = 0;
@@ -214,21 +295,21 @@ void Arena::drop(Handle handle, Role role, uint32_t kind, Entry& entry) {
         }
         uint64_t one = kind == kInFlight ? kOneInFlight : 1;
         last = o.references.load() == one;
-        bool end_goes = !last && role != Role::Plain && o.end(role).load() == one;
-        // Before the end is gone: whoever is killed here did not do it, and who does it in its place rings
-        // again.
-        if (end_goes && role == Role::Writer) at<Channel>(handle.offset)->ring_end(*this);
+        end_goes = !last && role != Role::Plain && o.end(role).load() == one;
         change.begin(handle.offset, &entry);
-        o.count(role, -one);
-        if (last) adopt(handle.offset);  // found by reap() if this process is killed before it is freed
-        entry.object = 0;
-        change.commit();
         if (end_goes) {
-            // Again: a reader that took the last message in between has emptied the bell.
-            if (role == Role::Writer) at<Channel>(handle.offset)->ring_end(*this);
-            at<Channel>(handle.offset)->end_went();
+            // The object stays until those at the other end have been told.
+            o.count(role, -one);
+            o.count(Role::Plain, 1);
+            entry.set(handle, Role::Plain, kAttached);
+        } else {
+            o.count(role, -one);
+            if (last) adopt(handle.offset);  // found by reap() if this process is killed before it is freed
+            entry.object = 0;
         }
+        change.commit();
     }
+    if (end_goes) return drop(handle, Role::Plain, kAttached, entry, limit);
     if (!last) return;
     if (meta(handle.offset).kind() == Kind::Channel) at<Channel>(handle.offset)->tear_down(*this);
     free(handle.offset);

@@ -13,6 +13,12 @@
 
 namespace dragon {
 
+namespace {
+
+constexpr Nanoseconds kReaps = 200'000'000;  // how long who reaps waits for a lock: others need it, too
+
+}  // namespace
+
 Slot& Arena::slot(OwnerId owner) const { return header().slots[owner & (kSlots - 1)]; }
 
 OwnerId Arena::claim(pid_t pid, uint64_t start_time) {
@@ -33,6 +39,7 @@ OwnerId Arena::claim(pid_t pid, uint64_t start_time) {
         s.start_time = start_time;
         s.owned = 0;
         s.attachments = 0;
+        s.reserving = 0;
         for (Wait& w : s.waits) w.what = 0;
         s.state = kLive;
         return generation << kSlotBits | index;
@@ -145,22 +152,29 @@ int Arena::reap_dead() {
     return count;
 }
 
-// Every step can be done again, by whoever goes on where a process was killed that reaped another.
+// Every step can be done again, by whoever goes on where a process was killed that reaped another. Where a
+// lock that this needs is held by a process that was stopped, the dead one is left as it is until the next
+// time.
 bool Arena::reap_slot(Slot& s, OwnerId owner) {
     struct Reaping {
         SharedLock& lock;
         ~Reaping() { lock.unlock(); }
     };
-    s.reaping.hold(self());
-    Reaping reaping{s.reaping};
-    if (reaped(owner)) return false;
-    // Blocks are freed by owner, so first everything reachable from a structure must be marked as its
-    // structure's.
-    repair_structures(owner);
-    release_all(s);
-    if (s.owned.load() != 0) free_owned_by(owner);
-    s.state = kFree;
-    return true;
+    Bounded bounded(kReaps);
+    try {
+        s.reaping.hold(self());
+        Reaping reaping{s.reaping};
+        if (reaped(owner)) return false;
+        // Blocks are freed by owner, so first everything reachable from a structure must be marked as its
+        // structure's.
+        repair_structures(owner);
+        release_all(s);
+        if (s.owned.load() != 0) free_owned_by(owner);
+        s.state = kFree;
+        return true;
+    } catch (const StillLocked&) {
+        return false;
+    }
 }
 
 bool Arena::leave() {
@@ -171,40 +185,65 @@ bool Arena::leave() {
     int64_t chunks = 0;
     for (Offset c = s.attachments; c; c = at<Chunk>(c)->next) ++chunks;
     if (s.owned.load() != chunks) return false;
-    release_all(s);
     attachments->entries.clear();
     attachments->free.clear();
+    attachments->late.clear();
+    try {
+        Bounded bounded(kReaps);
+        release_all(s);
+    } catch (const StillLocked&) {
+        return false;
+    }
     self_ = 0;
     s.state = kFree;
     return true;
 }
 
-// Whoever holds the lock may be repairing what the dead process left, so that is waited for.
-template <class Repair>
-void Arena::settle(SharedLock& lock, OwnerId dead, Repair repair) {
-    if (lock.owner() == 0) return;
-    if (lock.take_from_dead(dead, self()) || lock.hold(self())) repair();
-    lock.unlock();
-}
-
 void Arena::repair_structures(OwnerId dead) {
-    {
-        Change change(*this);
-    }  // who takes that lock undoes what the dead process had begun
-    for (size_t c = 0; c < kClasses; ++c) settle(header().classes[c].lock, dead, [&] { repair_class(c); });
+    OwnerId me = self();
+    for (Guard& guard : header().guards)
+        if (guard.lock.settle(dead, me)) Change undone(*this, guard);
+    for (size_t c = 0; c < kClasses; ++c) {
+        for (size_t n = 0; n < kLists; ++n) {
+            FreeList& l = list(n, c);
+            if (!l.lock.settle(dead, me)) continue;
+            repair(l);
+            l.lock.release();
+        }
+        finish_carving(c);
+    }
+    bool waited = owns_block_of(dead, class_of_size(Condition::kWaiterSize));
     for (size_t c : {class_of_size(sizeof(Channel)), class_of_size(sizeof(Condition))}) {
         uint64_t carved = header().classes[c].carved.load();
         for (uint64_t i = 0; i < carved; ++i) {
             Offset block = region_start(c) + i * class_size(c);
-            Kind kind = meta(block).kind();
-            if (kind != Kind::Condition && !(kind == Kind::Channel && at<Channel>(block)->is_locked()))
-                continue;
-            Change change(*this);  // while that lock is held no object goes
-            if (meta(block).owner != 0) continue;
-            if (meta(block).kind() == Kind::Channel) at<Channel>(block)->recover(*this, dead);
-            if (meta(block).kind() == Kind::Condition) at<Condition>(block)->recover(*this, dead);
+            auto concerned = [&] {
+                if (meta(block).owner != 0) return false;
+                switch (meta(block).kind()) {
+                    case Kind::Channel:
+                        return at<Channel>(block)->concerns(dead);
+                    case Kind::Condition:
+                        return waited || at<Condition>(block)->concerns(dead);
+                    default:
+                        return false;
+                }
+            };
+            if (!concerned()) continue;
+            Change change(*this, block);  // while that lock is held the object does not go
+            if (!concerned()) continue;
+            if (meta(block).kind() == Kind::Channel)
+                at<Channel>(block)->recover(*this, dead);
+            else
+                at<Condition>(block)->recover(*this, dead);
         }
     }
+}
+
+bool Arena::owns_block_of(OwnerId owner, size_t c) const {
+    const Meta* m = at<Meta>(meta_start(c));
+    for (uint64_t i = 0, carved = header().classes[c].carved.load(); i < carved; ++i)
+        if (m[i].owner == owner) return true;
+    return false;
 }
 
 void Arena::free_owned_by(OwnerId dead) {

@@ -106,12 +106,15 @@ void Event::destroy() {
 
 // ---- condition
 
+static constexpr char kNoWaiter[] = "no waiter of this condition: it has left, or never entered";
+
 void Condition::lock(Arena& a) {
-    lock_.hold(a.self());  // the list is consistent at every instruction: nothing to repair
+    // The list is consistent at every instruction: nothing to repair.
+    if (lock_.hold(a.self())) lock_.repaired();
 }
 
 void Condition::recover(Arena& a, OwnerId dead) {
-    if (!lock_.take_from_dead(dead, a.self())) lock(a);
+    if (!lock_.settle(dead, a.self())) lock(a);
     // A dead waiter's block is freed with everything else of its process, so it must leave the list.
     uint32_t lost = 0;
     for (Link* link = &head_; *link;) {
@@ -127,10 +130,20 @@ void Condition::recover(Arena& a, OwnerId dead) {
     lock_.unlock();
 }
 
+// The number of a waiter goes through Python, and to other nodes.
+void Condition::check(Arena& a, Offset waiter) const {
+    if (!a.is_data(waiter, sizeof(Waiter))) throw ObjectDestroyed(kNoWaiter);
+}
+
 Offset Condition::enter(Arena& a) {
     Offset block = a.allocate(sizeof(Waiter));
     new (a.at<Waiter>(block)) Waiter{0, a.self(), {0}};
-    lock(a);
+    try {
+        lock(a);
+    } catch (...) {
+        a.free(block);
+        throw;
+    }
     Link* link = &head_;
     while (*link) link = &a.at<Waiter>(*link)->next;
     *link = block;
@@ -139,6 +152,7 @@ Offset Condition::enter(Arena& a) {
 }
 
 Status Condition::sleep(Arena& a, Offset waiter, Nanoseconds deadline) {
+    check(a, waiter);
     Word& notified = a.at<Waiter>(waiter)->notified;
     Slices slices;
     for (;;) {
@@ -151,11 +165,14 @@ Status Condition::sleep(Arena& a, Offset waiter, Nanoseconds deadline) {
 }
 
 bool Condition::leave(Arena& a, Offset waiter) {
+    check(a, waiter);
     lock(a);
     Link* link = &head_;
     while (*link && *link != waiter) link = &a.at<Waiter>(*link)->next;
-    if (*link) *link = a.at<Waiter>(waiter)->next;
+    bool found = *link != 0;
+    if (found) *link = a.at<Waiter>(waiter)->next;
     lock_.unlock();
+    if (!found) throw ObjectDestroyed(kNoWaiter);
     bool notified = a.at<Waiter>(waiter)->notified.load() != 0;
     a.free(waiter);
     return notified;

@@ -73,6 +73,7 @@ class Condition : public Object {
     void destroy(Arena& a);
     void recover(Arena& a, OwnerId dead);
     void watch(uint32_t change) { watchers_.fetch_add(change); }
+    bool concerns(OwnerId dead) const { return lock_.concerns(dead); }
 
   private:
     struct Waiter {
@@ -80,7 +81,13 @@ class Condition : public Object {
         OwnerId owner;
         Word notified;
     };
+
+  public:
+    static constexpr size_t kWaiterSize = sizeof(Waiter);
+
+  private:
     void lock(Arena& a);
+    void check(Arena& a, Offset waiter) const;
     uint32_t tell(Arena& a, uint32_t count);
     SharedLock lock_;
     Word watchers_{0};  // waiters on other nodes

@@ -15,7 +15,7 @@ import msgspec
 from dragon import _core
 from dragon.dtypes import DragonException
 from dragon.infrastructure.errors import DestroyedError, NotSupportedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
 from dragon.rc import DragonError as Code
 from dragon.runtime.handle import Words
@@ -90,7 +90,7 @@ class _Told(msgspec.Struct, array_like=True):
     muid: int
     node: int
     size: int
-    words: Name | None
+    words: SerializedName | None
 
 
 def _read(data: Any, what: str) -> _Told:
@@ -144,6 +144,10 @@ class MemoryPool:
             pool._words = None if told.words is None else Words._attached(told.words)
         except DestroyedError as error:
             raise DragonPoolAttachFail(f"pool {told.muid} is gone: {error}") from error
+        except ValueError as error:
+            raise DragonPoolAttachFail(f"this is not what serialize() of a pool gave: {error}") from error
+        if pool._words is not None and len(pool._words) < _WORDS:
+            raise DragonPoolAttachFail("this is not what serialize() of a pool gave: it names other memory")
         return pool
 
     @classmethod
@@ -310,9 +314,14 @@ class MemoryAlloc:
         if told.node != this_run().node or told.words is None:
             raise NotSupportedError(f"the block is memory of node {told.node}; only its own processes can look into it")
         try:
-            return cls._made(None, Words._attached(told.words), told.size, told.muid)
+            words = Words._attached(told.words)
         except DestroyedError as error:
             raise DragonMemoryError(f"the block is gone: {error}", Code.OBJECT_DESTROYED) from error
+        except ValueError as error:
+            raise DragonPoolAttachFail(f"this is not what serialize() of a block gave: {error}") from error
+        if not 0 <= told.muid <= told.muid + told.size <= len(words) * 8:
+            raise DragonPoolAttachFail("this is not what serialize() of a block gave: it does not lie in its memory")
+        return cls._made(None, words, told.size, told.muid)
 
     def serialize(self) -> bytes:
         """What attach() takes, in any process of this node."""

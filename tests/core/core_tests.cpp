@@ -25,6 +25,7 @@
 
 #include "../../src/core/channel.hpp"
 #include "../../src/core/fork_server.hpp"
+#include "../../src/core/layout.hpp"
 #include "../../src/core/packets.hpp"
 #include "../../src/core/sync.hpp"
 
@@ -40,7 +41,6 @@
 namespace dragon {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr int kSkipped = 77;
 constexpr unsigned kPatience = 120;  // seconds, after which a test hangs
 constexpr Nanoseconds kSecond = 1'000'000'000;
@@ -1332,7 +1332,7 @@ class Watch {
   public:
     Watch() {
         Arena& a = arena();
-        add(0, 64 * 1024);
+        add(0, offsetof(Header, slots) + 32 * sizeof(Slot));
         for (size_t size : {size_t{64}, size_t{256}, size_t{512}, size_t{1024}, size_t{8192}, kMiB}) {
             Offset block = a.allocate(size);
             add(block / 65536 * 65536, 16 * 1024);
@@ -1362,6 +1362,7 @@ struct Operation {
     std::function<void()> prepare;                    // in the parent
     std::function<void()> enter = [] {};              // in the child, before
     std::function<void()> act;                        // in the child, killed within
+    std::function<void()> meanwhile = [] {};          // in the parent, while the child is stopped
     std::function<void(bool)> survive = [](bool) {};  // in the parent, before the dead child is reaped
     std::function<void(bool)> check;                  // after; true: the child had done it all
 };
@@ -1391,6 +1392,7 @@ bool killed_after(const Operation& o, Watch& watch, int kill_after, pid_t& child
         changes += watch.changed();
     }
     bool finished = WSTOPSIG(status) == SIGSTOP && kill_after > 0;
+    o.meanwhile();
     kill(child, SIGKILL);
     status_of(child);
     return finished;
@@ -1562,7 +1564,7 @@ void killed_in_carve_trim_and_cold_blocks() {
         held = {a.allocate(kMiB), a.allocate(kMiB)};
         for (Offset b : held) a.free(b);
     };
-    o.act = [] { arena().trim(); };
+    o.act = [] { arena().trim(2 * kMiB); };
     kill_after_every_change("trim", o);
 
     // A class of which no block is free.
@@ -1716,6 +1718,85 @@ void killed_while_it_reaps() {
     kill_after_every_change("reap", o);
 }
 
+// While the child is stopped: who uses other objects notices nothing of it, and who uses the same waits no
+// longer than it said.
+void stopped_after_every_change(const char* name, Operation o) {
+    Arena& a = arena();
+    static Made<Channel> other;
+    other = new_channel();
+    o.meanwhile = [&] {
+        for (size_t size : {64, 232, 1000, 8000, 1 << 20}) {
+            CHECK(put(*other, size, size, soon()) == Status::Ok);
+            CHECK(take(*other) == size);
+        }
+        auto own = new_channel(0, true, Role::Reader);
+        a.send(own.handle, Role::Writer);
+        CHECK(attaches(own.handle, Kind::Channel, Role::Writer));
+        a.release(own.handle, Role::Writer);
+        own.release();
+        auto condition = new_condition();
+        Offset waiter = condition->enter(a);
+        CHECK(condition->notify(a, 1) == 1 && condition->leave(a, waiter));
+        condition.release();
+        a.trim(kMiB);
+        pid_t dead = killed_child([&] {
+            CHECK(attaches(other.handle));
+            put(*other, 1, 1000);
+            arena().allocate(5000);
+        });
+        CHECK(a.reap(dead));
+        CHECK(take(*other) == 1);
+        Nanoseconds start = now();
+        uint64_t number;
+        for (Nanoseconds deadline : {Nanoseconds{0}, shortly()}) {
+            Status got = get(*subject, number, deadline), put_there = put(*subject, 1, 64, deadline);
+            for (Status status : {got, put_there})
+                CHECK(status == Status::Ok || status == Status::Timeout || status == Status::Busy ||
+                      status == Status::Destroyed);
+        }
+        CHECK(now() - start < 20 * kSecond);
+    };
+    o.survive = [](bool) {};
+    o.check = [](bool) { subject.release(); };
+    kill_after_every_change(name, o);
+    other.release();
+}
+
+void others_go_on_while_one_is_stopped() {
+    new_arena();
+    Operation o;
+    o.prepare = [] {
+        subject = new_channel(8);
+        for (uint64_t i = 1; i <= 2; ++i) CHECK(put(*subject, i, i == 2 ? 1000 : 64) == Status::Ok);
+    };
+    for (size_t size : {64, 1000, 8000}) {
+        o.act = [=] { put(*subject, 9, size); };
+        stopped_after_every_change("stopped in put", o);
+    }
+    o.act = [] {
+        uint64_t number;
+        get(*subject, number);
+        get(*subject, number);
+    };
+    stopped_after_every_change("stopped in get", o);
+    static Offset block;
+    for (size_t size : {size_t{64}, size_t{1000}, kMiB}) {
+        o.enter = [] {};
+        o.act = [=] { arena().allocate(size); };
+        stopped_after_every_change("stopped in allocate", o);
+        o.enter = [=] { block = arena().allocate(size); };
+        o.act = [] { arena().free(block); };
+        stopped_after_every_change("stopped in free", o);
+    }
+    o.enter = [] {};
+    o.act = [] { new_channel().release(); };
+    stopped_after_every_change("stopped in create and release", o);
+    o.act = [] { arena().send(subject.handle, Role::Plain); };
+    stopped_after_every_change("stopped in send", o);
+    o.act = [] { subject->destroy(arena()); };
+    stopped_after_every_change("stopped in destroy", o);
+}
+
 void killed_while_it_takes_a_slot() {
     Arena& a = new_arena();
     Operation o;
@@ -1812,6 +1893,7 @@ const Test tests[] = {
     TEST(killed_as_the_last_one_attached),
     TEST(killed_with_locks_and_conditions),
     TEST(killed_while_it_takes_a_slot),
+    TEST(others_go_on_while_one_is_stopped),
 #endif
 };
 

@@ -17,7 +17,7 @@ from dragon.channels.events import ChannelFlags, EventType, FlowControl, LockTyp
 from dragon.channels.handles import ChannelRecvH, ChannelSendH
 from dragon.dtypes import ADAPTIVE_WAIT, IDLE_WAIT, ReturnWhen, WaitMode
 from dragon.infrastructure.errors import DestroyedError, NotSupportedError
-from dragon.infrastructure.messages import Name
+from dragon.infrastructure.messages import SerializedName
 from dragon.managed_memory import MemoryPool
 from dragon.rc import DragonError as Code
 from dragon.runtime import handle
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 class _Told(msgspec.Struct, array_like=True):
     """What serialize() says of a channel."""
 
-    channel: Name
+    channel: SerializedName
     cuid: int
     capacity: int
     block_size: int
@@ -95,11 +95,14 @@ class Channel:
         """The channel that serialize() described, of whatever node. Raises ChannelError where it is gone."""
         try:
             told = msgspec.msgpack.decode(bytes(serialized_bytes), type=_Told)
-            channel = handle.Channel._attached(told.channel)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             raise ChannelError(f"this is not what serialize() of a channel gave: {error}") from error
+        try:
+            channel = handle.Channel._attached(told.channel)
         except DestroyedError as error:
             raise ChannelDestroyed(f"channel {told.cuid} is gone: {error}") from error
+        except ValueError as error:
+            raise ChannelError(f"this is not what serialize() of a channel gave: {error}") from error
         found = cls.__new__(cls)
         found._open(channel, told.cuid, told.capacity, told.block_size)
         return found

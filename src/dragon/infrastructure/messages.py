@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,9 +14,13 @@ __all__ = [
     "SYNCHRONISE",
     "Instance",
     "Name",
+    "NameGeneration",
+    "NameOffset",
+    "NameRole",
     "Output",
     "Reply",
     "Request",
+    "SerializedName",
     "Spawn",
     "Surroundings",
     "as_name",
@@ -32,6 +36,12 @@ FAREWELL = b"."  # the end in order: the agent sees to the folder itself
 
 # How a shared object is named: offset, generation, role. See dragon._core.
 Name = tuple[int, int, int]
+
+# The same as it comes from outside, as text or bytes.
+NameOffset = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
+NameGeneration = Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
+NameRole = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+SerializedName = tuple[NameOffset, NameGeneration, NameRole]
 
 
 def as_name(received: Any) -> Name:

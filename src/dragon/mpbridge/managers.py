@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dragon._core import DestroyedError
-from dragon.infrastructure.messages import as_name
+from dragon.infrastructure.messages import SerializedName
 from dragon.runtime.connection import Connection, Pipe
 from dragon.runtime.handle import Channel
 
@@ -42,7 +42,7 @@ def _connect(address: bytes, authkey: bytes | None = None) -> Connection:
     """Call a server. Raises ConnectionRefusedError where it is gone."""
     ours, theirs = Pipe()
     try:
-        callers = Channel._attached(as_name(msgspec.json.decode(address)))
+        callers = Channel._attached(msgspec.json.decode(address, type=SerializedName))
         callers.put(theirs)
         callers._close()
     except DestroyedError as error:

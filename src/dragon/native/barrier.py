@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 
+from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
 from dragon.native.condition import Condition
 from dragon.native.lock import Lock
@@ -83,7 +84,8 @@ class Barrier(threading.Barrier):
     @classmethod
     def attach(cls, serialized: str, *, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Self:
         """The barrier that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
-        kind = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int], int]
+        parties_of = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+        kind = tuple[SerializedName, SerializedName, SerializedName, parties_of]
         words, condition, lock, parties = read_serialized(serialized, kind, "barrier")
         barrier = cls.__new__(cls)
         shared = Condition._attached(condition, Lock._attached(lock))

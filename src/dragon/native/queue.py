@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import msgspec
 
 from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.messages import NameGeneration, NameOffset, NameRole
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Channel, read_serialized
 from dragon.runtime.picklers import pickler_of
@@ -26,7 +27,7 @@ Empty, Full = queue.Empty, queue.Full
 
 _DEFAULT_SIZE = 100
 _LOOK = 0.05  # seconds between looks at what another thread may have set
-
+_Serialized = tuple[NameOffset, NameGeneration, NameRole, bool]
 
 _Q = TypeVar("_Q", bound="Queue")
 
@@ -154,7 +155,7 @@ class Queue(Channel):
     @classmethod
     def attach(cls, data: bytes, *, mpool: Any = None, pickler: Any = None) -> Self:
         """The queue that serialize() named. Raises DestroyedError where it is gone, ValueError for other bytes."""
-        offset, generation, role, joinable = read_serialized(data, tuple[int, int, int, bool], "queue")
+        offset, generation, role, joinable = read_serialized(data, _Serialized, "queue")
         kind = _class_for(pickler, cls)
         return kind._attached((offset, generation, role), kind._state_of(joinable, pickler))
 

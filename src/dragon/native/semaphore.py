@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import msgspec
 
+from dragon.infrastructure.messages import SerializedName
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.handle import Semaphore as _Semaphore
 from dragon.runtime.handle import read_serialized
@@ -49,7 +50,7 @@ class Semaphore(_Semaphore):
     @classmethod
     def attach(cls, serialized: str) -> Self:
         """The semaphore that serialize() named. Raises DestroyedError where it is gone, ValueError for other text."""
-        return cls._attached(read_serialized(serialized, tuple[int, int, int], "semaphore"))
+        return cls._attached(read_serialized(serialized, SerializedName, "semaphore"))
 
 
 class BoundedSemaphore(Semaphore):
