@@ -1,4 +1,4 @@
-"""What the source of a main program tells of it: whether it may be imported, and which names an import makes."""
+"""What the source of a main program tells of it: whether it may be imported, and which names an import lacks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class MainSource:
     Attributes:
         is_guarded: it looks at its `__name__`, as in `if __name__ == "__main__":`, so that another process may import
             it. A program that only hands its name on, as to logging.getLogger(), does not.
-        names: what an import of it binds: what its statements bind outside of such an `if`, and what neither that nor
-            a function (by `global`) binds anew.
+        bound_here: the names that only the program itself binds as they are now: under such an `if`, and by `global`
+            in functions.
     """
 
     def __init__(self, source: bytes) -> None:
         self.is_guarded = False
-        self.names: frozenset[str] = frozenset()
+        self.bound_here: frozenset[str] = frozenset()
         if _NAME.encode() not in source:
             return
         try:
@@ -33,8 +33,7 @@ class MainSource:
         guards = [statement for statement in tree.body if isinstance(statement, ast.If) and _mentions(statement.test)]
         self.is_guarded = bool(guards) or any(map(_looks, ast.walk(tree)))
         if self.is_guarded:
-            others = [statement for statement in tree.body if statement not in guards]
-            self.names = frozenset(_bound(others)) - frozenset(_bound(guards)) - frozenset(_globals(tree))
+            self.bound_here = frozenset(_bound(guards)).union(_globals(tree))
 
 
 def _mentions(expression: ast.AST) -> bool:

@@ -221,10 +221,9 @@ class _Main:
         """Whether another process may import it."""
         return self._source.is_guarded
 
-    @property
-    def names(self) -> frozenset[str]:
-        """What is there in a process that has imported it."""
-        return self._source.names
+    def binds_here(self, name: str) -> bool:
+        """Whether a process that imports it has something else under that name, or nothing."""
+        return name in self._source.bound_here
 
     def has_found(self, obj: Any, name: str) -> bool:
         """Whether the module has that object under that name, by an earlier look."""
@@ -265,7 +264,7 @@ def _is_found_there(obj: Any) -> bool:
     if main.has_found(obj, name):
         return True
     first, *rest = name.split(".")
-    if not main.is_importable or "<locals>" in rest or first not in main.names:
+    if not main.is_importable or "<locals>" in rest or main.binds_here(first):
         return False
     return main.look_up(obj, name)
 
