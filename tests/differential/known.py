@@ -9,9 +9,6 @@ __all__ = ["KNOWN", "is_known"]
 _CLOSED = ["raised", "OSError"]
 KNOWN = {
     "closed-queue-empty": lambda kind, step, theirs, ours: kind == "Queues" and step == ["empty"] and ours == _CLOSED,
-    "sent-by-value": lambda kind, step, theirs, ours: (
-        "lambda_of" in step and theirs[0] == "raised" and ours[0] == "gave" and "<lambda>" in str(ours[1])
-    ),
     "reset-connection": lambda kind, step, theirs, ours: (
         kind == "Pipes" and theirs == ["raised", "ConnectionResetError"] and ours == ["raised", "EOFError"]
     ),

@@ -15,7 +15,7 @@ counts = st.sampled_from([0, 1, 2, 3, 7, 20, 130])
 chunks = st.sampled_from([None, 1, 2, 5])
 values = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=5), st.lists(numbers, max_size=3))
 mappable = st.sampled_from(["same", "double", "fail_if_odd", "initialized", "large", "fail"])
-callable_ = st.sampled_from(["same", "double", "fail", "fail_oddly", "lambda_of", "initialized", "large_result"])
+callable_ = st.sampled_from(["same", "double", "fail", "fail_oddly", "initialized", "large_result"])
 
 
 def step(name: str, *given: Any) -> Steps:

@@ -50,10 +50,6 @@ def fail_oddly(x: Any) -> Any:
     raise OddError("a", "b")
 
 
-def lambda_of(x: Any) -> Any:
-    return lambda: x
-
-
 def nothing(*args: Any) -> None:
     pass
 

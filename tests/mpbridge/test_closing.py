@@ -88,3 +88,38 @@ def test_a_process_ends_as_multiprocessing_has_it(site: Site) -> None:
     """
     done = site.python(source)
     assert (done.stdout, done.stderr) == ("its own process\nits finalizer\nFalse\n", "")
+
+
+@pytest.mark.parametrize("options", [[], ["-m", "dragon", "--nodes", "2"]])
+def test_a_joinable_queue_that_was_closed_is_still_joined(site: Site, options: list[str]) -> None:
+    program = site.write("""
+        import multiprocessing as mp
+        import dragon
+
+        def work(queue):
+            for _ in range(3):
+                queue.get()
+                queue.task_done()
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            queue = mp.JoinableQueue()
+            workers = [mp.Process(target=work, args=(queue,)) for _ in range(2)]
+            for worker in workers:
+                worker.start()
+            for number in range(7):
+                queue.put(number)
+            queue.get()
+            queue.close()
+            queue.task_done()
+            queue.join()
+            print("all done")
+            for worker in workers:
+                worker.join()
+            try:
+                queue.task_done()
+            except ValueError as error:
+                print(error)
+    """)
+    done = site.run(sys.executable, *options, program)
+    assert (done.stdout, done.stderr) == ("all done\ntask_done() called too many times\n", "")

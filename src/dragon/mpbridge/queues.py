@@ -93,14 +93,22 @@ class Queue(_Queue, mp_queues.Queue):  # type: ignore[misc]
 class JoinableQueue(Queue, mp_queues.JoinableQueue):  # type: ignore[misc]
     """multiprocessing.JoinableQueue."""
 
+    _tasks: Channel | None = None  # another handle, once this one is closed
+
+    def close(self) -> None:
+        """Leave the queue: this process can neither put nor get any more; task_done() and join() go on."""
+        if not self._closed:
+            self._tasks = Channel._attached(self._name())
+        super().close()
+
     def task_done(self) -> None:
         """Say that an object that was taken is dealt with."""
-        if not self._task_done():
+        if not (self._tasks or self)._task_done():
             raise ValueError("task_done() called too many times")
 
     def join(self) -> None:
         """Wait until everything that was put is dealt with."""
-        self._join(None)
+        (self._tasks or self)._join(None)
 
 
 class SimpleQueue(_Queue, mp_queues.SimpleQueue):  # type: ignore[misc]
