@@ -13,6 +13,7 @@ __all__ = ["Answered", "Answers", "Identity", "Reply"]
 
 _SESSIONS = 4096
 _LARGEST = 2**20  # bytes of an answer that is kept
+_MOST = 64 * 2**20  # bytes of all answers that are kept
 _FORGOTTEN = "NodeLostError", "the key was removed, but its value was lost with the connection that it was sent over"
 
 # Who asked (a thread's own number), the number of the write, and the last one of which it needs no answer any more.
@@ -67,10 +68,19 @@ class Answered:
             self.tell(reply)
         self.forget_large()
 
+    @property
+    def size(self) -> int:
+        """Bytes of its buffers."""
+        return sum(memoryview(buffer).nbytes for buffer in self.buffers)
+
     def forget_large(self) -> None:
         """Nobody waits here for an answer that takes much memory."""
-        if sum(len(memoryview(buffer)) for buffer in self.buffers) > _LARGEST:
-            self.value, self.buffers, self.forgotten = None, [], True
+        if self.size > _LARGEST:
+            self.forget()
+
+    def forget(self) -> None:
+        """Keep only that it was done."""
+        self.value, self.buffers, self.forgotten = None, [], True
 
 
 @dataclass(slots=True)
@@ -92,6 +102,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        self._added = 0  # bytes since it was last looked at what all take
 
     def find(self, identity: Identity | None) -> Answered | None:
         """The answer to a write, None where it was not done here. What its session needs no more is forgotten. Raises
@@ -115,6 +126,19 @@ class Answers:
             session = self._session(bytes(name))
             session.settle(settled)
             session.answered[number] = answer
+            self._added += answer.size
+            if self._added > _MOST // 4:
+                self._added = 0
+                self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Processes that have ended ask for nothing more, and nobody says which those are."""
+        taken = 0
+        for session in reversed(self._sessions.values()):
+            for answer in session.answered.values():
+                taken += answer.size
+                if taken > _MOST and answer.everywhere and answer.buffers:
+                    answer.forget()
 
     def _session(self, name: bytes) -> _Session:
         session = self._sessions.setdefault(name, _Session())

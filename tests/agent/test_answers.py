@@ -1,0 +1,34 @@
+"""What a node keeps of its answers to writes, for those who ask again."""
+
+from __future__ import annotations
+
+from dragon.agent.answers import Answered, Answers
+
+SHARD = ("dictionary", 0)
+
+
+def answered(size: int) -> Answered:
+    return Answered(SHARD, b"value", [bytes(size)], everywhere=True)
+
+
+def test_answers_to_processes_that_have_ended_take_bounded_memory() -> None:
+    answers = Answers()
+    for number in range(1000):
+        answers.add((b"%d" % number, 1, 0), answered(2**20))
+    kept = sum(len(buffers[0]) for _, _, some in answers.of(SHARD) for _, _, buffers, _ in some if buffers)
+    assert 32 * 2**20 < kept <= 96 * 2**20
+    for number in (0, 999):
+        found = answers.find((b"%d" % number, 1, 0))
+        assert found is not None
+        assert found.forgotten == (number == 0)
+        assert bool(found.buffers) == (number == 999)
+
+
+def test_answers_that_somebody_waits_for_are_kept() -> None:
+    answers = Answers()
+    awaited = answered(2**20)
+    awaited.everywhere = False
+    answers.add((b"who waits", 1, 0), awaited)
+    for number in range(1000):
+        answers.add((b"%d" % number, 1, 0), answered(2**20))
+    assert awaited.buffers
