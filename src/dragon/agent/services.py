@@ -79,7 +79,9 @@ class Services:
             self.streams.add(**event, descriptors=descriptors)
             return
         if kind == "exited" and self.remote is not None:
-            self.remote.left(self.registry.query(event["puid"]).pid)
+            pid = self.registry.query(event["puid"]).pid
+            self.remote.left(pid)
+            self.shards.client_left(self.run.node, pid)
         leaves = event.pop("leaves", None)
         getattr(self.registry, kind)(**event)
         if kind == "exited" and not leaves:

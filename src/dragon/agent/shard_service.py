@@ -62,10 +62,11 @@ class ShardService:
         threading.Thread(target=self._serve, name="shards", daemon=True).start()
 
     def client_left(self, node: int, pid: int) -> None:
-        """A process of another node has ended: nothing is sent to it any more."""
+        """A process has ended: nothing is sent to it any more."""
         for name in self._inboxes.pop((node, pid), ()):
             self._ways.pop(name, None)
-            self._peers.outboxes.left(os.getpid(), name)
+            if node != self._peers.index:
+                self._peers.outboxes.left(os.getpid(), name)
 
     def node_lost(self, node: int, epoch: int) -> None:
         """What that node held is taken care of, after what was asked before."""
@@ -209,4 +210,5 @@ class ShardService:
             name_here = asyncio.run_coroutine_threadsafe(open_it(), self._loop).result()
         else:
             name_here = name
+            self._inboxes.setdefault((self._peers.index, pid), set()).add(name)
         return Channel._attached(name_here)

@@ -260,7 +260,7 @@ class Shards:
         return self._service.name
 
     def client_left(self, node: int, pid: int) -> None:
-        """A process of another node has ended."""
+        """A process has ended."""
         if self._service is not None:
             self._service.client_left(node, pid)
 
