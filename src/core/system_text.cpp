@@ -6,7 +6,9 @@ namespace {
 
 // The length of the character in UTF-8 that begins there; 0 where there is none (Unicode 15, table 3-7).
 size_t length_of_character(std::string_view text) {
-    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+    auto byte = [&](size_t i) -> unsigned {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+    };
     auto follows = [&](size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
         return byte(i) >= least && byte(i) <= most;
     };
