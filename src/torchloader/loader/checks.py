@@ -48,7 +48,6 @@ def check_options(
     max_workers: int | None,
     seed: int | None,
     generator: Any,
-    rank: int,
     world_size: int,
 ) -> None:
     """Raises TypeError for one of a wrong kind, ValueError for those that do not go together."""
@@ -65,9 +64,6 @@ def check_options(
     for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         if given is not None and not isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
             raise TypeError(f"{name} must give one index or batch of indices after another, not {given!r}")
-    check_number(rank=rank, world_size=world_size)
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is not one of {world_size}")
     if world_size > 1 and (sampler is not None or batch_sampler is not None):
         raise ValueError("a sampler shares the samples among ranks itself: give it without rank and world_size")
     if sampler is not None and shuffle:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from torchloader.loader.order import Indices
-from torchloader.loader.randomness import mix, seed_all
+from torchloader.loader.randomness import mix, number_of, seed_all
 
 __all__ = ["Maker"]
 
@@ -34,14 +34,14 @@ class Maker:
     def _fetch(self, epoch: int, indices: Indices) -> Any:
         dataset, base = self.dataset, mix(self.seed, epoch)
         if not self._batched:
-            seed_all(mix(base, _number(indices)))
+            seed_all(mix(base, number_of(indices)))
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
-            seed_all(mix(base, *(_number(index) for index in indices[:1])))
+            seed_all(mix(base, *(number_of(index) for index in indices[:1])))
             return dataset.__getitems__(indices)
         samples = []
         for index in indices:
-            seed_all(mix(base, _number(index)))
+            seed_all(mix(base, number_of(index)))
             samples.append(dataset[index])
         return samples
 
@@ -73,16 +73,6 @@ class Maker:
         with self._worker_info():
             seed_all(mix(self.seed, number))
             function(number)
-
-
-def _number(index: Any) -> int:
-    """Of a sample; keys that are no numbers have one as well, the same in every process."""
-    if isinstance(index, int):
-        return index
-    try:
-        return int(index)
-    except (TypeError, ValueError):
-        return int.from_bytes(repr(index).encode(), "little")
 
 
 @cache
