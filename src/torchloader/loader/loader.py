@@ -9,9 +9,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import util as mp_util
+from types import GenericAlias
 from typing import Any, Literal, Self
 
-from torchloader.loader.checks import check_dataset, check_number, check_options, check_workers
+from torchloader.loader.checks import (
+    check_dataset,
+    check_number,
+    check_options,
+    check_timeout,
+    check_worker_options,
+    check_workers,
+)
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker
 from torchloader.loader.order import BatchSamplerOrder, Indices, Order, SampleOrder, SamplerOrder
@@ -22,6 +30,16 @@ from torchloader.loader.tuner import Tuner
 __all__ = ["Counters", "ElasticDataLoader"]
 
 _PREFETCH = 2
+# What PyTorch's loader lets nobody set, and what ours needs at the start.
+_FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
+    "generator",
+    "multiprocessing_context",
+    "in_order",
+    "pin_memory_device",
+    "seed",
+    "rank",
+    "world_size",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +106,7 @@ class ElasticDataLoader:
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        persistent_workers: bool = True,
+        persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
         seed: int | None = None,
@@ -97,7 +115,10 @@ class ElasticDataLoader:
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
     ) -> None:
+        self._is_made = False
         count = num_workers if workers is None else workers
+        if count != "auto":
+            check_workers(num_workers=count)
         self._is_unaware = rank is None and world_size is None and sampler is None and batch_sampler is None
         rank, world_size = place_of(rank, world_size)
         check_dataset(dataset, sampler is not None or batch_sampler is not None)
@@ -107,36 +128,36 @@ class ElasticDataLoader:
             sampler,
             batch_sampler,
             drop_last,
-            timeout,
-            prefetch_factor,
             max_workers,
             seed,
             generator,
             world_size,
         )
-        if count != "auto":
-            check_workers(num_workers=count)
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        check_timeout(timeout)
+        check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context, in_order)
+        self.dataset, self.drop_last = dataset, drop_last
+        self.batch_size = None if batch_sampler is not None else batch_size
         self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
-        self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
-        self.prefetch_factor = _PREFETCH if prefetch_factor is None else prefetch_factor
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.persistent_workers, self.pin_memory_device, self.in_order = persistent_workers, pin_memory_device, in_order
-        self.seed = seed_of(seed, generator, world_size)
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.multiprocessing_context, self.in_order = multiprocessing_context, in_order
+        self._persistent_workers, self._max_workers = persistent_workers, max_workers
         self._seed_is_given = seed is not None or generator is not None
+        seed = seed_of(seed, generator, world_size)
         self.rank, self.world_size = rank, world_size
         self._own_sampler = sampler if batch_sampler is None else batch_sampler
         self._order: Order
         if batch_sampler is not None:
-            self._order = BatchSamplerOrder(batch_sampler, self.seed)
+            self._order = BatchSamplerOrder(batch_sampler, seed)
         elif sampler is not None:
-            self._order = SamplerOrder(sampler, self.seed, batch_size, drop_last)
+            self._order = SamplerOrder(sampler, seed, batch_size, drop_last)
         else:
             len(dataset)  # where it raises it does so here
-            self._order = SampleOrder(dataset, bool(shuffle), self.seed, batch_size, drop_last, rank, world_size)
-        self._maker = Maker(dataset, collate_fn, batch_sampler is not None or batch_size is not None, self.seed)
+            self._order = SampleOrder(dataset, bool(shuffle), seed, batch_size, drop_last, rank, world_size)
+        batched = batch_sampler is not None or batch_size is not None
+        self._maker = Maker(dataset, collate_fn, worker_init_fn, batched, seed)
         at_first = 1 if count == "auto" else count
-        self._crew = Crew(self._maker, worker_init_fn, self.prefetch_factor, at_first, timeout)
+        stays = persistent_workers is not False
+        self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, stays)
         self._tuner = Tuner(max_workers or 4 * len(os.sched_getaffinity(0))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
@@ -149,7 +170,40 @@ class ElasticDataLoader:
         self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
         self._batches = self._samples = 0
         self._waited = self._computed = 0.0
+        self._is_made = True
         self._warn_of_ranks()
+
+    def __class_getitem__(cls, batch: Any) -> GenericAlias:
+        return GenericAlias(cls, batch)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and self._is_made:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: a loader of the same options, which stands where this one does."""
+        names = "dataset sampler batch_sampler collate_fn pin_memory drop_last timeout worker_init_fn generator rank"
+        options = {name: getattr(self, name) for name in names.split()}
+        for name in ("multiprocessing_context", "pin_memory_device", "in_order", "world_size"):
+            options[name] = getattr(self, name)
+        options |= {
+            "batch_size": 1 if self.batch_sampler is not None else self.batch_size,
+            "shuffle": isinstance(self._order, SampleOrder) and self._order.shuffle,
+            "num_workers": self.num_workers if self._tuner is None else "auto",
+            "max_workers": self._max_workers,
+            "persistent_workers": self.persistent_workers if self.num_workers else self._persistent_workers,
+            "prefetch_factor": self.prefetch_factor,
+            "seed": self.seed,
+        }
+        kept = ("_is_unaware", "_seed_is_given", "_next_epoch", "_resumed", "_begun", "_taken")
+        place = ("_epoch", "_position", "_sampler_state", "_digest")
+        return {"options": options, "fields": {name: getattr(self, name) for name in (*kept, *place)}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "_is_made", False)
+        ElasticDataLoader.__init__(self, **state["options"])
+        vars(self).update(state["fields"])
 
     def _warn_of_ranks(self) -> None:
         self._is_unaware = self._is_unaware and not warn_of_ranks()
@@ -187,17 +241,66 @@ class ElasticDataLoader:
                 stacklevel=3,
             )
 
+    @property
+    def seed(self) -> int:
+        """What order and content depend on, with the epoch."""
+        return self._maker.seed
+
     # ---- workers
 
     @property
     def workers(self) -> int:
-        """Loading workers that it is to have."""
+        """Loading workers that it is to have. To set it is to resize()."""
         return self._crew.size
 
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        self.resize(workers)
+
+    num_workers = workers
+
     @property
-    def num_workers(self) -> int:
-        """The same."""
-        return self._crew.size
+    def persistent_workers(self) -> bool:
+        """Whether its workers stay from one epoch to the next."""
+        return self._persistent_workers is not False and self.workers > 0
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Batches that each worker makes ahead, None without workers."""
+        return self._crew.prefetch if self.workers else None
+
+    @prefetch_factor.setter
+    def prefetch_factor(self, prefetch: int) -> None:
+        check_number(1, prefetch_factor=prefetch)
+        self._crew.prefetch = prefetch
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for a batch of the workers; 0 is for ever."""
+        return self._crew.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float) -> None:
+        check_timeout(timeout)
+        self._crew.timeout = timeout
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any] | None:
+        """What makes a batch of samples. Workers have another one from the next epoch on."""
+        return self._maker.collate_fn
+
+    @collate_fn.setter
+    def collate_fn(self, function: Callable[[Any], Any] | None) -> None:
+        self._maker.collate_fn = function
+
+    @property
+    def worker_init_fn(self) -> Callable[[int], None] | None:
+        """What a worker calls at first. Workers have another one from the next epoch on."""
+        return self._maker.worker_init_fn
+
+    @worker_init_fn.setter
+    def worker_init_fn(self, function: Callable[[int], None] | None) -> None:
+        self._maker.worker_init_fn = function
 
     def resize(self, workers: int) -> None:
         """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
@@ -272,7 +375,7 @@ class ElasticDataLoader:
         if state["seed"] != self.seed and self._seed_is_given:
             raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
         before = self._restore_sampler(state) if self._own_sampler is not None and "sampler" in state else None
-        self.seed = self._order.seed = self._maker.seed = int(state["seed"])
+        self._order.seed = self._maker.seed = int(state["seed"])
         self._epoch, self._position = int(state["epoch"]), int(state["position"])
         self._go_to(self._epoch, (self._position, before))
 

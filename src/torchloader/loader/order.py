@@ -45,7 +45,7 @@ class SampleOrder:
     def __init__(
         self, dataset: Sized, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
     ) -> None:
-        self._dataset, self._shuffle, self.seed = dataset, shuffle, seed
+        self._dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self._batch, self._drop_last = batch, drop_last
         self._rank, self._world_size = rank, world_size
 
@@ -59,7 +59,7 @@ class SampleOrder:
 
     def _indices(self, epoch: int) -> Any:
         length = len(self._dataset)
-        if not self._shuffle:
+        if not self.shuffle:
             return range(length)
         import numpy
 
