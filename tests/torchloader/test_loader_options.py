@@ -223,3 +223,31 @@ def test_an_order_is_not_pytorch_s() -> None:
     assert sorted(ours) == sorted(theirs)
     assert ours != theirs
     assert ours == late  # only its seed counts
+
+
+def test_a_loader_is_not_one_of_pytorch_s_and_shows_no_sampler_that_was_not_given() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    loader = ElasticDataLoader(range(8))
+    assert not isinstance(loader, data.DataLoader)
+    assert (loader.sampler, loader.batch_sampler) == (None, None)
+
+
+def test_a_timeout_waits_until_there_are_workers() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    with pytest.raises(AssertionError):
+        iter(data.DataLoader(range(8), timeout=1e-9))
+    assert len(list(ElasticDataLoader(range(8), 4, timeout=1e-9, collate_fn=list))) == 2
+
+
+def test_a_device_of_pinned_memory_has_no_effect() -> None:
+    pytest.importorskip("torch")
+    options = {"pin_memory": True, "pin_memory_device": "cuda:7"}
+    assert list(ElasticDataLoader(range(8), 4, collate_fn=list, **options)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_one_trainer_s_look_at_a_batch_is_an_epoch() -> None:
+    loader, other = (ElasticDataLoader(range(40), 4, shuffle=True, seed=3, collate_fn=list) for _ in range(2))
+    looks = [next(iter(loader)) for _ in range(3)]
+    whole = [list(other) for _ in range(3)]
+    assert looks == [first for first, *_ in whole]
+    assert looks[0] != looks[1]
