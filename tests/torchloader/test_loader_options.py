@@ -123,6 +123,36 @@ def test_a_copy_of_a_loader_stands_where_it_does(again: Callable[[Any], Any]) ->
         assert list(loader) == expected
 
 
+class Named(ElasticDataLoader):
+    """A loader with attributes of its own."""
+
+    def __init__(self, name: str, *args: Any, **options: Any) -> None:
+        self.name = name
+        super().__init__(*args, **options)
+        self.purpose = "training"
+
+
+def test_a_copy_of_a_loader_has_what_the_program_has_set_on_it() -> None:
+    loader = Named("one", range(8), 4, num_workers="auto", max_workers=3)
+    loader.extra = 5  # type: ignore[attr-defined]
+    loader.collate_fn = list
+    other = copy.deepcopy(pickle.loads(pickle.dumps(loader)))
+    assert (other.name, other.purpose, other.extra, other.collate_fn) == ("one", "training", 5, list)  # type: ignore[attr-defined]
+    assert other.workers == 1
+    assert list(other) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_an_iteration_does_not_draw_from_the_trainer_s_random_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch.utils.data")
+    drawn = []
+    for kind in (ElasticDataLoader, data.DataLoader, list):
+        torch.manual_seed(3)
+        list(kind(range(8)))
+        drawn.append(torch.rand(1).item())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
 def test_the_class_takes_the_type_of_its_batches() -> None:
     alias = ElasticDataLoader[int]
     assert list(alias(range(4), 2, collate_fn=list)) == [[0, 1], [2, 3]]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
@@ -20,14 +17,16 @@ from torchloader.loader.checks import (
     check_worker_options,
     check_workers,
 )
+from torchloader.loader.counters import Counters
 from torchloader.loader.crew import Crew
+from torchloader.loader.iteration import Iteration
 from torchloader.loader.making import Maker
 from torchloader.loader.order import BatchSamplerOrder, Indices, Order, SampleOrder, SamplerOrder
 from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
 from torchloader.loader.samplers import digest, restore, state_of
 from torchloader.loader.tuner import Tuner
 
-__all__ = ["Counters", "ElasticDataLoader"]
+__all__ = ["ElasticDataLoader"]
 
 _PREFETCH = 2
 # What PyTorch's loader lets nobody set, and what ours needs at the start.
@@ -40,27 +39,6 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "rank",
     "world_size",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What a loader has done since it was made.
-
-    batches, samples: given to the trainer. waited: seconds in which it wanted one and none was ready. computed: the
-    seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a
-    worker's time that one took on average. depth: batches that lie ready now. workers: those that take batches now.
-    replaced: workers that died.
-    """
-
-    batches: int
-    samples: int
-    waited: float
-    computed: float
-    made: int
-    service: float
-    depth: int
-    workers: int
-    replaced: int
 
 
 class ElasticDataLoader:
@@ -115,6 +93,7 @@ class ElasticDataLoader:
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
     ) -> None:
+        before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
         count = num_workers if workers is None else workers
         if count != "auto":
@@ -171,6 +150,7 @@ class ElasticDataLoader:
         self._batches = self._samples = 0
         self._waited = self._computed = 0.0
         self._is_made = True
+        self._known: set[str] = vars(self).keys() - before
         self._warn_of_ranks()
 
     def __class_getitem__(cls, batch: Any) -> GenericAlias:
@@ -198,7 +178,9 @@ class ElasticDataLoader:
         }
         kept = ("_is_unaware", "_seed_is_given", "_next_epoch", "_resumed", "_begun", "_taken")
         place = ("_epoch", "_position", "_sampler_state", "_digest")
-        return {"options": options, "fields": {name: getattr(self, name) for name in (*kept, *place)}}
+        fields = {name: value for name, value in vars(self).items() if name in kept + place or name not in self._known}
+        del fields["_known"]
+        return {"options": options, "fields": fields}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "_is_made", False)
@@ -216,7 +198,7 @@ class ElasticDataLoader:
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        iteration = _Iteration(self, self._epoch, self._position, before)
+        iteration = Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
@@ -401,71 +383,3 @@ class ElasticDataLoader:
 
     def _note_end(self, epoch: int) -> None:
         self._epoch, self._position, self._sampler_state, self._digest = epoch + 1, 0, None, 0
-
-
-class _Iteration:
-    """One epoch, or what is left of it."""
-
-    def __init__(self, loader: ElasticDataLoader, epoch: int, position: int, before: int | None) -> None:
-        self._loader, self._epoch = loader, epoch
-        self._crew = loader._crew
-        self._source = loader._order.batches(epoch, position, before)
-        self._number = self._crew.open()
-        self._alone = self._crew.size == 0
-        self._asked = self._given = 0
-        self._ahead: dict[int, tuple[Indices, int]] = {}
-        self._over = False
-        self._choices = loader._choices
-        self._before = time.perf_counter()
-        self._finalizer = mp_util.Finalize(self, self._crew.finish, (self._number,))
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        loader, crew = self._loader, self._crew
-        self._ask()
-        if not self._ahead:
-            self._finalizer()
-            loader._note_last(self._epoch, self._choices)
-            loader._note_end(self._epoch)
-            raise StopIteration
-        made, waited = crew.take(self._number, self._given, self._alone)
-        self._alone = self._alone and not crew.ready
-        indices, position = self._ahead.pop(self._given)
-        self._given += 1
-        self._ask()
-        if self._over and not self._ahead:
-            loader._note_last(self._epoch, self._choices)
-        if isinstance(made.error, StopIteration):  # which would end the epoch here, without a word
-            raise RuntimeError("the dataset raised StopIteration") from made.error
-        if made.error is not None:
-            raise made.error
-        batch = _pinned(made.batch) if loader.pin_memory else made.batch
-        loader._note_position(self._epoch, position, indices)
-        loader._note(len(indices) if isinstance(indices, list) else 1, waited, self._elapsed() - waited)
-        return batch
-
-    def _elapsed(self) -> float:
-        """Seconds since the batch before this one."""
-        before, self._before = self._before, time.perf_counter()
-        return self._before - before
-
-    def _ask(self) -> None:
-        while not self._over and self._asked - self._given < self._crew.window:
-            following = next(self._source, None)
-            if following is None:
-                self._over = True
-                return
-            self._ahead[self._asked] = following
-            self._crew.want(self._number, self._asked, self._epoch, following[0])
-            self._asked += 1
-
-
-def _pinned(batch: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return batch
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(batch)  # type: ignore[no-untyped-call]
