@@ -474,7 +474,7 @@ def test_auto_takes_no_more_workers_than_are_enough() -> None:
         ({"shuffle": True, "sampler": [1]}, "without shuffle"),
         ({"batch_sampler": [[1]], "batch_size": 2}, "a batch_sampler decides everything"),
         ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
-        ({"sampler": [1], "world_size": 2}, "a sampler shares the samples among ranks itself"),
+        ({"sampler": [1], "rank": 0, "world_size": 2}, "a sampler shares the samples among ranks itself"),
         ({"prefetch_factor": 0}, "prefetch_factor must be at least 1"),
         ({"num_workers": "auto", "max_workers": 0}, "max_workers must be at least 1, not 0"),
         ({"num_workers": "auto", "max_workers": -1}, "max_workers must be at least 1, not -1"),

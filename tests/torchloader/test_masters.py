@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -242,3 +243,15 @@ def test_a_log_that_was_damaged_meanwhile_is_told_once_by_the_next_master(cluste
     assert f"torchloader: {log}, line 2: event 7 follows event 1;" in cluster.err
     assert cluster.err.count("the master ended with") == 1
     assert "Traceback" not in cluster.err
+
+
+def test_who_watches_a_job_of_unknown_length_sees_that_it_has_finished(cluster: Cluster) -> None:
+    cluster.start(cluster.job("job", 400, 0.001, 0.02).replace("iterations = 400\n", ""), options=ALONE)
+    cluster.until_state("job", "running")
+    assert cluster.process is not None
+    watch = cluster.site.start(*TORCHLOADER, "status", "--watch", "--json", "--run", str(cluster.process.pid))
+    assert cluster.end() == 0, cluster.err
+    output, errors = watch.communicate(timeout=30)
+    assert (watch.returncode, errors) == (0, "")
+    (job,) = json.loads(output.splitlines()[-1])["applications"]
+    assert (job["state"], job["workers"], job["iterations"]) == ("finished", 0, None)

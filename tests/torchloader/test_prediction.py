@@ -131,6 +131,14 @@ def test_a_job_that_never_waits_and_tells_no_times_loads_just_fast_enough() -> N
     assert measured.curve().enough(16) == 4
 
 
+def test_the_smallest_number_of_workers_that_never_let_a_job_wait_is_enough() -> None:
+    measured = Measured(forgetting=1.0)
+    for workers in (1, 2, 4, 8):
+        measured.observe(Interval(workers=workers, samples=100, seconds=1))
+    assert [measured.curve().throughput(workers) for workers in (1, 2, 4, 8)] == pytest.approx([100] * 4)
+    assert measured.curve().enough(16) == 1
+
+
 def test_nothing_is_told_of_a_job_of_which_nothing_is_known() -> None:
     measured = Measured()
     assert not measured.observe(Interval(workers=1, samples=0, seconds=1, waited=1))

@@ -21,7 +21,7 @@ class Assignments(Generic[Task]):
     """
 
     def __init__(self, prefetch: int) -> None:
-        self._prefetch = prefetch
+        self.prefetch = prefetch
         self._wanted: dict[Key, Task] = {}
         self._waiting: list[Key] = []  # a heap: older batches first, also those that come back
         self._held: dict[int, dict[Key, None]] = {}
@@ -90,7 +90,7 @@ class Assignments(Generic[Task]):
                 heapq.heappop(self._waiting)
                 continue
             worker = min(self._held, key=lambda each: (len(self._held[each]), each))
-            if len(self._held[worker]) >= self._prefetch:
+            if len(self._held[worker]) >= self.prefetch:
                 return
             key = heapq.heappop(self._waiting)
             self._held[worker][key] = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+import warnings
 from collections.abc import Iterable
+from multiprocessing.context import BaseContext
 from numbers import Integral
 from typing import Any
 
-__all__ = ["check_dataset", "check_number", "check_options", "check_workers"]
+__all__ = ["check_dataset", "check_number", "check_options", "check_timeout", "check_worker_options", "check_workers"]
 
 
 def check_number(least: int | None = None, **parameters: Any) -> None:
@@ -37,26 +40,62 @@ def check_dataset(dataset: Any, has_sampler: bool) -> None:
         raise TypeError(f"{type(dataset).__name__} is no map-style dataset: it needs __getitem__() and __len__()")
 
 
+def check_timeout(timeout: float) -> None:
+    """Raises TypeError or ValueError where it is no number of seconds."""
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, not {timeout}")
+
+
+def check_worker_options(
+    workers: Any, prefetch_factor: int | None, persistent_workers: bool | None, context: Any, in_order: bool
+) -> None:
+    """Raises what PyTorch raises for options of workers where there are none, and for a start method that the workers
+    of a loader do not have; warns of one without effect."""
+    if prefetch_factor is not None:
+        check_number(1, prefetch_factor=prefetch_factor)
+    if workers == 0:
+        if prefetch_factor is not None:
+            raise ValueError("prefetch_factor needs num_workers > 0: without workers nothing is loaded ahead")
+        if persistent_workers:
+            raise ValueError("persistent_workers needs num_workers > 0")
+        if context is not None:
+            raise ValueError("multiprocessing_context needs num_workers > 0")
+    if context is not None:
+        _check_context(context)
+    if not in_order:
+        warnings.warn("in_order=False has no effect: the batches always come in order", stacklevel=3)
+
+
+def _check_context(context: Any) -> None:
+    methods = multiprocessing.get_all_start_methods()
+    if not isinstance(context, (str, BaseContext)):
+        raise TypeError(f"multiprocessing_context must be a start method of {methods} or a context, not {context!r}")
+    method = context if isinstance(context, str) else context.get_start_method()
+    if method not in methods:
+        raise ValueError(f"multiprocessing_context must be one of {methods}, not {context!r}")
+    if method == "fork":
+        raise ValueError(
+            "multiprocessing_context='fork' is not possible: loading workers are new processes, which import the "
+            "modules of the dataset afresh. Make what the dataset reads its attribute instead of a module's global "
+            "(or set the global in worker_init_fn), and leave multiprocessing_context out"
+        )
+
+
 def check_options(
     batch_size: int | None,
     shuffle: bool,
     sampler: Any,
     batch_sampler: Any,
     drop_last: bool,
-    timeout: float,
-    prefetch_factor: int | None,
     max_workers: int | None,
     seed: int | None,
     generator: Any,
-    rank: int,
     world_size: int,
 ) -> None:
     """Raises TypeError for one of a wrong kind, ValueError for those that do not go together."""
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
-        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
-    if not timeout >= 0:
-        raise ValueError(f"timeout must not be negative, not {timeout}")
-    optional = {"batch_size": batch_size, "prefetch_factor": prefetch_factor, "max_workers": max_workers}
+    optional = {"batch_size": batch_size, "max_workers": max_workers}
     check_number(1, **{name: value for name, value in optional.items() if value is not None})
     if seed is not None:
         check_number(seed=seed)
@@ -65,9 +104,6 @@ def check_options(
     for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         if given is not None and not isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
             raise TypeError(f"{name} must give one index or batch of indices after another, not {given!r}")
-    check_number(rank=rank, world_size=world_size)
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is not one of {world_size}")
     if world_size > 1 and (sampler is not None or batch_sampler is not None):
         raise ValueError("a sampler shares the samples among ranks itself: give it without rank and world_size")
     if sampler is not None and shuffle:

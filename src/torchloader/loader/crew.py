@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -61,13 +60,11 @@ class Tally:
 class Crew:
     """Workers on this node. Any thread may resize(); one iteration's batches are taken by one thread at a time."""
 
-    def __init__(
-        self, maker: Maker, initialise: Callable[[int], None] | None, prefetch: int, size: int, timeout: float
-    ) -> None:
+    def __init__(self, maker: Maker, prefetch: int, size: int, timeout: float, stays: bool) -> None:
         self._maker = maker
-        self._snapshots = Snapshots((maker, initialise))
-        self._prefetch = prefetch
-        self._timeout = timeout or None
+        self._snapshots = Snapshots(maker)
+        self._stays = stays  # its workers do, from one epoch to the next
+        self.timeout = timeout
         self._lock = threading.RLock()
         self._assignments: Assignments[Task] = Assignments(prefetch)
         self._workers: dict[int, _Worker] = {}
@@ -106,6 +103,8 @@ class Crew:
                     continue  # they have become more meanwhile
                 if self._trouble is not None and not self._live:
                     self._begin_anew()
+                if not self._stays and not self._live:
+                    self._dismiss_all()
                 self._iterations += 1
                 self._live.add(self._iterations)
                 self._snapshots.begin(self._iterations, snapshot)
@@ -131,13 +130,22 @@ class Crew:
     @property
     def window(self) -> int:
         """Batches that may be asked for before the first of them is taken."""
-        return self._prefetch * max(1, self._assignments.workers)
+        return self._assignments.prefetch * max(1, self._assignments.workers)
 
     @property
     def depth(self) -> int:
         """Batches that are made and not taken."""
         waiting = 0 if self._results is None else self._results.size()
         return len(self._made) + waiting
+
+    @property
+    def prefetch(self) -> int:
+        """Batches that each worker makes ahead."""
+        return self._assignments.prefetch
+
+    @prefetch.setter
+    def prefetch(self, prefetch: int) -> None:
+        self._assignments.prefetch = prefetch
 
     # ---- batches
 
@@ -176,8 +184,8 @@ class Crew:
             if self._trouble is not None:
                 self.finish(key[0])
                 raise self._trouble
-            if self._timeout is not None and time.perf_counter() - since > self._timeout:
-                raise TimeoutError(f"no batch in {self._timeout} s from {self.ready} loading workers")
+            if self.timeout and time.perf_counter() - since > self.timeout:
+                raise TimeoutError(f"no batch in {self.timeout} s from {self.ready} loading workers")
 
     def _make_here(self, key: Key, task: Task) -> Outcome:
         with self._lock:
@@ -323,6 +331,11 @@ class Crew:
             if not worker.ready:
                 self._dismiss(worker)
         self._trouble, self._failed_starts = None, 0
+
+    def _dismiss_all(self) -> None:
+        for worker in self._workers.values():
+            if not worker.leaving:
+                self._dismiss(worker)
 
     def _dismiss(self, worker: _Worker) -> None:
         worker.leaving = True

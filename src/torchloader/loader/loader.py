@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing import util as mp_util
+from types import GenericAlias
 from typing import Any, Literal, Self
 
-from torchloader.loader.checks import check_dataset, check_number, check_options, check_workers
+from torchloader.loader.checks import (
+    check_dataset,
+    check_number,
+    check_options,
+    check_timeout,
+    check_worker_options,
+    check_workers,
+)
+from torchloader.loader.counters import Counters
 from torchloader.loader.crew import Crew
+from torchloader.loader.iteration import Iteration
 from torchloader.loader.making import Maker
 from torchloader.loader.order import BatchSamplerOrder, Indices, Order, SampleOrder, SamplerOrder
+from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
+from torchloader.loader.samplers import digest, restore, state_of
 from torchloader.loader.tuner import Tuner
 
-__all__ = ["Counters", "ElasticDataLoader"]
+__all__ = ["ElasticDataLoader"]
 
 _PREFETCH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What a loader has done since it was made.
-
-    batches, samples: given to the trainer. waited: seconds in which it wanted one and none was ready. computed: the
-    seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a
-    worker's time that one took on average. depth: batches that lie ready now. workers: those that take batches now.
-    replaced: workers that died.
-    """
-
-    batches: int
-    samples: int
-    waited: float
-    computed: float
-    made: int
-    service: float
-    depth: int
-    workers: int
-    replaced: int
+# What PyTorch's loader lets nobody set, and what ours needs at the start.
+_FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
+    "generator",
+    "multiprocessing_context",
+    "in_order",
+    "pin_memory_device",
+    "seed",
+    "rank",
+    "world_size",
+}
 
 
 class ElasticDataLoader:
@@ -51,13 +50,16 @@ class ElasticDataLoader:
         num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
             trainer from waiting. `workers` is the same under the name that torchloader uses.
         max_workers: how many "auto" may take; by default four for each core that this process may use.
-        seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's.
+        seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
+            several ranks 0, as all must have the same.
         rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
+            world_size=1 says that every rank is to have all samples, where torch.distributed is initialised.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
-    Each iteration is the next epoch unless set_epoch() says otherwise. Workers stay from one epoch to the next; all
-    those of an epoch have the dataset as it was when its iterator was made.
+    Each iteration is the next epoch unless set_epoch() says otherwise. With several ranks an iteration counts once it
+    has given its last batch: a rank that looks at one batch stays at the epoch of the others. Workers stay from one
+    epoch to the next; all those of an epoch have the dataset as it was when its iterator was made.
 
     Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind, as an iterable-style
     dataset. While iterating:
@@ -82,16 +84,22 @@ class ElasticDataLoader:
         generator: Any = None,
         *,
         prefetch_factor: int | None = None,
-        persistent_workers: bool = True,
+        persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
         seed: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
     ) -> None:
+        before = vars(self).keys() - {"_is_made"}  # what a subclass has set
+        self._is_made = False
         count = num_workers if workers is None else workers
+        if count != "auto":
+            check_workers(num_workers=count)
+        self._is_unaware = rank is None and world_size is None and sampler is None and batch_sampler is None
+        rank, world_size = place_of(rank, world_size)
         check_dataset(dataset, sampler is not None or batch_sampler is not None)
         check_options(
             batch_size,
@@ -99,63 +107,182 @@ class ElasticDataLoader:
             sampler,
             batch_sampler,
             drop_last,
-            timeout,
-            prefetch_factor,
             max_workers,
             seed,
             generator,
-            rank,
             world_size,
         )
-        if count != "auto":
-            check_workers(num_workers=count)
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        check_timeout(timeout)
+        check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context, in_order)
+        self.dataset, self.drop_last = dataset, drop_last
+        self.batch_size = None if batch_sampler is not None else batch_size
         self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
-        self.collate_fn, self.pin_memory, self.timeout = collate_fn, pin_memory, timeout
-        self.prefetch_factor = _PREFETCH if prefetch_factor is None else prefetch_factor
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.persistent_workers, self.pin_memory_device, self.in_order = persistent_workers, pin_memory_device, in_order
-        self.seed = _seed(generator) if seed is None else int(seed)
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.multiprocessing_context, self.in_order = multiprocessing_context, in_order
+        self._persistent_workers, self._max_workers = persistent_workers, max_workers
+        self._seed_is_given = seed is not None or generator is not None
+        seed = seed_of(seed, generator, world_size)
         self.rank, self.world_size = rank, world_size
+        self._own_sampler = sampler if batch_sampler is None else batch_sampler
         self._order: Order
         if batch_sampler is not None:
-            self._order = BatchSamplerOrder(batch_sampler, self.seed)
+            self._order = BatchSamplerOrder(batch_sampler, seed)
         elif sampler is not None:
-            self._order = SamplerOrder(sampler, self.seed, batch_size, drop_last)
+            self._order = SamplerOrder(sampler, seed, batch_size, drop_last)
         else:
             len(dataset)  # where it raises it does so here
-            self._order = SampleOrder(dataset, bool(shuffle), self.seed, batch_size, drop_last, rank, world_size)
-        maker = Maker(dataset, collate_fn, batch_sampler is not None or batch_size is not None, self.seed)
+            self._order = SampleOrder(dataset, bool(shuffle), seed, batch_size, drop_last, rank, world_size)
+        batched = batch_sampler is not None or batch_size is not None
+        self._maker = Maker(dataset, collate_fn, worker_init_fn, batched, seed)
         at_first = 1 if count == "auto" else count
-        self._crew = Crew(maker, worker_init_fn, self.prefetch_factor, at_first, timeout)
+        stays = persistent_workers is not False
+        self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, stays)
         self._tuner = Tuner(max_workers or 4 * len(os.sched_getaffinity(0))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
         self._next_epoch = 0
         self._epoch, self._position = 0, 0
-        self._resumed = 0
+        self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
+        self._digest = 0
+        self._resumed: tuple[int, int | None] = 0, None  # a position and the digest of what comes before it
+        self._choices = 0  # of the next epoch, so far
+        self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
         self._batches = self._samples = 0
         self._waited = self._computed = 0.0
+        self._is_made = True
+        self._known: set[str] = vars(self).keys() - before
+        self._warn_of_ranks()
+
+    def __class_getitem__(cls, batch: Any) -> GenericAlias:
+        return GenericAlias(cls, batch)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and self._is_made:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: a loader of the same options, which stands where this one does."""
+        names = "dataset sampler batch_sampler collate_fn pin_memory drop_last timeout worker_init_fn generator rank"
+        options = {name: getattr(self, name) for name in names.split()}
+        for name in ("multiprocessing_context", "pin_memory_device", "in_order", "world_size"):
+            options[name] = getattr(self, name)
+        options |= {
+            "batch_size": 1 if self.batch_sampler is not None else self.batch_size,
+            "shuffle": isinstance(self._order, SampleOrder) and self._order.shuffle,
+            "num_workers": self.num_workers if self._tuner is None else "auto",
+            "max_workers": self._max_workers,
+            "persistent_workers": self.persistent_workers if self.num_workers else self._persistent_workers,
+            "prefetch_factor": self.prefetch_factor,
+            "seed": self.seed,
+        }
+        kept = ("_is_unaware", "_seed_is_given", "_next_epoch", "_resumed", "_begun", "_taken")
+        place = ("_epoch", "_position", "_sampler_state", "_digest")
+        fields = {name: value for name, value in vars(self).items() if name in kept + place or name not in self._known}
+        del fields["_known"]
+        return {"options": options, "fields": fields}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "_is_made", False)
+        ElasticDataLoader.__init__(self, **state["options"])
+        vars(self).update(state["fields"])
+
+    def _warn_of_ranks(self) -> None:
+        self._is_unaware = self._is_unaware and not warn_of_ranks()
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:
-        self._epoch, self._position, self._resumed = self._next_epoch, self._resumed, 0
-        self._next_epoch = self._epoch + 1
-        return _Iteration(self, self._epoch, self._position)
+        self._warn_of_ranks()
+        self._epoch, (self._position, before) = self._next_epoch, self._resumed
+        self._sampler_state = self._state_of_sampler()
+        self._digest = before or 0
+        iteration = Iteration(self, self._epoch, self._position, before)
+        if self.world_size == 1:
+            self._go_to(self._epoch + 1)
+        else:
+            self._warn_of_repetition()
+            self._begun, self._taken = self._begun + 1, 0
+        return iteration
+
+    def _go_to(self, epoch: int, resumed: tuple[int, int | None] = (0, None)) -> None:
+        self._next_epoch, self._resumed, self._begun, self._taken = epoch, resumed, 0, 0
+        self._choices += 1
+
+    def _note_last(self, epoch: int, choices: int) -> None:
+        """All batches of an epoch are given: the one after it is next, unless the program has chosen another since."""
+        if self._choices == choices:
+            self._go_to(epoch + 1)
+
+    def _warn_of_repetition(self) -> None:
+        if self._taken > 1 or self._begun > 1:
+            warnings.warn(
+                f"epoch {self._next_epoch} begins once more with its first batches, since its last iteration was left "
+                "before the end: with several ranks only whole epochs count. Call set_epoch() to go on to another",
+                stacklevel=3,
+            )
+
+    @property
+    def seed(self) -> int:
+        """What order and content depend on, with the epoch."""
+        return self._maker.seed
 
     # ---- workers
 
     @property
     def workers(self) -> int:
-        """Loading workers that it is to have."""
+        """Loading workers that it is to have. To set it is to resize()."""
         return self._crew.size
 
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        self.resize(workers)
+
+    num_workers = workers
+
     @property
-    def num_workers(self) -> int:
-        """The same."""
-        return self._crew.size
+    def persistent_workers(self) -> bool:
+        """Whether its workers stay from one epoch to the next."""
+        return self._persistent_workers is not False and self.workers > 0
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Batches that each worker makes ahead, None without workers."""
+        return self._crew.prefetch if self.workers else None
+
+    @prefetch_factor.setter
+    def prefetch_factor(self, prefetch: int) -> None:
+        check_number(1, prefetch_factor=prefetch)
+        self._crew.prefetch = prefetch
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for a batch of the workers; 0 is for ever."""
+        return self._crew.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float) -> None:
+        check_timeout(timeout)
+        self._crew.timeout = timeout
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any] | None:
+        """What makes a batch of samples. Workers have another one from the next epoch on."""
+        return self._maker.collate_fn
+
+    @collate_fn.setter
+    def collate_fn(self, function: Callable[[Any], Any] | None) -> None:
+        self._maker.collate_fn = function
+
+    @property
+    def worker_init_fn(self) -> Callable[[int], None] | None:
+        """What a worker calls at first. Workers have another one from the next epoch on."""
+        return self._maker.worker_init_fn
+
+    @worker_init_fn.setter
+    def worker_init_fn(self, function: Callable[[int], None] | None) -> None:
+        self._maker.worker_init_fn = function
 
     def resize(self, workers: int) -> None:
         """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
@@ -204,94 +331,55 @@ class ElasticDataLoader:
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of this epoch. Raises ValueError for a negative one."""
         check_number(0, epoch=epoch)
-        self._next_epoch = int(epoch)
+        self._go_to(int(epoch), self._resumed if epoch == self._next_epoch else (0, None))
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: after the last batch that it got. It goes with any number of workers and, where
-        the global batch stays as large, of ranks."""
-        return {"version": 1, "seed": self.seed, "epoch": self._epoch, "position": self._position}
+        the global batch stays as large, of ranks. A sampler's generators are in it; it can be written as JSON."""
+        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, "position": self._position}
+        if self._own_sampler is not None:
+            begun = self._sampler_state
+            state["sampler"] = self._state_of_sampler() if begun is None else begun
+            state["digest"], state["rank"] = self._digest, distributed_rank()
+        return state
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iteration goes on from there. Raises ValueError for a state of another seed, or none."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on from there; a loader without a seed of its own takes that of the state. Raises
+        ValueError for a state of another seed, sampler or, where a sampler has generators, rank, or none."""
         if (
             not isinstance(state, dict)
             or state.get("version") != 1
             or not {"seed", "epoch", "position"} <= state.keys()
         ):
             raise ValueError("this is not the state of an ElasticDataLoader")
-        if state["seed"] != self.seed:
-            raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
+        check_number(seed=state["seed"])
         check_number(0, epoch=state["epoch"], position=state["position"])
-        self._epoch = self._next_epoch = int(state["epoch"])
-        self._position = self._resumed = int(state["position"])
+        if state["seed"] != self.seed and self._seed_is_given:
+            raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
+        before = self._restore_sampler(state) if self._own_sampler is not None and "sampler" in state else None
+        self._order.seed = self._maker.seed = int(state["seed"])
+        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._go_to(self._epoch, (self._position, before))
 
+    def _restore_sampler(self, state: dict[str, Any]) -> int | None:
+        sources, rank = state["sampler"], distributed_rank()
+        if state["rank"] != rank and any(not source.endswith(".epoch") for source in sources):
+            raise ValueError(
+                f"the state is of rank {state['rank']}, whose sampler has generators of its own, this is rank {rank}: "
+                "save the state of each rank, or have the sampler draw from set_epoch() and a seed"
+            )
+        restore(self._own_sampler, sources)
+        self._sampler_state, self._digest = sources, state["digest"]
+        return self._digest if state["rank"] == rank else None
 
-class _Iteration:
-    """One epoch, or what is left of it."""
+    def _state_of_sampler(self) -> dict[str, Any] | None:
+        return None if self._own_sampler is None else state_of(self._own_sampler)
 
-    def __init__(self, loader: ElasticDataLoader, epoch: int, position: int) -> None:
-        self._loader, self._epoch = loader, epoch
-        self._crew = loader._crew
-        self._source = loader._order.batches(epoch, position)
-        self._number = self._crew.open()
-        self._alone = self._crew.size == 0
-        self._asked = self._given = 0
-        self._ahead: dict[int, tuple[Indices, int]] = {}
-        self._over = False
-        self._before = time.perf_counter()
-        self._finalizer = mp_util.Finalize(self, self._crew.finish, (self._number,))
+    def _note_position(self, epoch: int, position: int, indices: Indices) -> None:
+        self._epoch, self._position = epoch, position
+        self._taken += 1
+        if self._own_sampler is not None:
+            self._digest = digest(indices if isinstance(indices, list) else [indices], self._digest)
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        loader, crew = self._loader, self._crew
-        self._ask()
-        if not self._ahead:
-            self._finalizer()
-            loader._epoch, loader._position = self._epoch + 1, 0
-            raise StopIteration
-        made, waited = crew.take(self._number, self._given, self._alone)
-        self._alone = self._alone and not crew.ready
-        indices, position = self._ahead.pop(self._given)
-        self._given += 1
-        self._ask()
-        if isinstance(made.error, StopIteration):  # which would end the epoch here, without a word
-            raise RuntimeError("the dataset raised StopIteration") from made.error
-        if made.error is not None:
-            raise made.error
-        batch = _pinned(made.batch) if loader.pin_memory else made.batch
-        loader._epoch, loader._position = self._epoch, position
-        loader._note(len(indices) if isinstance(indices, list) else 1, waited, self._elapsed() - waited)
-        return batch
-
-    def _elapsed(self) -> float:
-        """Seconds since the batch before this one."""
-        before, self._before = self._before, time.perf_counter()
-        return self._before - before
-
-    def _ask(self) -> None:
-        while not self._over and self._asked - self._given < self._crew.window:
-            following = next(self._source, None)
-            if following is None:
-                self._over = True
-                return
-            self._ahead[self._asked] = following
-            self._crew.want(self._number, self._asked, self._epoch, following[0])
-            self._asked += 1
-
-
-def _seed(generator: Any) -> int:
-    if generator is not None:
-        return int(generator.initial_seed())
-    torch = sys.modules.get("torch")
-    return 0 if torch is None else int(torch.initial_seed())
-
-
-def _pinned(batch: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return batch
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(batch)  # type: ignore[no-untyped-call]
+    def _note_end(self, epoch: int) -> None:
+        self._epoch, self._position, self._sampler_state, self._digest = epoch + 1, 0, None, 0

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from torchloader.loader.order import Indices
-from torchloader.loader.randomness import mix, seed_all
+from torchloader.loader.randomness import mix, number_of, seed_all
 
 __all__ = ["Maker"]
 
@@ -17,46 +17,55 @@ __all__ = ["Maker"]
 class Maker:
     """Makes batches: the same one from the same seed, epoch and indices, whoever makes it."""
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any] | None, batched: bool, seed: int) -> None:
-        self.dataset = dataset
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any] | None,
+        worker_init_fn: Callable[[int], None] | None,
+        batched: bool,
+        seed: int,
+    ) -> None:
+        self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
         self.seed = seed
-        self._collate = collate
         self._batched = batched
         self._info: Any = None
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
         """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
-        collate = _default_collate(self._batched) if self._collate is None else self._collate
+        collate = _default_collate(self._batched) if self.collate_fn is None else self.collate_fn
         with self._worker_info():
-            samples = self._fetch(epoch, indices)
-        return collate(samples)
+            return collate(self._fetch(epoch, indices))
 
     def _fetch(self, epoch: int, indices: Indices) -> Any:
         dataset, base = self.dataset, mix(self.seed, epoch)
         if not self._batched:
-            seed_all(mix(base, _number(indices)))
+            seed_all(mix(base, number_of(indices)))
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
-            seed_all(mix(base, *(_number(index) for index in indices[:1])))
+            seed_all(mix(base, *(number_of(index) for index in indices[:1])))
             return dataset.__getitems__(indices)
         samples = []
         for index in indices:
-            seed_all(mix(base, _number(index)))
+            seed_all(mix(base, number_of(index)))
             samples.append(dataset[index])
         return samples
 
     def be_worker(self, number: int, workers: int) -> None:
-        """What torch.utils.data.get_worker_info() tells a dataset from now on."""
+        """Call the worker_init_fn, and have torch.utils.data.get_worker_info() answer the functions of the user."""
         if "torch" in sys.modules:
             from torch.utils.data._utils.worker import WorkerInfo
 
+            _collate_in_own_memory()
             self._info = WorkerInfo(
                 id=number, num_workers=workers, seed=mix(self.seed, number) >> 1, dataset=self.dataset
             )
+        if self.worker_init_fn is not None:
+            with self._worker_info():
+                seed_all(mix(self.seed, number))
+                self.worker_init_fn(number)
 
     @contextmanager
     def _worker_info(self) -> Iterator[None]:
-        # Not while a batch is put together: PyTorch would do that in shared memory of its own.
         if self._info is None:
             yield
             return
@@ -68,21 +77,24 @@ class Maker:
         finally:
             worker._worker_info = None
 
-    def initialise(self, function: Callable[[int], None], number: int) -> None:
-        """Call a worker_init_fn."""
-        with self._worker_info():
-            seed_all(mix(self.seed, number))
-            function(number)
 
+@cache
+def _collate_in_own_memory() -> None:
+    """Have default_collate put the tensors of a batch together as it does outside of a worker. For one it would take
+    shared memory of PyTorch's, and the batch goes through dragon's."""
+    from torch import Tensor
+    from torch.utils.data._utils import collate, worker
 
-def _number(index: Any) -> int:
-    """Of a sample; keys that are no numbers have one as well, the same in every process."""
-    if isinstance(index, int):
-        return index
-    try:
-        return int(index)
-    except (TypeError, ValueError):
-        return int.from_bytes(repr(index).encode(), "little")
+    collate_tensors = collate.default_collate_fn_map[Tensor]
+
+    def collated(*args: Any, **options: Any) -> Any:
+        info, worker._worker_info = worker._worker_info, None
+        try:
+            return collate_tensors(*args, **options)
+        finally:
+            worker._worker_info = info
+
+    collate.default_collate_fn_map[Tensor] = collated
 
 
 @cache

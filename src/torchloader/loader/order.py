@@ -7,10 +7,11 @@ them. With the same global batch an epoch that is continued at a position gives 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from torchloader.loader.randomness import Stream, mix
+from torchloader.loader.samplers import digest
 
 __all__ = ["BatchSamplerOrder", "Indices", "Order", "SampleOrder", "SamplerOrder"]
 
@@ -24,8 +25,11 @@ _ORDER = 0x6F72646572  # what the random numbers are for
 class Order(Protocol):
     """An epoch as batches."""
 
-    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
-        """The batches of this rank from a position on, each with the position after it."""
+    seed: int
+
+    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
+        """The batches of this rank from a position on, each with the position after it. `before` is the digest of the
+        samples before the position: ValueError where a sampler gives others now."""
 
     def __len__(self) -> int:
         """Batches of this rank in an epoch. Raises TypeError where a sampler does not tell."""
@@ -41,7 +45,7 @@ class SampleOrder:
     def __init__(
         self, dataset: Sized, shuffle: bool, seed: int, batch: int | None, drop_last: bool, rank: int, world_size: int
     ) -> None:
-        self._dataset, self._shuffle, self._seed = dataset, shuffle, seed
+        self._dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self._batch, self._drop_last = batch, drop_last
         self._rank, self._world_size = rank, world_size
 
@@ -55,13 +59,13 @@ class SampleOrder:
 
     def _indices(self, epoch: int) -> Any:
         length = len(self._dataset)
-        if not self._shuffle:
+        if not self.shuffle:
             return range(length)
         import numpy
 
-        return numpy.random.default_rng([mix(self._seed, _ORDER), epoch]).permutation(length)
+        return numpy.random.default_rng([mix(self.seed, _ORDER), epoch]).permutation(length)
 
-    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """See Order. The dataset has the length that it has now."""
         return self._parts(self._indices(epoch), position)
 
@@ -89,10 +93,10 @@ class _Sampled:
     own are not touched."""
 
     def __init__(self, sampler: Iterable[Any], seed: int) -> None:
-        self._sampler, self._seed = sampler, seed
+        self._sampler, self.seed = sampler, seed
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
-        stream = Stream(mix(self._seed, _ORDER, epoch))
+        stream = Stream(mix(self.seed, _ORDER, epoch))
         with stream:
             source = iter(self._sampler)
         while True:
@@ -101,6 +105,23 @@ class _Sampled:
             if not some:
                 return
             yield from some
+
+    def _rest(self, epoch: int, position: int, before: int | None) -> Iterator[Any]:
+        source = self._drawn(epoch)
+        skipped = islice(source, position)
+        if before is None:
+            for _ in skipped:
+                pass
+        elif self._digest(skipped) != before:
+            raise ValueError(
+                f"the sampler begins epoch {epoch} with other samples than it had given when the state was saved: "
+                "what it draws must depend on the program's random numbers, on torch, numpy or random generators that "
+                "are its attributes, or on set_epoch() alone"
+            )
+        return source
+
+    def _digest(self, drawn: Iterable[Any]) -> int:
+        return digest(drawn)
 
 
 class SamplerOrder(_Sampled):
@@ -114,9 +135,9 @@ class SamplerOrder(_Sampled):
         length, batch = len(self._sampler), self._batch or 1  # type: ignore[arg-type]
         return length // batch if self._drop_last else -(-length // batch)
 
-    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """See Order."""
-        source = islice(self._drawn(epoch), position, None)
+        source = self._rest(epoch, position, before)
         while some := list(islice(source, self._batch or 1)):
             if self._drop_last and len(some) < (self._batch or 1):
                 return
@@ -130,8 +151,11 @@ class BatchSamplerOrder(_Sampled):
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]
 
-    def batches(self, epoch: int, position: int) -> Iterator[tuple[Indices, int]]:
+    def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """See Order."""
-        for batch in islice(self._drawn(epoch), position, None):
+        for batch in self._rest(epoch, position, before):
             position += 1
             yield list(batch), position
+
+    def _digest(self, drawn: Iterable[Any]) -> int:
+        return digest(chain.from_iterable(drawn))

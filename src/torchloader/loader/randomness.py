@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Kept", "Stream", "mix", "seed_all"]
+__all__ = ["Kept", "Stream", "mix", "number_of", "seed_all"]
 
 _MASK = (1 << 64) - 1
 _NUMPY_MASK = (1 << 32) - 1
@@ -22,6 +22,16 @@ def mix(*parts: int) -> int:
         state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
         state ^= state >> 31
     return state
+
+
+def number_of(index: Any) -> int:
+    """Of a sample; keys that are no numbers have one as well, the same in every process."""
+    if isinstance(index, int):
+        return index
+    try:
+        return int(index)
+    except (TypeError, ValueError):
+        return int.from_bytes(repr(index).encode(), "little")
 
 
 def seed_all(value: int) -> None:

@@ -7,8 +7,14 @@ from typing import Any
 
 from dragon.runtime.announcing import mention, mentions
 from dragon.runtime.serialization import dumps, loads
+from dragon.runtime.unsendable import UNSENDABLE, explained
 
 __all__ = ["Snapshot", "Snapshots", "Unkept"]
+
+_ADVICE = (
+    "A dataset is pickled for its workers: have it open files, connections and the like there, at the first "
+    "__getitem__() or in worker_init_fn, not in __init__()"
+)
 
 
 class Snapshot:
@@ -62,13 +68,22 @@ class Snapshots:
         """The object as it is. It may take a while, and raises what pickling raises."""
         if self._repeatable is False:
             return Unkept(self._value)
-        snapshot = Snapshot(self._value)
+        try:
+            snapshot = Snapshot(self._value)
+        except UNSENDABLE as error:
+            raise self._explained(error) from None
         if self._repeatable is None:
             # Tensors in shared memory and open connections are pickled as something that is fetched once.
             self._repeatable = snapshot.same_as(Snapshot(self._value))
             if not self._repeatable:
                 return Unkept(self._value)
         return snapshot
+
+    def _explained(self, error: Exception) -> Exception:
+        """The error with the part that cannot be sent, as the user calls it."""
+        reason = error.__context__ if isinstance(error.__context__, Exception) else error
+        told = explained({}, reason, dumps, vars(self._value))
+        return type(told)(f"{told}. {_ADVICE}")
 
     def begin(self, iteration: int, snapshot: Snapshot | Unkept | None) -> None:
         """An iteration needs this one; None: that of the first worker that starts."""

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from queue import Empty
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ class Shipment(NamedTuple):
 
     dataset: int
     needed: set[int]
-    content: Any  # a Maker and a worker_init_fn, or a snapshot of them
+    content: Any  # a Maker, or a snapshot of one
 
 
 class Ready(NamedTuple):
@@ -104,14 +103,10 @@ def _is_gone(process: psutil.Process) -> bool:
 
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
-    maker: Maker
-    initialise: Callable[[int], None] | None
-    maker, initialise = shipment.content
+    maker: Maker = shipment.content
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # as many workers as are wanted share the cores
     maker.be_worker(slot, workers)
-    if initialise is not None:
-        maker.initialise(initialise, slot)
     return maker
 
 

@@ -61,7 +61,7 @@ class Measured:
         self._loading = Line(guess.service, guess.shared, forgetting) if guess else Line(forgetting=forgetting)
         # How fast a device computes does not depend on the workers: a line without slope.
         self._computing = Line(guess.compute, Belief(0.0, 1e-30), forgetting) if guess else Line(forgetting=forgetting)
-        self._enough, self._service = 1, 0.0
+        self._enough, self._service = 0, 0.0  # the smallest number of workers that was seen to be enough
 
     def observe(self, interval: Interval) -> bool:
         """Learn from an interval; True where it shows that the job is not any more what it was.
@@ -82,8 +82,10 @@ class Measured:
             self._service += (interval.service - self._service) * (0.1 if self._service else 1.0)
             at_once = min(interval.workers, interval.samples * self._service / interval.seconds)
             drifted |= self._loading.observe(at_once, interval.service)
-        else:
+        elif drifted or not self._enough:
             self._enough = interval.workers
+        else:
+            self._enough = min(self._enough, interval.workers)
         return drifted
 
     @property
@@ -100,7 +102,7 @@ class Measured:
         """
         compute = self._computing.at(0.0)
         if not self._loading.known:
-            return Curve(1 / compute, self._enough * compute)
+            return Curve(1 / compute, max(1, self._enough) * compute)
         service, shared = self._loading.coefficients()
         return Curve(1 / compute, max(service, 1e-6 * (service + shared)), shared)
 

@@ -24,7 +24,7 @@ def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
         (
             each["name"],
             each["state"],
-            f"{each['iteration']}/{each['iterations']}",
+            f"{each['iteration']}/{each['iterations'] or '?'}",
             f"{each['samples_per_second']:.1f}" if each["samples_per_second"] else "",
             f"{each['waiting']:.0%}" if each["samples_per_second"] else "",
             f"{each['workers']}x{each['devices']}" if each["workers"] else "",

@@ -90,7 +90,7 @@ def _described(master: Master, name: str, record: Application) -> dict[str, Any]
         "devices": record.spec.size,
         "nodes": list(record.placement),
         "iteration": max(int(record.progress), pace.iteration if pace else 0),
-        "iterations": record.spec.iterations,
+        "iterations": job_of(record.spec).iterations,  # None where the data decides
         "samples_per_second": pace.samples if pace else 0.0,
         "waiting": pace.waiting if pace else 0.0,
         "loss": pace.loss if pace else None,

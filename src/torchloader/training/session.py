@@ -145,12 +145,11 @@ class Session:
         the ranks, unless a sampler does that.
         """
         with self._lock:
-            if self._workers is not None:
-                options["num_workers"] = self._workers
-                options.pop("workers", None)
             if options.get("sampler") is None and options.get("batch_sampler") is None:
                 options = {"rank": self.rank, "world_size": self.world_size, **options}
             self._loader = ElasticDataLoader(dataset, batch_size, seed=seed, **options)
+            if self._workers is not None:
+                self._loader.resize(self._workers)  # none has started yet
             return self._loader
 
     def restore(

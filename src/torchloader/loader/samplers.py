@@ -1,0 +1,96 @@
+"""What a sampler of the user's draws its order from, and a check that it draws the same one again."""
+
+from __future__ import annotations
+
+import random
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torchloader.loader.randomness import number_of
+
+__all__ = ["digest", "restore", "state_of"]
+
+_DEEPEST = 4
+
+
+def digest(indices: Iterable[Any], before: int = 0) -> int:
+    """A checksum of samples in their order, continued from that of the samples before them."""
+    return zlib.crc32(b"".join(b"%d," % number_of(index) for index in indices), before)
+
+
+def state_of(sampler: Any) -> dict[str, Any]:
+    """The states of the generators of a sampler and those inside it, and the epochs that they were set to, for JSON."""
+    return {
+        path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler, "sampler", 0)
+    }
+
+
+def restore(sampler: Any, state: dict[str, Any]) -> None:
+    """Set them back. Raises ValueError for the state of another kind of sampler."""
+    sources = dict(_sources(sampler, "sampler", 0))
+    if sources.keys() != state.keys():
+        raise ValueError(
+            f"the state is of a sampler with {sorted(state)}, this one has {sorted(sources)}: give the loader the "
+            "sampler that it had"
+        )
+    for path, held in sources.items():
+        if path.endswith(".epoch"):
+            held.set_epoch(state[path])
+        else:
+            _set_state(held, state[path])
+
+
+def _sources(sampler: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    fields = getattr(sampler, "__dict__", None)
+    if not isinstance(fields, dict) or depth > _DEEPEST:
+        return
+    if hasattr(sampler, "set_epoch") and isinstance(fields.get("epoch"), int):
+        yield f"{path}.epoch", sampler
+    for name, value in sorted(fields.items()):
+        if _is_generator(value):
+            yield f"{path}.{name}", value
+        elif hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
+            yield from _sources(value, f"{path}.{name}", depth + 1)
+
+
+def _is_generator(value: Any) -> bool:
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (
+        isinstance(value, random.Random)
+        or (torch is not None and isinstance(value, torch.Generator))
+        or (numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)))
+    )
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        version, words, gauss = generator.getstate()
+        return [version, list(words), gauss]
+    if hasattr(generator, "bit_generator"):
+        return _plain(generator.bit_generator.state)
+    state = generator.get_state()
+    if isinstance(state, tuple):  # of numpy.random.RandomState
+        name, words, *others = state
+        return [name, words.tolist(), *others]
+    return state.numpy().tobytes().hex()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        version, words, gauss = state
+        generator.setstate((version, tuple(words), gauss))
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    elif isinstance(state, str):
+        torch = sys.modules["torch"]
+        generator.set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
+    else:
+        generator.set_state(tuple(state))
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state

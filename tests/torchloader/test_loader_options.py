@@ -1,0 +1,283 @@
+"""What torch.utils.data.DataLoader takes, and can be done with one, has the same effect here, or is an error."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_datasets import Counting, Noisy, count_call
+
+from conftest import Site
+from torchloader import ElasticDataLoader
+
+FIXED = ["dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_pytorch_lets_nobody_set_cannot_be_set(name: str) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    told = []
+    for kind in (data.DataLoader, ElasticDataLoader):
+        with pytest.raises(ValueError, match="attribute should not be set") as caught:
+            setattr(kind(range(8), 4), name, 8)
+        told.append(str(caught.value).replace(kind.__name__, ""))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context"])
+def test_what_a_loader_needs_at_its_start_cannot_be_set(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after ElasticDataLoader is initialized"):
+        setattr(ElasticDataLoader(range(8)), name, 0)
+
+
+WITHOUT_WORKERS = [{"prefetch_factor": 3}, {"persistent_workers": True}, {"multiprocessing_context": "spawn"}]
+
+
+@pytest.mark.parametrize("options", WITHOUT_WORKERS)
+def test_options_of_workers_where_there_are_none_are_errors_as_in_pytorch(options: dict[str, Any]) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    for kind in (data.DataLoader, ElasticDataLoader):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            kind(range(8), **options)
+
+
+def test_attributes_are_those_of_pytorch_s_loader() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    asked: list[dict[str, Any]] = [{}, {"num_workers": 1}, {"batch_sampler": [[1]]}, {"batch_size": None}]
+    for options in asked:
+        theirs, ours = data.DataLoader(range(8), **options), ElasticDataLoader(range(8), **options)
+        names = ["batch_size", "num_workers", "prefetch_factor", "drop_last", "timeout", "in_order", "pin_memory"]
+        assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
+
+
+def test_what_pytorch_lets_set_has_an_effect() -> None:
+    with ElasticDataLoader(Counting(8), 4, num_workers=1, collate_fn=list) as loader:
+        assert next(iter(loader))[0] == (0, 0)
+        loader.collate_fn, loader.worker_init_fn, loader.timeout = tuple, count_call, 30
+        assert next(iter(loader)) == ((0, 1), (1, 1), (2, 1), (3, 1))
+        loader.num_workers = 0
+        loader.num_workers = 2
+        loader.prefetch_factor = 3
+        assert (loader.workers, loader.prefetch_factor, loader.timeout) == (2, 3, 30)
+        assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize("persistent", [None, True, False])
+def test_workers_that_do_not_stay_begin_anew(persistent: bool | None) -> None:
+    with ElasticDataLoader(
+        Pid(), 4, num_workers=1, worker_init_fn=count_call, collate_fn=list, persistent_workers=persistent
+    ) as loader:
+        first, second = ({pid for batch in loader for pid in batch} for _ in range(2))
+        assert (first == second) is (persistent is not False)
+
+
+class Pid:
+    """Samples that show who made them."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+def test_batches_in_order_are_all_there_is() -> None:
+    with pytest.warns(UserWarning, match="in_order=False has no effect"):
+        ElasticDataLoader(range(8), num_workers=1, in_order=False)
+
+
+@pytest.mark.parametrize(
+    ("context", "kind", "told"),
+    [
+        ("fork", ValueError, "Make what the dataset reads its attribute instead of a module's global"),
+        ("thread", ValueError, "multiprocessing_context must be one of .*'spawn'.*, not 'thread'"),
+        (7, TypeError, "multiprocessing_context must be a start method"),
+    ],
+)
+def test_a_start_method_that_workers_do_not_have_is_an_error(context: Any, kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told):
+        ElasticDataLoader(range(8), num_workers=1, multiprocessing_context=context)
+
+
+@pytest.mark.parametrize("context", ["spawn", "dragon"])
+def test_a_start_method_of_new_processes_is_what_workers_have(context: str) -> None:
+    with ElasticDataLoader(range(8), 4, num_workers=1, multiprocessing_context=context, collate_fn=list) as loader:
+        assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_of_a_loader_stands_where_it_does(again: Callable[[Any], Any]) -> None:
+    with ElasticDataLoader(Noisy(40), 4, shuffle=True, num_workers=1, seed=3, collate_fn=list) as loader:
+        expected = [list(loader) for _ in range(2)][1]
+        loader.set_epoch(1)
+        with again(loader) as other:
+            assert (other.num_workers, other.seed, other.state_dict()) == (1, 3, loader.state_dict())
+            assert list(other) == expected
+        assert list(loader) == expected
+
+
+class Named(ElasticDataLoader):
+    """A loader with attributes of its own."""
+
+    def __init__(self, name: str, *args: Any, **options: Any) -> None:
+        self.name = name
+        super().__init__(*args, **options)
+        self.purpose = "training"
+
+
+def test_a_copy_of_a_loader_has_what_the_program_has_set_on_it() -> None:
+    loader = Named("one", range(8), 4, num_workers="auto", max_workers=3)
+    loader.extra = 5  # type: ignore[attr-defined]
+    loader.collate_fn = list
+    other = copy.deepcopy(pickle.loads(pickle.dumps(loader)))
+    assert (other.name, other.purpose, other.extra, other.collate_fn) == ("one", "training", 5, list)  # type: ignore[attr-defined]
+    assert other.workers == 1
+    assert list(other) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_an_iteration_does_not_draw_from_the_trainer_s_random_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch.utils.data")
+    drawn = []
+    for kind in (ElasticDataLoader, data.DataLoader, list):
+        torch.manual_seed(3)
+        list(kind(range(8)))
+        drawn.append(torch.rand(1).item())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_the_class_takes_the_type_of_its_batches() -> None:
+    alias = ElasticDataLoader[int]
+    assert list(alias(range(4), 2, collate_fn=list)) == [[0, 1], [2, 3]]
+
+
+class Holding(Noisy):
+    """A dataset that opens something at once."""
+
+    def __init__(self, what: Any) -> None:
+        super().__init__(8)
+        self.held = what
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda: sqlite3.connect(":memory:"),
+        threading.Lock,
+        lambda: (index for index in range(8)),
+        lambda: Path(__file__).open(),  # noqa: SIM115
+        lambda: Path(__file__).open("rb"),  # noqa: SIM115
+    ],
+    ids=["sqlite", "lock", "generator", "text file", "file"],
+)
+def test_a_dataset_that_holds_what_cannot_be_sent_is_told_which_and_what_to_do(open_it: Callable[[], Any]) -> None:
+    held = open_it()
+    try:
+        with (
+            ElasticDataLoader(Holding({"first": held}), num_workers=1) as loader,
+            pytest.raises(TypeError, match=r"^dataset\.held\['first'\] cannot be sent to another process") as caught,
+        ):
+            iter(loader)
+    finally:
+        if hasattr(held, "close"):
+            held.close()
+    assert "have it open files, connections and the like there, at the first __getitem__()" in str(caught.value)
+
+
+WORKER_INFO = """
+import torch
+from torch.utils.data import default_collate, get_worker_info
+from torchloader import ElasticDataLoader
+
+class Numbers:
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.tensor([float(index)])
+
+def collate(samples):
+    batch = default_collate(samples)
+    return batch, batch.is_shared(), get_worker_info().id, type(get_worker_info().dataset).__name__
+
+if __name__ == "__main__":
+    for batch, *told in ElasticDataLoader(Numbers(), 4, num_workers=1, collate_fn=collate):
+        print(batch.flatten().tolist(), *told)
+"""
+
+
+def test_a_collate_fn_knows_its_worker(site: Site) -> None:
+    pytest.importorskip("torch")
+    done = site.python(WORKER_INFO)
+    assert done.stdout == "[0.0, 1.0, 2.0, 3.0] False 0 Numbers\n[4.0, 5.0, 6.0, 7.0] False 0 Numbers\n", done.stderr
+
+
+GLOBALS = """
+from torchloader import ElasticDataLoader
+
+vocabulary = {}
+
+class Words:
+    def __init__(self, words=None): self.words = words
+    def __len__(self): return 2
+    def __getitem__(self, index): return len(vocabulary), len(self.words)
+
+def fill(worker):
+    vocabulary["set"] = "by worker_init_fn"
+
+if __name__ == "__main__":
+    vocabulary["one"] = vocabulary["two"] = 1
+    print(*ElasticDataLoader(Words(vocabulary), num_workers=0, collate_fn=list))
+    print(*ElasticDataLoader(Words(vocabulary), num_workers=1, collate_fn=list))
+    print(*ElasticDataLoader(Words(vocabulary), num_workers=1, collate_fn=list, worker_init_fn=fill))
+"""
+
+
+def test_workers_import_modules_afresh(site: Site) -> None:
+    done = site.python(GLOBALS)
+    assert done.stdout == "[(2, 2)] [(2, 2)]\n[(0, 2)] [(0, 2)]\n[(1, 2)] [(1, 2)]\n", done.stderr
+
+
+def test_an_order_is_not_pytorch_s() -> None:
+    torch = pytest.importorskip("torch")
+    data = pytest.importorskip("torch.utils.data")
+    generators = [torch.Generator().manual_seed(5) for _ in range(3)]
+    theirs = list(data.DataLoader(range(100), shuffle=True, generator=generators[0]))
+    ours = list(ElasticDataLoader(range(100), shuffle=True, generator=generators[1]))
+    torch.rand(9, generator=generators[2])
+    late = list(ElasticDataLoader(range(100), shuffle=True, generator=generators[2]))
+    assert sorted(ours) == sorted(theirs)
+    assert ours != theirs
+    assert ours == late  # only its seed counts
+
+
+def test_a_loader_is_not_one_of_pytorch_s_and_shows_no_sampler_that_was_not_given() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    loader = ElasticDataLoader(range(8))
+    assert not isinstance(loader, data.DataLoader)
+    assert (loader.sampler, loader.batch_sampler) == (None, None)
+
+
+def test_a_timeout_waits_until_there_are_workers() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    with pytest.raises(AssertionError):
+        iter(data.DataLoader(range(8), timeout=1e-9))
+    assert len(list(ElasticDataLoader(range(8), 4, timeout=1e-9, collate_fn=list))) == 2
+
+
+def test_a_device_of_pinned_memory_has_no_effect() -> None:
+    pytest.importorskip("torch")
+    options = {"pin_memory": True, "pin_memory_device": "cuda:7"}
+    assert list(ElasticDataLoader(range(8), 4, collate_fn=list, **options)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_one_trainer_s_look_at_a_batch_is_an_epoch() -> None:
+    loader, other = (ElasticDataLoader(range(40), 4, shuffle=True, seed=3, collate_fn=list) for _ in range(2))
+    looks = [next(iter(loader)) for _ in range(3)]
+    whole = [list(other) for _ in range(3)]
+    assert looks == [first for first, *_ in whole]
+    assert looks[0] != looks[1]

@@ -1,0 +1,130 @@
+"""Several trainers that share an epoch: they agree on its order, or are told that they do not."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import pytest
+from loader_datasets import Noisy
+
+from conftest import Site
+from torchloader import ElasticDataLoader
+
+SHARED = """
+import sys
+import torch
+from torchloader import ElasticDataLoader
+
+torch.manual_seed(int(sys.argv[1]))  # as with a seed of each rank's own
+loader = ElasticDataLoader(range(24), 3, shuffle=True, rank=int(sys.argv[1]), world_size=2, collate_fn=list)
+if sys.argv[1] == "0":
+    next(iter(loader))  # a look at the data
+for _ in range(2):
+    print(*sum(loader, []))
+"""
+
+
+def test_ranks_without_a_seed_share_each_epoch_though_one_looks_at_a_batch(site: Site) -> None:
+    pytest.importorskip("torch")
+    ranks = [site.python(SHARED, str(rank)).stdout.splitlines() for rank in range(2)]
+    epochs = [" ".join(parts).split() for parts in zip(*ranks, strict=True)]
+    assert [sorted(map(int, samples)) for samples in epochs] == [list(range(24))] * 2
+    assert epochs[0] != epochs[1]
+
+
+def test_ranks_with_generators_that_may_differ_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"pass seed= \(the same on all ranks\) instead of generator="):
+        ElasticDataLoader(Noisy(8), shuffle=True, rank=0, world_size=2, generator=torch.Generator())
+
+
+def test_a_number_of_ranks_without_a_rank_is_refused() -> None:
+    with pytest.raises(ValueError, match="world_size=2 needs rank="):
+        ElasticDataLoader(Noisy(8), world_size=2)
+
+
+UNAWARE = """
+import sys, warnings
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+from torchloader import ElasticDataLoader
+
+store = dist.FileStore(sys.argv[2], 2)
+rank = int(sys.argv[1])
+data = range(8)
+early = ElasticDataLoader(data, collate_fn=list)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+def warned(make):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loader = make()
+        for _ in range(2):
+            iter(loader)
+    assert all("every rank all samples: pass rank= and world_size=" in str(each.message) for each in told), told
+    assert all(each.filename == __file__ for each in told), told
+    return len(told)
+
+print(
+    warned(lambda: early),
+    warned(lambda: ElasticDataLoader(data, collate_fn=list)),
+    warned(lambda: ElasticDataLoader(data, collate_fn=list, world_size=1)),
+    warned(lambda: ElasticDataLoader(data, collate_fn=list, sampler=DistributedSampler(data))),
+)
+dist.barrier()
+"""
+
+
+def test_a_loader_that_was_told_of_no_ranks_warns_once(site: Site) -> None:
+    pytest.importorskip("torch")
+    program, store = site.write(UNAWARE), str(site.folder / "store")
+    ranks = [site.start(sys.executable, program, str(rank), store) for rank in range(2)]
+    for rank in ranks:
+        output, errors = rank.communicate(timeout=60)
+        assert (output, errors) == ("1 1 0 0\n", "")
+
+
+def ranked(**options: Any) -> ElasticDataLoader:
+    return ElasticDataLoader(range(24), 3, shuffle=True, rank=1, world_size=2, collate_fn=list, **options)
+
+
+def test_only_whole_epochs_count_with_several_ranks() -> None:
+    expected, loader = ranked(), ranked()
+    first, second = list(expected), list(expected)
+    assert next(iter(loader)) == first[0]
+    assert [batch for batch, _ in zip(loader, range(5), strict=False)] == first
+    assert list(loader) == second
+
+
+def test_a_look_does_not_cost_a_rank_its_place() -> None:
+    loader, other = ranked(), ranked()
+    batches = iter(loader)
+    begun = [next(batches) for _ in range(2)]
+    other.load_state_dict(loader.state_dict())
+    next(iter(other))
+    assert begun + list(other) == list(ranked())
+
+
+def test_an_epoch_that_begins_again_warns() -> None:
+    loader = ranked()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(loader))
+        batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.warns(UserWarning, match="epoch 0 begins once more"):
+        iter(loader)
+    loader.set_epoch(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        iter(loader)
+
+
+def test_a_place_is_of_its_epoch() -> None:
+    loader, other = ranked(), ranked()
+    next(iter(loader))
+    other.load_state_dict(loader.state_dict())
+    other.set_epoch(1)
+    assert len(list(other)) == 4
