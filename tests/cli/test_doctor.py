@@ -197,7 +197,7 @@ def test_groups_and_their_failures_are_told(site: Site) -> None:
     with running(site, source) as program:
         text = site.dragon("doctor", str(program.process.pid)).stdout
         assert "group talk: 2 of 3 members live; rank 0" in text
-        assert "for group talk, 2 of whose 3 members live" in text
+        assert "for group talk (2 of 3 members running)" in text
 
 
 def test_two_may_look_one_after_the_other_and_leave_nothing(site: Site) -> None:

@@ -927,7 +927,7 @@ def test_parameters_that_make_no_sense(options: dict[str, Any], error: type[Exce
         (
             {"name": "a/b", "persister_class": PosixCheckpointPersister},
             ValueError,
-            "name must be what names of files may begin with, up to 200 bytes without /, not 'a/b'",
+            r"name must be a valid file-name prefix \(at most 200 bytes, no \"/\"\), not 'a/b'",
         ),
         ({"working_set_size": "2"}, TypeError, "working_set_size must be a whole number, not '2'"),
         ({"working_set_size": 2.0}, TypeError, "working_set_size must be a whole number, not 2.0"),

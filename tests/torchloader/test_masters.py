@@ -241,7 +241,7 @@ def test_a_log_that_was_damaged_meanwhile_is_told_once_by_the_next_master(cluste
     os.kill(master, signal.SIGKILL)
     assert cluster.end() == 1
     assert f"torchloader: {log}, line 2: event 7 follows event 1;" in cluster.err
-    assert cluster.err.count("the master ended with") == 1
+    assert cluster.err.count("the master exited with code") == 1
     assert "Traceback" not in cluster.err
 
 

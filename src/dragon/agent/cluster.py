@@ -126,7 +126,7 @@ class Cluster:
             async with asyncio.timeout(_GOODBYE):
                 await self._gone.wait()
         except TimeoutError:
-            log.warning("the front end did not take leave")
+            log.warning("the front end did not acknowledge shutdown within %g s", _GOODBYE)
 
     def end_run(self) -> None:
         """Have the front end end the run, on all nodes."""

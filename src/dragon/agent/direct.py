@@ -60,17 +60,17 @@ class Direct:
         opening = bytearray(len(_GREETING) + _TOKEN)
         await _fill(connection, memoryview(opening))
         if not opening.startswith(_GREETING):
-            raise ConnectionAbortedError("what it says makes no sense")
+            raise ConnectionAbortedError("malformed handshake on a bulk-data connection")
         token = opening[len(_GREETING) :]
         number = int.from_bytes(token, "little")
         lane = self._lanes.get(number)
         if lane is None:  # it is a stranger, or late: the link is gone
-            raise ConnectionRefusedError("it names no connection between two agents")
+            raise ConnectionRefusedError("the handshake of a bulk-data connection names no link between two agents")
         coding, again = lane.coding(), bytearray(_TOKEN)
         for piece in coding.inward(memoryview(again)):
             await _fill(connection, piece)
         if again != token:
-            raise ConnectionAbortedError("what it says makes no sense")
+            raise ConnectionAbortedError("malformed handshake on a bulk-data connection")
         if self._lanes.get(number) is not lane or not lane.take(connection, coding):
             raise ConnectionRefusedError("the connection that it names is gone, or has one already")
 

@@ -113,9 +113,9 @@ class Replication:
         try:
             holders = self._held.holding(whose).holders
         except LookupError as error:
-            raise DDictMovedError(f"{shard.where} counts no more: {error}") from error
+            raise DDictMovedError(f"{shard.where} is no longer a valid replica: {error}") from error
         if holders[0] != self._peers.index:
-            raise DDictMovedError(f"{shard.where} is decided about on node {holders[0]}")
+            raise DDictMovedError(f"{shard.where} is not the primary, which is on node {holders[0]}")
         answered = self._answers.find(identity)
         if answered is not None:
             answered.answer(reply)

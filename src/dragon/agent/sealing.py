@@ -71,7 +71,9 @@ class Sealed:
             try:
                 self._cipher.decrypt_into(self._nonce(), sealed, None, piece)
             except InvalidTag:
-                raise ConnectionAbortedError("somebody changed it on its way") from None
+                raise ConnectionAbortedError(
+                    "payload failed authentication (AES-GCM): corrupted or tampered with in transit"
+                ) from None
 
 
 def _pieces(payload: memoryview) -> Iterator[memoryview]:

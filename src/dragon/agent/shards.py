@@ -394,7 +394,9 @@ class Shards:
             self._retire(shard, [checkpoint])
             return None
         if held not in self._held:
-            raise DDictPersistCheckpointError(f"checkpoint {checkpoint} of {shard.where} is held no more")
+            raise DDictPersistCheckpointError(
+                f"the snapshot of checkpoint {checkpoint} on {shard.where} has expired (kept {_HELD:g} s)"
+            )
         return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held)))
 
     def _retire(self, shard: Shard, checkpoints: builtins.list[int]) -> None:

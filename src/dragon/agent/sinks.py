@@ -256,7 +256,7 @@ class ToDescriptor(Sink):
             self.unwritten = b""
             if error.errno not in (errno.EPIPE, errno.EIO) and not self.told:  # the terminal is not gone
                 self.told = True
-                log.error("what processes print is lost: it cannot be written (%s)", error.strerror)
+                log.error("process output is being discarded: cannot write it (%s)", error.strerror)
 
     def close(self) -> None:
         self.closing = True

@@ -28,7 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     force.add_argument(
         "-s", "--single-node-override", action="store_true", help="run on this node only, in an allocation too"
     )
-    force.add_argument("--multi-node-override", action="store_true", help="use the allocation, if of one node only")
+    force.add_argument(
+        "--multi-node-override", action="store_true", help="use the allocation even if it has only one node"
+    )
     failure = parser.add_argument_group("failure")
     failure.add_argument(
         "-r", "--resilient", action="store_true", help="start the program again on the other nodes when one is lost"

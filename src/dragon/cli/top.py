@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at, or a folder where one was recorded")
     parser.add_argument(
-        "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="how long between two looks (default 1)"
+        "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="refresh interval (default: 1)"
     )
     arguments = parser.parse_args(words)
     if not arguments.delay >= 0.1:

@@ -53,7 +53,7 @@ def words_of(offset: int, report: Report | None) -> str:
             return f"for the end of {name} (puid {puid})"
     for group in report.groups:
         if group.words == offset:
-            return f"for group {group.name}, {group.live} of whose {group.members} members live"
+            return f"for group {group.name} ({group.live} of {group.members} members running)"
     return ""
 
 

@@ -242,7 +242,7 @@ class FrontEnd:
             elif not self._on_wish(index, kind, values):
                 log.warning("%s sent %r, which means nothing here", self._name(index), kind)
         except (KeyError, TypeError, ValueError) as error:
-            log.warning("%s sent a %r message that makes no sense: %r", self._name(index), kind, error)
+            log.warning("%s sent a malformed %r message: %r", self._name(index), kind, error)
 
     def _on_wish(self, index: int, kind: str, values: Mapping[str, Any]) -> bool:
         """Do what a node asks of the front end itself; whether it is something that can be asked."""

@@ -308,7 +308,11 @@ class Transactions(Entries):
 
     def _full(self, size: int, error: Exception) -> DDictFullError:
         usage = self.usage()
-        why = str(error) if isinstance(error, _NoRoomError) else "there is room, but in pieces, or a view keeps it"
+        why = (
+            str(error)
+            if isinstance(error, _NoRoomError)
+            else "enough space in total, but fragmented or pinned by an open view()"
+        )
         return DDictFullError(
             f"{size} bytes do not fit into {self.where}: {usage['used']} of its {usage['total']} bytes are used; {why}"
         )

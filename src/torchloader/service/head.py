@@ -37,7 +37,7 @@ if os.environ.get(PRELOAD):
 _LOOK = 0.2  # seconds
 _PAUSE = 0.5  # seconds
 _NO_NODE = (NodeLostError, ProcessError, DestroyedError)
-_MASTERS = 5  # that may end before their time, until nobody tries again
+_MASTERS = 5  # that may end before their time, before it is given up
 
 
 class Head:
@@ -80,8 +80,8 @@ class Head:
                 return 1 if master.returncode else 0
             if master.returncode == DAMAGED:
                 return 1
-            again = "it is started anew" if left else "nobody tries again"
-            print(f"torchloader: the master ended with {master.returncode}; {again}", file=sys.stderr, flush=True)
+            again = "restarting it" if left else f"giving up after {_MASTERS} attempts"
+            print(f"torchloader: the master exited with code {master.returncode}; {again}", file=sys.stderr, flush=True)
             time.sleep(_PAUSE)
         return 1
 

@@ -62,9 +62,7 @@ def check_name(name: str, persists: bool) -> None:
     """Raises TypeError for a name that is no text, ValueError for one that persisted files cannot have in theirs."""
     check_kinds(str, name=name)
     if persists and ("/" in name or "\0" in name or len(os.fsencode(name)) > _LONGEST_NAME):
-        raise ValueError(
-            f"name must be what names of files may begin with, up to {_LONGEST_NAME} bytes without /, not {name!r}"
-        )
+        raise ValueError(f'name must be a valid file-name prefix (at most {_LONGEST_NAME} bytes, no "/"), not {name!r}')
 
 
 def check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
