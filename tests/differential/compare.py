@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from differential.known import is_known
@@ -15,7 +16,8 @@ def differences(ways: dict[str, Way], program: dict[str, Any]) -> list[str]:
 
     Where those differ from each other either will do, and where they hang ours must only end.
     """
-    expected = {name: ways[name].run(program) for name in STANDARD}
+    with ThreadPoolExecutor(len(STANDARD)) as both:  # where the standard library hangs it does so in both
+        expected = dict(zip(STANDARD, both.map(lambda name: ways[name].run(program), STANDARD), strict=True))
     found = []
     for name in OURS:
         ours = ways[name].run(program)

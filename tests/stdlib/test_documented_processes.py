@@ -69,6 +69,20 @@ def ended(process: Any) -> Any:
 # ---- Process
 
 
+def tell_ids(box: Any) -> None:
+    box.put((os.getpid(), threading.main_thread().native_id, threading.get_native_id(), threading.get_ident()))
+
+
+def test_the_main_thread_of_a_process_is_its_own() -> None:
+    """threading: the native integral thread ID of this thread. (Of a main thread on Linux it is the process id.)"""
+    box = CONTEXT.Queue()
+    process = start(tell_ids, box)
+    pid, known, native, ident = box.get(timeout=LONG)
+    assert (pid, known, native) == (process.pid,) * 3
+    assert ident
+    assert ended(process) == 0
+
+
 def test_run_is_called_in_the_process() -> None:
     """Method representing the process's activity. You may override this method in a subclass."""
     box = CONTEXT.Queue()

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing import util as mp_util
@@ -74,6 +75,7 @@ class Forker:
         # Nothing may return into the zygote's loop from here.
         try:
             task = self._server.enter_child()
+            threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # it was the zygote's
             if not self._hooks.foreign:
                 _reseed()
             if self._reseed_numpy is not None:
