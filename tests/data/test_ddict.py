@@ -1105,7 +1105,7 @@ def test_a_view_that_is_held_too_long_is_named(make: Callable[..., DDict]) -> No
     ddict = make(1, total_mem=2**21 * System().nnodes)
     mine = ddict.manager(ddict.local_manager or 0)
     mine["view"] = bytes(50_000)
-    with mine.view("view"), pytest.raises(DDictFullError, match="or a view keeps it"):
+    with mine.view("view"), pytest.raises(DDictFullError, match="pinned by an open view"):
         deque((mine.__setitem__("key", number) for number in range(100_000)), 0)
     mine["key"] = 1
 

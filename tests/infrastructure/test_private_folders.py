@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragon.infrastructure.private import make_private, opened_folder, read_private
+from dragon.infrastructure.private import checked_folder, make_private, read_private
 
 takes_root = pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
 
@@ -19,12 +19,22 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_that_is_opened_stays_the_one_whatever_takes_its_place(tmp_path: Path) -> None:
+def test_the_files_of_a_private_folder_are_opened(tmp_path: Path) -> None:
     folder = private(tmp_path / "folder")
-    with opened_folder(folder) as opened:
-        folder.rename(tmp_path / "moved")
-        (private(folder) / "file").write_text("of another")
-        assert (opened / "file").read_text() == "mine"
+    with checked_folder(folder):
+        assert (folder / "file").read_text() == "mine"
+
+
+def replace(folder: Path) -> None:
+    with checked_folder(folder):
+        folder.rename(folder.with_name("moved"))
+        private(folder)
+
+
+def test_a_folder_that_is_replaced_while_it_is_opened_is_refused(tmp_path: Path) -> None:
+    folder = private(tmp_path / "folder")
+    with pytest.raises(PermissionError, match="was replaced by another folder"):
+        replace(folder)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o755, 0o710, 0o701])
@@ -32,7 +42,7 @@ def test_what_is_open_to_others_is_not_opened(tmp_path: Path, mode: int) -> None
     folder = private(tmp_path / "folder")
     folder.chmod(mode)
     (folder / "file").chmod(mode)
-    with pytest.raises(PermissionError, match="has to be yours and closed to others"), opened_folder(folder):
+    with pytest.raises(PermissionError, match="has to be yours and closed to others"), checked_folder(folder):
         pass
     with pytest.raises(PermissionError, match=f"mode {mode:o}"):
         read_private(folder / "file")
@@ -44,7 +54,7 @@ def test_what_belongs_to_another_user_is_not_opened(tmp_path: Path) -> None:
     folder = private(tmp_path / "folder")
     for path in (folder, folder / "file"):
         os.chown(path, 54321, 54321)
-    with pytest.raises(PermissionError, match="belongs to user 54321"), opened_folder(folder):
+    with pytest.raises(PermissionError, match="belongs to user 54321"), checked_folder(folder):
         pass
     with pytest.raises(PermissionError, match="belongs to user 54321"):
         read_private(folder / "file")
@@ -55,7 +65,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     folder = private(tmp_path / "folder")
     (tmp_path / "link").symlink_to(folder)
     (tmp_path / "link to a file").symlink_to(folder / "file")
-    with pytest.raises(OSError), opened_folder(tmp_path / "link"):
+    with pytest.raises(OSError), checked_folder(tmp_path / "link"):
         pass
     with pytest.raises(OSError):
         read_private(tmp_path / "link to a file")

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragon.channels import Channel, ChannelError
+from dragon.infrastructure.errors import NotSupportedError
 from dragon.managed_memory import DragonMemoryError, MemoryAlloc, MemoryPool
 from dragon.native.barrier import Barrier
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.semaphore import Semaphore
 
-REFUSED = (ValueError, ChannelError, DragonMemoryError)
+REFUSED = (ValueError, ChannelError, DragonMemoryError, NotSupportedError)
 TEXTS = {Queue: bytes, Semaphore: str, Barrier: str}
 PATIENCE = 60
 

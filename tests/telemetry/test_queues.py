@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import os
 import signal
@@ -26,6 +27,7 @@ OF_POOLS = ("pool_tasks_waiting", "pool_tasks_running", "pool_tasks_done", "pool
 
 @pytest.fixture(autouse=True)
 def measured() -> Iterator[None]:
+    gc.collect()  # queues that earlier tests have left in cycles
     with measuring():
         yield
 

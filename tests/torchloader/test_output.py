@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,10 +42,11 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(words: str) -> None:
 
 
 def test_a_state_is_followed_as_lines_of_json_until_the_workload_has_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(live, "_PERIOD", 0.0)
-    answers: list[dict[str, Any]] = [{"time": 1.0}, {"time": 2.0}]
+    told: list[dict[str, Any]] = [{"time": time, "folder": str(tmp_path / "none")} for time in (1.0, 2.0)]
+    answers = list(told)
 
     def ask() -> dict[str, Any]:
         if not answers:
@@ -52,4 +54,6 @@ def test_a_state_is_followed_as_lines_of_json_until_the_workload_has_ended(
         return answers.pop(0)
 
     assert live.follow(ask) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"time": 1.0}, {"time": 2.0}]
+    out, err = capsys.readouterr()
+    assert [json.loads(line) for line in out.splitlines()] == [*told, told[-1]]  # the last line says how all ended
+    assert "how its applications ended is not known" in err

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["is_private", "make_private", "opened_folder", "read_private"]
+__all__ = ["checked_folder", "is_private", "make_private", "read_private"]
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -35,15 +35,18 @@ def make_private(folder: Path) -> bool:
 
 
 @contextmanager
-def opened_folder(folder: Path) -> Iterator[Path]:
-    """A path by which the files of a private folder are opened, whatever takes its place meanwhile.
+def checked_folder(folder: Path) -> Iterator[None]:
+    """Have a private folder's files opened in the block, by their names.
 
-    Raises PermissionError where it is a link or not private, NotADirectoryError, FileNotFoundError.
+    Raises PermissionError where the folder is not private, or was another one at the end of the block; OSError where
+    it is a link or no folder.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check(descriptor, folder)
-        yield Path(f"/proc/self/fd/{descriptor}")
+        yield
+        if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
+            raise PermissionError(f"{folder} was replaced by another folder while it was opened")
     finally:
         os.close(descriptor)
 

@@ -21,7 +21,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictTimeoutError,
 )
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.private import opened_folder
+from dragon.infrastructure.private import checked_folder
 from dragon.runtime.entries import Entries, Settings
 from dragon.runtime.handle import Lock, Words
 
@@ -90,9 +90,9 @@ class Transactions(Entries):
         self._start: int | None = None
         self._whole: memoryview | None = None
         self._check()
-        with opened_folder(Path(settings.folder)) as folder:
+        with checked_folder(Path(settings.folder)):
             self._env = lmdb.open(
-                str(folder),
+                settings.folder,
                 map_size=_map_size(settings.capacity),
                 writemap=True,
                 sync=False,
@@ -294,8 +294,8 @@ class Transactions(Entries):
         words[_ROOM], words[_WRITTEN] = max(room, 0), claim
 
     def _allocate(self, size: int) -> None:
-        with opened_folder(Path(self.settings.folder)) as folder:
-            fd = os.open(folder / "data.mdb", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with checked_folder(Path(self.settings.folder)):
+            fd = os.open(Path(self.settings.folder) / "data.mdb", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError as error:
