@@ -52,9 +52,17 @@ def test_an_agent_without_descriptors_lets_processes_wait_and_says_so_once(site:
     done = site.dragon(
         site.write("""
         import os, resource, socket, time
+        from dragon.native.process import ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
         from dragon.native.queue import Queue
         from dragon.runtime.run import this_run
 
+        group = ProcessGroup()
+        group.add_process(1, ProcessTemplate("true"))
+        group.init()
+        group.start()
+        group.join()
+        group.close()  # the agent has answered, so it has imported all that it needs
         queue, run = Queue(), this_run()
         used = set(map(int, os.listdir(f"/proc/{run.agent.pid}/fd")))
         free = next(number for number in range(2**20) if number not in used)
