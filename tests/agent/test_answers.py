@@ -24,6 +24,19 @@ def test_answers_to_processes_that_have_ended_take_bounded_memory() -> None:
         assert bool(found.buffers) == (number == 999)
 
 
+def test_answers_that_a_new_copy_is_given_take_bounded_memory_too() -> None:
+    first, second = Answers(), Answers()
+    for number in range(60):
+        first.add((b"%d" % number, 1, 0), answered(2**20))
+    for _ in range(10):
+        told = [(name + bytes(1), settled, some) for name, settled, some in first.of(SHARD)]
+        second.take_over(SHARD, told)
+        first = Answers()
+        first.take_over(SHARD, told)
+    kept = sum(len(buffers[0]) for _, _, some in second.of(SHARD) for _, _, buffers, _ in some if buffers)
+    assert kept <= 96 * 2**20
+
+
 def test_answers_that_somebody_waits_for_are_kept() -> None:
     answers = Answers()
     awaited = answered(2**20)

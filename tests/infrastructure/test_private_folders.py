@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from dragon.infrastructure.private import checked_folder, make_private, read_private
+from dragon.infrastructure.private import checked_folder, connect_within, make_private, read_private
 
 takes_root = pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
 
@@ -70,3 +71,28 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         read_private(tmp_path / "link to a file")
     assert not make_private(tmp_path / "link")
+
+
+def test_a_socket_in_a_private_folder_is_spoken_to(tmp_path: Path) -> None:
+    folder = private(tmp_path / "folder")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
+        listener.bind(str(folder / "agent"))
+        listener.listen()
+        connect_within(folder, "agent", caller)
+        caller.sendall(b"hello")
+        heard, _ = listener.accept()
+        with heard:
+            assert heard.recv(5) == b"hello"
+
+
+@takes_root
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_socket_in_a_folder_of_another_user_is_not_spoken_to(tmp_path: Path, kind: socket.SocketKind) -> None:
+    folder = private(tmp_path / "folder")
+    with socket.socket(socket.AF_UNIX, kind) as listener, socket.socket(socket.AF_UNIX, kind) as caller:
+        listener.bind(str(folder / "agent"))
+        if kind == socket.SOCK_STREAM:
+            listener.listen()
+        os.chown(folder, 54321, 54321)
+        with pytest.raises(PermissionError, match="is not a private folder of yours"):
+            connect_within(folder, "agent", caller)

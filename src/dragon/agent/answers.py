@@ -125,11 +125,14 @@ class Answers:
             name, number, settled = identity
             session = self._session(bytes(name))
             session.settle(settled)
-            session.answered[number] = answer
-            self._added += answer.size
-            if self._added > _MOST // 4:
-                self._added = 0
-                self._forget_oldest()
+            self._keep(session, number, answer)
+
+    def _keep(self, session: _Session, number: int, answer: Answered) -> None:
+        session.answered[number] = answer
+        self._added += answer.size
+        if self._added > _MOST // 4:
+            self._added = 0
+            self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         """Processes that have ended ask for nothing more, and nobody says which those are."""
@@ -169,4 +172,5 @@ class Answers:
             session.settle(settled)
             for number, value, buffers, forgotten in answers:
                 if number > session.settled:
-                    session.answered[number] = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)
+                    kept = Answered(whose, value, buffers, everywhere=True, forgotten=forgotten)
+                    self._keep(session, number, kept)

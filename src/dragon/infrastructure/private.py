@@ -7,12 +7,13 @@ what is opened has to be this user's, closed to everybody else, and no link.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["checked_folder", "is_private", "make_private", "read_private"]
+__all__ = ["checked_folder", "connect_within", "is_private", "make_private", "read_private"]
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -36,9 +37,9 @@ def make_private(folder: Path) -> bool:
 
 @contextmanager
 def checked_folder(folder: Path) -> Iterator[None]:
-    """Have a private folder's files opened in the block, by their names.
+    """Check a private folder before and after its files are opened by name in the block.
 
-    Raises PermissionError where the folder is not private, or was another one at the end of the block; OSError where
+    Raises PermissionError where the folder is not private, or is another one at the end of the block; OSError where
     it is a link or no folder.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -49,6 +50,13 @@ def checked_folder(folder: Path) -> Iterator[None]:
             raise PermissionError(f"{folder} was replaced by another folder while it was opened")
     finally:
         os.close(descriptor)
+
+
+def connect_within(folder: Path, name: str, connection: socket.socket) -> None:
+    """Connect to a socket in a private folder. Raises PermissionError where the folder is not private, OSError."""
+    connection.connect(str(folder / name))
+    if not is_private(folder):  # looked at afterwards: what is private now was so before
+        raise PermissionError(f"{folder} is not a private folder of yours, so {name!r} in it is not spoken to")
 
 
 def read_private(file: Path) -> bytes:

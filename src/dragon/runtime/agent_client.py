@@ -7,12 +7,14 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDICT_ERRORS
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
 from dragon.infrastructure.messages import Request, decode_reply, encode
+from dragon.infrastructure.private import connect_within
 from dragon.runtime import inspection
 from dragon.runtime.run import Run, this_run
 
@@ -55,7 +57,7 @@ def ask(
     which is asked once a second, denies it."""
     run = this_run()
     try:
-        connection = _connection(run.agent_address)
+        connection = _connection(run.folder)
         _send(connection, operation, descriptors, arguments)
         size = int.from_bytes(_receive(connection, 4, wanted), "little")
         reply = decode_reply(_receive(connection, size))
@@ -74,7 +76,7 @@ def tell(operation: str, descriptors: list[int], /, **arguments: Any) -> None:
     """The same without an answer, which an agent that is still starting gives late. Raises RunEndedError."""
     run = this_run()
     try:
-        connection = _Connection(run.agent_address)
+        connection = _Connection(run.folder)
         _send(connection.socket, operation, descriptors, arguments)
     except OSError as error:
         raise _no_answer(run, error) from error
@@ -101,20 +103,20 @@ def error_named(kind: str, text: str) -> Exception:
 class _Connection:
     """A thread's connection; it ends with the thread, and is not a forked child's."""
 
-    def __init__(self, address: str) -> None:
-        self.key = (os.getpid(), address)
+    def __init__(self, folder: Path) -> None:
+        self.key = (os.getpid(), folder)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(address)
+        connect_within(folder, "agent", self.socket)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _ONE_SECOND)
 
     def __del__(self) -> None:
         self.socket.close()
 
 
-def _connection(address: str) -> socket.socket:
+def _connection(folder: Path) -> socket.socket:
     known: _Connection | None = getattr(_local, "connection", None)
-    if known is None or known.key != (os.getpid(), address):
-        known = _local.connection = _Connection(address)
+    if known is None or known.key != (os.getpid(), folder):
+        known = _local.connection = _Connection(folder)
     return known.socket
 
 

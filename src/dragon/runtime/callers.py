@@ -30,10 +30,10 @@ class _Caller:
 
 
 class Callers:
-    """Accepts them, and has each that speaks greeted by `greet(connection, address)`.
+    """Accepts callers, and calls `greet(connection, address)` for each that speaks.
 
-    That owns the connection and ends when the caller has proved what it is, or was refused; it is cancelled where room
-    is needed. `tell(text, *values)` is called for what is to be logged, once for each text.
+    `greet` owns the connection and ends when the caller has proved what it is, or was refused; it is cancelled where
+    room is needed. `tell(text, *values)` is called for what is to be logged once for each text.
     """
 
     def __init__(

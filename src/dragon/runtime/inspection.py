@@ -21,6 +21,7 @@ import msgspec
 from dragon import _core
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.messages import Request, decode_reply, encode
+from dragon.infrastructure.private import connect_within
 
 __all__ = [
     "Frame",
@@ -157,7 +158,7 @@ def ask_agent(folder: Path, operation: str, timeout: float, **arguments: Any) ->
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.settimeout(timeout)
         try:
-            channel.connect(str(folder / "agent"))
+            connect_within(folder, "agent", channel)
             channel.sendall(len(body).to_bytes(4, "little") + body)
             data = bytearray()
             while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):

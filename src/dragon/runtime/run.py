@@ -22,6 +22,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import NotSupportedError, RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID, PUID_NODE_SHIFT
 from dragon.infrastructure.limits import check_files
+from dragon.infrastructure.private import connect_within
 from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_signals
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
@@ -79,7 +80,7 @@ class Run:
         if known is None:
             self._close_sockets(besides=own)
             made = _ZygoteSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            made.connect(str(self.folder / "zygote"))
+            connect_within(self.folder, "zygote", made)
             known = self._zygotes.setdefault(own, made)
             if known is not made:
                 made.close()
