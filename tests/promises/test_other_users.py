@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import Site
+from dragon.agent.clients import Clients
+
+takes_root = pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
 
 PROGRAM = """
     import sys
@@ -27,7 +32,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="takes root, to be another user")
+@takes_root
 @pytest.mark.parametrize("kind", ["folder", "link", "file"])
 @pytest.mark.parametrize("places", [1, 2])
 def test_a_folder_that_another_user_made_first_is_not_used(site: Site, kind: str, places: int, tmp_path: Path) -> None:
@@ -62,3 +67,59 @@ def test_a_folder_that_another_user_made_first_is_not_used(site: Site, kind: str
                 shutil.rmtree(each, ignore_errors=True)  # root's run may have removed it
             else:
                 each.unlink(missing_ok=True)
+
+
+AS_ANOTHER = """
+    import os, socket, sys
+    os.setgroups([]), os.setgid(54321), os.setuid(54321)
+    for name in ("agent", "zygote"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if name == "agent" else socket.SOCK_DGRAM) as caller:
+            try:
+                caller.connect(f"{sys.argv[1]}/{name}")
+                print("connected")
+            except PermissionError:
+                print("refused")
+"""
+
+
+@takes_root
+def test_the_sockets_of_a_run_cannot_be_reached(site: Site) -> None:
+    program = site.start(
+        sys.executable,
+        site.write("""
+            import sys
+            from dragon.runtime.run import this_run
+
+            print(this_run().folder, flush=True)
+            sys.stdin.readline()
+        """),
+        stdin=-1,
+    )
+    assert program.stdout is not None
+    folder = program.stdout.readline().strip()
+    assert site.python(AS_ANOTHER, folder).stdout.split() == ["refused", "refused"]
+    program.communicate("\n", timeout=60)
+
+
+@takes_root
+def test_a_caller_of_another_user_is_hung_up_on() -> None:
+    """Should the folder be open to others all the same."""
+    handled: list[object] = []
+
+    async def serve(listener: socket.socket, caller: socket.socket) -> bytes:
+        Clients(listener, lambda *request: handled.append(request))
+        return await asyncio.get_running_loop().sock_recv(caller, 100)
+
+    listener, caller = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    with listener, caller:
+        address = f"\0{os.urandom(8).hex()}"  # of no folder
+        listener.bind(address)
+        listener.listen()
+        caller.setblocking(False)
+        os.seteuid(54321)  # the kernel notes who a caller is as it connects
+        try:
+            caller.connect(address)
+        finally:
+            os.seteuid(0)
+        assert asyncio.run(serve(listener, caller)) == b""
+    assert handled == []
