@@ -11,7 +11,7 @@ from typing import Any
 
 from dragon.agent.responses import error_of
 from dragon.infrastructure.messages import Reply, Request, decode_request, encode
-from dragon.runtime.log import runtime_log
+from dragon.runtime.log import Once, runtime_log
 
 __all__ = ["Client", "Clients"]
 
@@ -31,7 +31,7 @@ class Clients:
         self.handle = handle
         self.pending: set[Client] = set()  # those that wait for a reply
         self._requests = requests
-        self._told = False
+        self._tell = Once(log)
         requests.setblocking(False)
         self.loop.add_reader(requests, self.accept)
 
@@ -45,17 +45,12 @@ class Clients:
             except BlockingIOError:
                 return
             except OSError as error:  # this process has no descriptor left for now: they wait
-                self._tell(error)
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                self._tell("processes wait to be heard: {} (ulimit -n {})", error.strerror, limit)
                 self.loop.remove_reader(self._requests)
                 self.loop.call_later(_PAUSE, self.loop.add_reader, self._requests, self.accept)
                 return
             self._take_in(connection)
-
-    def _tell(self, error: OSError) -> None:
-        if not self._told:
-            self._told = True
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            log.warning("processes wait to be heard: %s (ulimit -n %d); this is logged once", error.strerror, limit)
 
     def _take_in(self, connection: socket.socket) -> None:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dragon.agent.direct import LANE, Direct
 from dragon.runtime.callers import Callers
-from dragon.runtime.log import runtime_log
+from dragon.runtime.log import Once, runtime_log
 
 __all__ = ["Listener"]
 
@@ -33,7 +33,7 @@ class Listener:
         self._protocol = protocol
         self._direct = direct
         self._loop = asyncio.get_running_loop()
-        self._told = False
+        self._tell = Once(log)
         self._callers = Callers(listener, self._greet, self._tell)
 
     def close(self) -> None:
@@ -60,8 +60,3 @@ class Listener:
         except ConnectionRefusedError as error:
             connection.close()
             log.debug("a connection for large payloads was refused: %s", error)
-
-    def _tell(self, text: str, *values: object) -> None:
-        if not self._told:
-            self._told = True
-            log.warning("%s (this is logged once)", text.format(*values))

@@ -22,7 +22,7 @@ from dragon.launcher.base import LaunchError
 from dragon.launcher.identity import Identity
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
-from dragon.runtime.log import runtime_log
+from dragon.runtime.log import Once, runtime_log
 
 __all__ = ["Rendezvous"]
 
@@ -52,7 +52,7 @@ class Rendezvous:
         self.controls: list[Control | None] = [None] * len(nodes)
         self.authority = Authority.create()
         self._identity = identity or Identity.create()
-        self._logged: set[str] = set()
+        self._log_once = Once(log)
         self._complete = asyncio.Event()
         self._failure = ""
         self._lost = 0  # that had joined
@@ -267,8 +267,3 @@ class Rendezvous:
             log.warning("%s was refused: %s", control.peer, refusal.told)
         else:
             self._log_once(f"a caller from {{}} was refused: it {refusal.kind}", control.peer)
-
-    def _log_once(self, text: str, *values: object) -> None:
-        if text not in self._logged:
-            self._logged.add(text)
-            log.warning("%s (this is logged once)", text.format(*values))

@@ -11,6 +11,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
+from dragon.runtime.log import Once
+
 __all__ = ["Callers"]
 
 _MOST = 256
@@ -33,14 +35,14 @@ class Callers:
     """Accepts callers, and calls `greet(connection, address)` for each that speaks.
 
     `greet` owns the connection and ends when the caller has proved what it is, or was refused; it is cancelled where
-    room is needed. `tell(text, *values)` is called for what is to be logged once for each text.
+    room is needed. `tell` logs who was refused, and why.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         greet: Callable[[socket.socket, str], Awaitable[None]],
-        tell: Callable[..., None],
+        tell: Once,
     ) -> None:
         self._listener = listener
         self._greet = greet

@@ -8,7 +8,7 @@ import sys
 
 from dragon.infrastructure import variables
 
-__all__ = ["runtime_log"]
+__all__ = ["Once", "runtime_log"]
 
 
 def runtime_log(name: str) -> logging.Logger:
@@ -21,3 +21,17 @@ def runtime_log(name: str) -> logging.Logger:
         root.propagate = False
         root.setLevel(os.environ.get(variables.LOG_LEVEL, "WARNING"))
     return root.getChild(name)
+
+
+class Once:
+    """Logs each text once, whatever the values in it."""
+
+    def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
+        self._log = log
+        self._level = level
+        self._told: set[str] = set()
+
+    def __call__(self, text: str, *values: object) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._log.log(self._level, "%s (this is logged once)", text.format(*values))

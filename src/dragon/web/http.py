@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl, urlsplit
@@ -12,7 +13,7 @@ import msgspec
 
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.callers import Callers
-from dragon.runtime.log import runtime_log
+from dragon.runtime.log import Once, runtime_log
 
 __all__ = ["Handler", "Request", "Response", "Server", "serve"]
 
@@ -49,7 +50,7 @@ class Server:
     def __init__(self, listener: socket.socket, routes: Mapping[str, Handler]) -> None:
         self.port: int = listener.getsockname()[1]
         self._routes = routes
-        self._callers = Callers(listener, self._talk, lambda text, *values: log.debug("%s", text.format(*values)))
+        self._callers = Callers(listener, self._talk, Once(log, logging.DEBUG))  # browsers connect ahead
 
     def close(self) -> None:
         """Answer nobody any more."""
