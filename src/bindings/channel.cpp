@@ -151,14 +151,12 @@ size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
     if (start > view.size()) throw nb::value_error("a parcel is shorter than that");
     Status status;
     size_t done = put_parcel(destination(h, 0), view.data() + start, view.size() - start, status);
-    if (status != Status::Timeout) check(status, python.queue_full);
+    if (!done) check(status, python.queue_full);
     return start + done;
 }
 
-bool put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
-    Status status = put_loan(*h.a, h.get(), kind, loan);
-    if (status != Status::Timeout) check(status, python.queue_full);
-    return status == Status::Ok;
+void put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
+    check(put_loan(*h.a, h.get(), kind, loan), python.queue_full);
 }
 
 nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {

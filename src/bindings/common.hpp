@@ -16,7 +16,8 @@ namespace dragon::py {
 
 // Python's own classes and functions, looked up once.
 struct Python {
-    PyObject *queue_full, *queue_empty, *destroyed, *pickle_dumps, *pickle_loads, *serializer, *on_inquiry;
+    PyObject *queue_full, *queue_empty, *destroyed, *locked, *pickle_dumps, *pickle_loads, *serializer,
+        *on_inquiry;
 };
 extern Python python;
 
@@ -160,7 +161,8 @@ void report_myself();
 // not told that there is nothing only because that one lost its processor. The agent tries again by itself.
 Nanoseconds grace(Arena& a);
 
-// Waits out a try that met a locked object.
+// Waits out a try that met a locked object. The agent, which takes no lock for an empty or full queue, gets
+// a StillLocked.
 template <class H, class F>
 Status try_again(H& h, F f) {
     typename H::Use use(h);
@@ -174,6 +176,7 @@ Status try_again(H& h, F f) {
         if (in_python(PyErr_CheckSignals) != 0) throw nb::python_error();
         status = f(Nanoseconds{0});
     } while (status == Status::Busy && now() < end);
+    if (status == Status::Busy && h.a->keeps()) throw StillLocked();
     return status == Status::Busy ? Status::Timeout : status;
 }
 
@@ -262,6 +265,8 @@ PyObject* guarded(F f) noexcept {
         PyErr_SetString(PyExc_MemoryError, e.what());
     } catch (const ObjectDestroyed& e) {
         PyErr_SetString(python.destroyed, e.what());
+    } catch (const StillLocked& e) {
+        PyErr_SetString(python.locked, e.what());
     } catch (const nb::builtin_exception& e) {
         PyErr_SetString(e.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError,
                         e.what());

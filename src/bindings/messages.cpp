@@ -358,7 +358,7 @@ Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t 
 nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
     std::string parcel;
     Message message;
-    Status status;
+    Status status = Status::Ok;
     while (parcel.size() < most && (status = channel.get(a, message, 0)) == Status::Ok) {
         if (message.block && message.label.size > kPacked) {
             auto* loan = new Loan{&a, message.block, a.self(), message.label.size};
@@ -370,6 +370,7 @@ nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
         parcel.append(reinterpret_cast<const char*>(&head), sizeof head);
         parcel.append(message.block ? block.data() : message.data, message.label.size);
     }
+    if (status == Status::Busy && parcel.empty()) throw StillLocked();
     return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), 0, nb::none());
 }
 
@@ -382,7 +383,7 @@ size_t put_parcel(const Destination& to, const char* data, size_t size, Status& 
         if (head.size > size - done - sizeof head) throw nb::value_error("a parcel is cut off");
         try {
             status = put_bytes(to, head.kind, data + done + sizeof head, head.size);
-        } catch (const OutOfMemory&) {
+        } catch (const std::runtime_error&) {  // there is no room, or the queue is locked
             if (!done) throw;
             break;  // those before it are there, and not to be put again
         }
@@ -397,7 +398,8 @@ Status put_loan(Arena& a, Channel& channel, uint32_t kind, nb::handle object) {
     if (!loan.block || loan.a != &a) throw nb::value_error("the memory was passed on already");
     Status status = channel.put_block(a, {kind, loan.size}, loan.block, 0);
     if (status == Status::Ok) loan.block = 0;
-    return status == Status::Busy ? Status::Timeout : status;
+    if (status == Status::Busy) throw StillLocked();
+    return status;
 }
 
 PyObject* to_bytes(Arena& a, Message& message) {

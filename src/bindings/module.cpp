@@ -140,9 +140,16 @@ NB_MODULE(_core, m) {
         "dragon._core.DestroyedError", "The object is gone: it was destroyed, or its run has ended.",
         PyExc_ValueError, nullptr);
     m.attr("DestroyedError") = nb::handle(destroyed);
+    PyObject* locked = PyErr_NewExceptionWithDoc(
+        "dragon._core.LockedError",
+        "A process that does not go on, because it was stopped or lost its processor, holds a lock that is "
+        "needed.",
+        PyExc_RuntimeError, nullptr);
+    m.attr("LockedError") = nb::handle(locked);
     wait_in_steps = wait_in_python;
-    python = {lookup("queue", "Full"),    lookup("queue", "Empty"),   destroyed, lookup("_pickle", "dumps"),
-              lookup("_pickle", "loads"), lookup("_pickle", "dumps"), nullptr};
+    python = {
+        lookup("queue", "Full"),    lookup("queue", "Empty"),   destroyed, locked, lookup("_pickle", "dumps"),
+        lookup("_pickle", "loads"), lookup("_pickle", "dumps"), nullptr};
 
     nb::register_exception_translator([](const std::exception_ptr& p, void*) {
         try {
@@ -151,6 +158,8 @@ NB_MODULE(_core, m) {
             PyErr_SetString(PyExc_MemoryError, e.what());
         } catch (const ObjectDestroyed& e) {
             PyErr_SetString(python.destroyed, e.what());
+        } catch (const StillLocked& e) {
+            PyErr_SetString(python.locked, e.what());
         } catch (const NoSuchRole& e) {
             PyErr_SetString(PyExc_ValueError, e.what());
         } catch (const SystemFailure& e) {

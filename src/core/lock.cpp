@@ -18,7 +18,7 @@ constexpr Nanoseconds kRepairs = 200'000'000;
 }  // namespace
 
 StillLocked::StillLocked(OwnerId holder)
-    : std::runtime_error("process " + std::to_string(holder ? arena().pid_of(holder) : 0) +
+    : std::runtime_error((holder ? "process " + std::to_string(arena().pid_of(holder)) : "another process") +
                          " holds a lock of the run's shared memory and does not go on; was it stopped?") {}
 
 void (*wait_in_steps)(Attempt, void*) = [](Attempt attempt, void* what) { while (!attempt(what)); };

@@ -13,7 +13,7 @@ inline constexpr int kOwnerBits = 30;
 
 // A lock that the library takes for itself is held by a process that does not go on: it was stopped.
 struct StillLocked : std::runtime_error {
-    explicit StillLocked(OwnerId holder);
+    explicit StillLocked(OwnerId holder = 0);
 };
 
 // What a wait without a deadline of its caller's does, a tenth of a second at a time, until it returns true.

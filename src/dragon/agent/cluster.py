@@ -282,10 +282,9 @@ class Cluster:
             return None
         try:
             if operation == "object":
-                cancel = self.peers.guests.serve((node, arguments["pid"]), arguments, payload, respond)
                 if arguments["method"] == "_attach":
-                    self._records.pop(as_name(arguments["name"]), None)
-                return cancel
+                    respond = self._forget_record_then(as_name(arguments["name"]), respond)
+                return self.peers.guests.serve((node, arguments["pid"]), arguments, payload, respond)
             value = self._do(node, operation, arguments)
         except Exception as error:
             respond(None, b"", error)
@@ -301,6 +300,13 @@ class Cluster:
 
         value.add_done_callback(done)
         return value.cancel
+
+    def _forget_record_then(self, name: Name, respond: Callable[..., None]) -> Callable[..., None]:
+        def attached(*answer: Any) -> None:
+            self._records.pop(name, None)
+            respond(*answer)
+
+        return attached
 
     def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> None:
         self.peers.flows.received(node, flow, kind, payload)

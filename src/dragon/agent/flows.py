@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from dragon._core import LockedError
 from dragon.agent.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
@@ -22,6 +23,7 @@ WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
+_LONGEST = 1.0  # seconds until it is seen again whether a process has let go of the channel's lock
 _PATIENCE = 10.0  # seconds without room for a message, after which it is lost and its sender is told
 
 
@@ -41,11 +43,13 @@ class _Flow:
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
         self.full_since: float | None = None
+        self.delay = _LOOK_AGAIN
         self.orphaned = False  # nobody is left who could be told that something is lost
         self.closing = False
 
     def put_first(self) -> None:
-        """Put what has waited for the longest time. Raises MemoryError where there is no room."""
+        """Put what has waited for the longest time. Raises MemoryError where there is no room, and LockedError where
+        another process uses the channel."""
         kind, payload = self.waiting[0]
         if kind == PARCEL:
             while self.start < len(payload):
@@ -56,7 +60,7 @@ class _Flow:
         else:
             self.channel._put_loan(kind, payload)
         self.waiting.popleft()
-        self.start, self.full_since = 0, None
+        self.start, self.full_since, self.delay = 0, None, _LOOK_AGAIN
 
 
 class Flows:
@@ -100,6 +104,10 @@ class Flows:
                     loop.call_later(_LOOK_AGAIN, self._put, number)
                     return
                 self._fail(number, flow, MemoryError(f"{error}; messages that were on their way are lost"))
+                return
+            except LockedError:
+                asyncio.get_running_loop().call_later(flow.delay, self._put, number)
+                flow.delay = min(flow.delay * 2, _LONGEST)
                 return
             except Exception as error:
                 self._fail(number, flow, error)

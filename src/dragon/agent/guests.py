@@ -44,6 +44,8 @@ _WAITING = {
 # Each takes what there is away from the next one.
 _IN_TURN = {"Channel.put", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
 _LOOK_AGAIN = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
+_LOCKED = 0.02  # seconds until something is tried again that a process had locked
+_GRACE = 1.0  # seconds for which that is tried where the guest does not wait, as local processes do
 
 GuestId = tuple[int, int]  # node, process id
 Respond = Callable[..., None]
@@ -68,6 +70,7 @@ class _Parked:
     attempt: Callable[[], tuple[bool, Any, Any]]
     respond: Respond
     handle: Any
+    once: bool  # it waits for nothing but a look at the object, which a process had locked
     timer: asyncio.TimerHandle | None = None
 
 
@@ -79,6 +82,7 @@ class Guests:
         self._places: dict[GuestId, _Place] = {}
         self._parked: dict[int, list[_Parked]] = defaultdict(list)
         self._handles: dict[tuple[str, int, int], Any] = {}
+        self._locked: set[int] = set()  # offsets of what is tried again soon, as a process had it locked
         self._me = _core.myself()
         self._bell = _core.agent_bell()
         loop.add_reader(self._bell, self._on_bell)
@@ -124,23 +128,41 @@ class Guests:
         place = self._place(guest)
         name: Name = tuple(arguments["name"])
         kind, method, given = arguments["kind"], arguments["method"], arguments["given"]
-        if method == "_attach":
-            _core.guest_attach(place.slot, *name)
-            respond((True, None))
-        elif method == "_send":
-            _core.guest_send(place.slot, *name)
-            respond((True, None))
-        elif method == "_release":
-            self._release(place, name)
-            respond((True, None))
-        elif method in _IMMEDIATE.get(kind, ()):
-            respond((True, self._at_once(self._handle(kind, name), place, arguments, given, payload)))
-            self._try_those_at(name[0])
-        elif method in _WAITING.get(kind, ()):
+        if method in _WAITING.get(kind, ()):
             return self._begin(self._handle(kind, name), place, arguments, payload, respond)
-        else:
+
+        def do() -> Any:
+            if method == "_attach":
+                return _core.guest_attach(place.slot, *name)
+            if method == "_send":
+                return _core.guest_send(place.slot, *name)
+            if method == "_release":
+                return self._release(place, name)
+            if method in _IMMEDIATE.get(kind, ()):
+                return self._at_once(self._handle(kind, name), place, arguments, given, payload)
             raise ValueError(f"a {kind} has no operation {method!r}")
+
+        self._do(guest, place, do, respond)
+        self._try_those_at(name[0])
         return None
+
+    def _do(self, guest: GuestId, place: _Place, do: Callable[[], Any], respond: Respond) -> None:
+        """Do it once no process that was stopped has locked what it needs. Raises what it raises at the first try."""
+        try:
+            value = do()
+        except _core.LockedError:
+            self._loop.call_later(_LOCKED, self._do_later, guest, place, do, respond)
+        else:
+            respond((True, value))
+
+    def _do_later(self, guest: GuestId, place: _Place, do: Callable[[], Any], respond: Respond) -> None:
+        if self._places.get(guest) is not place:
+            return  # it has ended
+        try:
+            self._do(guest, place, do, respond)
+        except Exception as error:
+            respond(None, b"", error)
+        self._try_all()
 
     def make(self, node: int, kind: str, given: list[Any], options: dict[str, Any]) -> Name:
         """A new object, which lives until a process of that node has attached to it."""
@@ -161,7 +183,7 @@ class Guests:
         """A guest dropped a handle."""
         place = self._places.get(guest)
         if place is not None:
-            self._release(place, name)
+            self._do(guest, place, lambda: self._release(place, name), lambda *done: None)
 
     def _release(self, place: _Place, name: Name) -> None:
         _core.guest_release(place.slot, *name)
@@ -194,12 +216,18 @@ class Guests:
         attempt = self._attempt(handle, place, arguments, payload)
         timeout, offset = arguments["timeout"], arguments["name"][0]
         what = f"{arguments['kind']}.{arguments['method']}"
-        if timeout == 0 or not self._is_behind_others(offset, what, handle, place, arguments["thread"]):
-            done, value, data = attempt()
-            if done or timeout == 0:
-                respond((done, value), data)
-                return None
-        parked = _Parked(place, offset, what, self._loop.time(), attempt, respond, handle)
+        once = timeout == 0
+        if once or not self._is_behind_others(offset, what, handle, place, arguments["thread"]):
+            try:
+                done, value, data = attempt()
+            except _core.LockedError:
+                if once:
+                    timeout = _GRACE
+            else:
+                if done or once:
+                    respond((done, value), data)
+                    return None
+        parked = _Parked(place, offset, what, self._loop.time(), attempt, respond, handle, once)
         handle._watch(True)
         place.parked.add(parked)
         self._parked[parked.offset].append(parked)
@@ -293,14 +321,23 @@ class Guests:
             return True
         try:
             done, value, data = parked.attempt()
+        except _core.LockedError:
+            if parked.offset not in self._locked:
+                self._locked.add(parked.offset)
+                self._loop.call_later(_LOCKED, self._try_locked, parked.offset)
+            return False
         except Exception as error:
             self._unpark(parked)
             parked.respond(None, b"", error)
             return True
-        if done:
+        if done or parked.once:
             self._unpark(parked)
-            parked.respond((True, value), data)
+            parked.respond((done, value), data)
         return bool(done)
+
+    def _try_locked(self, offset: int) -> None:
+        self._locked.discard(offset)
+        self._try_those_at(offset)
 
     def _time_out(self, parked: _Parked) -> None:
         if parked in parked.place.parked:

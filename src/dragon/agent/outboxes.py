@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from dragon._core import LockedError
 from dragon.agent.flows import PARCEL, WINDOW, Watcher
 from dragon.agent.links import Links
 from dragon.agent.responses import Answer, then
@@ -167,7 +168,10 @@ class _Outbox:
         if not self.flow or self._ended:
             return
         while self._under_way < WINDOW:
-            parcel, kind, loan = self.channel._take_parcel(_PARCEL)
+            try:
+                parcel, kind, loan = self.channel._take_parcel(_PARCEL)
+            except LockedError:
+                break  # a process that puts something has lost its processor; the bell rings on
             if parcel:
                 self._pass(PARCEL, parcel)
             if loan is not None:
@@ -180,12 +184,14 @@ class _Outbox:
                     continue
                 if self._closing:
                     self.end()
-                elif not self._listening:
+                else:
                     self._listen(True)
                 return
-        self._listen(False)
+        self._listen(self._under_way < WINDOW)
 
     def _listen(self, on: bool) -> None:
+        if on == self._listening:
+            return
         self._listening = on
         if on:
             self._loop.add_reader(self._bell, self.send)

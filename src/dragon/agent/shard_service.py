@@ -96,7 +96,7 @@ class ShardService:
         for _ in range(_AT_ONCE):
             try:
                 head, buffers = self._requests._get_frames(0)
-            except Empty:
+            except (Empty, _core.LockedError):
                 return
             try:
                 request = _decode(head)
@@ -119,7 +119,7 @@ class ShardService:
 
         try:
             return read_here(self._shard(dictionary, manager), operation, arguments, answer)
-        except (DDictError, DestroyedError, Full):
+        except (DDictError, DestroyedError, Full, _core.LockedError):
             return False  # the thread tells why, or waits for room
 
     def _serve(self) -> None:

@@ -216,7 +216,7 @@ class _OwnChannel:
     def _look(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
         try:
             message = self._channel.get(block=False)
-        except queue.Empty:
+        except (queue.Empty, _core.LockedError):
             return
         except (EOFError, _core.DestroyedError):
             self._loop.remove_reader(self._bell)

@@ -1,0 +1,100 @@
+"""While a process is stopped that holds an object's lock, other nodes' operations on the object wait and none is lost."""
+
+from __future__ import annotations
+
+import textwrap
+
+from conftest import Site
+
+PROGRAM = """
+    import os, queue, signal, sys, threading, time
+    from contextlib import contextmanager
+    import numpy as np
+    from dragon.infrastructure.policy import Policy
+    from dragon.native.process import Process
+    from dragon.native.queue import Queue
+
+    AWAY = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+
+    def stir(queue, ended, told):
+        told.put(os.getpid())
+        # Takes and puts back what is there, so that it often holds the queue's lock.
+        while ended.empty():
+            for _ in range(1000):
+                queue.put(queue.get())
+
+    @contextmanager
+    def stopped_with_the_lock(queue, pid):
+        end = time.monotonic() + 30
+        os.kill(pid, signal.SIGSTOP)
+        while queue._holder() != pid:
+            assert time.monotonic() < end, "it was never stopped with the lock"
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.001)
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.0005)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def main(work, expected):
+        stirred, ended, told = Queue(0), Queue(), Queue()
+        stirred.put("one")
+        stirrer = Process(stir, (stirred, ended, told))
+        stirrer.start()
+        with stopped_with_the_lock(stirred, told.get(timeout=30)):
+            away = Process(work, (stirred, told), policy=AWAY)
+            away.start()
+            assert told.get(timeout=30) == "begun"
+            time.sleep(1)
+        assert told.get(timeout=30) == "done"
+        away.join()
+        ended.put(None)
+        stirrer.join()
+        found = []
+        while not stirred.empty():
+            found.append(stirred.get(timeout=30))
+        sizes = sorted(len(each) for each in found)
+        assert sizes == expected, sizes
+        print("all there")
+"""
+
+
+def _passes(site: Site, rest: str) -> None:
+    done = site.dragon("--nodes", "2", site.write(textwrap.dedent(PROGRAM) + textwrap.dedent(rest)), timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
+
+
+def test_messages_of_another_node_wait_for_the_lock(site: Site) -> None:
+    _passes(
+        site,
+        """
+        SIZES = [5_000_000, 3, 200] * 20
+
+        def put(queue, told):
+            told.put("begun")
+            for size in SIZES:
+                queue.put(b"x" * size)
+            told.put("done")
+
+        if __name__ == "__main__":
+            main(put, sorted([3, *SIZES]))
+        """,
+    )
+
+
+def test_a_look_from_another_node_does_not_take_a_locked_queue_for_an_empty_one(site: Site) -> None:
+    _passes(
+        site,
+        """
+        def take(queue, told):
+            told.put("begun")
+            queue.put("two")
+            queue.put_nowait(queue.get(timeout=20) + "x")
+            told.put("done")
+
+        if __name__ == "__main__":
+            main(take, [3, 4])
+        """,
+    )
