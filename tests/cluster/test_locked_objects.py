@@ -1,4 +1,4 @@
-"""While a process is stopped that holds an object's lock, other nodes' operations on the object wait and none is lost."""
+"""While a stopped process holds an object's lock, other nodes' operations on the object wait, and none is lost."""
 
 from __future__ import annotations
 
@@ -96,5 +96,35 @@ def test_a_look_from_another_node_does_not_take_a_locked_queue_for_an_empty_one(
 
         if __name__ == "__main__":
             main(take, [3, 4])
+        """,
+    )
+
+
+def test_the_end_of_a_process_of_another_node_is_heard_after_what_it_has_put(site: Site) -> None:
+    _passes(
+        site,
+        """
+        def unlock(pid):
+            time.sleep(0.3)
+            os.kill(pid, signal.SIGCONT)
+
+        def last(queue):
+            queue.put("last words")
+
+        if __name__ == "__main__":
+            queue, ended, told = Queue(0), Queue(), Queue()
+            queue.put("one")
+            stirrer = Process(stir, (queue, ended, told))
+            stirrer.start()
+            pid = told.get(timeout=30)
+            with stopped_with_the_lock(queue, pid):
+                away = Process(last, (queue,), policy=AWAY)
+                away.start()
+                threading.Thread(target=unlock, args=(pid,)).start()
+                away.join()
+                assert queue.qsize() == 2
+            ended.put(None)
+            stirrer.join()
+            print("all there")
         """,
     )

@@ -72,6 +72,56 @@ def test_small_arrays_and_buffers_of_another_node_arrive_and_can_be_written_to(s
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_a_process_of_another_node_has_put_is_there_once_it_has_ended(site: Site) -> None:
+    program = site.write("""
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        if __name__ == "__main__":
+            away = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            for number in range(40):
+                queue = Queue(0)
+                process = Process(queue.put, (number,), policy=away)
+                process.start()
+                process.join()
+                assert queue.get_nowait() == number
+            print("all there")
+    """)
+    done = site.dragon("--nodes", "2", program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
+
+
+def test_an_answer_of_a_dictionary_for_which_there_is_no_memory_is_an_error(site: Site) -> None:
+    program = site.write("""
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.queue import Queue
+
+        if __name__ == "__main__":
+            policy = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            ddict, queue = DDict(1, 1, 2**27, policy=policy), Queue(0)
+            for key in range(3):
+                ddict[key] = bytes(20 * 2**20)
+            try:
+                while True:
+                    queue.put(bytes(2**22))
+            except MemoryError:
+                pass
+            for pending in [ddict.begin_get(key) for key in range(3)]:
+                try:
+                    pending.result()
+                except MemoryError as error:
+                    print(error)
+            while not queue.empty():
+                queue.get()
+            assert [len(ddict[key]) for key in range(3)] == [20 * 2**20] * 3
+    """)
+    done = site.dragon("--nodes", "2", program, timeout=120, env={"DRAGON_ARENA_SIZE": "200m"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("messages that were on their way are lost") == 3, done.stdout
+
+
 def test_what_has_no_descriptor_on_another_node_says_so(site: Site) -> None:
     done = site.dragon(
         "--nodes",

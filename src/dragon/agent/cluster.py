@@ -52,7 +52,8 @@ class Cluster:
     ) -> None:
         self.index = membership.index
         self._known: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # What other nodes asked and sent before this one serves, in order; None once it does.
+        self._before: list[Callable[[], object]] | None = []
         self._membership = membership
         self._control = control
         self._socket = listener
@@ -110,7 +111,12 @@ class Cluster:
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = lambda proposal: self._control.send("propose", **proposal)
-        self._opened.set_result(None)
+        before, self._before = self._before or [], None
+        for do in before:
+            try:
+                do()
+            except Exception:
+                log.exception("what another node said while this one began makes no sense")
         for kind, values in self._early:
             self._on_message(kind, values)
         self._control.on_message = self._on_message
@@ -277,8 +283,8 @@ class Cluster:
         if operation == "members":
             self._known.add_done_callback(lambda known: respond(known.result()))
             return None
-        if not self._opened.done():
-            self._opened.add_done_callback(lambda _: self._serve(node, operation, arguments, payload, respond))
+        if self._before is not None:
+            self._before.append(lambda: self._serve(node, operation, arguments, payload, respond))
             return None
         try:
             if operation == "object":
@@ -308,11 +314,14 @@ class Cluster:
 
         return attached
 
-    def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> None:
-        self.peers.flows.received(node, flow, kind, payload)
+    def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
+        if self._before is not None:
+            self._before.append(lambda: self._on_messages(node, flow, kind, payload))
+            return None
+        return self.peers.flows.received(node, flow, kind, payload)
 
     def _on_link_broken(self, node: int, reason: str) -> None:
-        if not self._opened.done():
+        if self._before is not None:
             return
         self.peers.outboxes.broken(node, reason)
         self._services.shards.link_broken(node)
@@ -330,7 +339,7 @@ class Cluster:
         if operation == "make":
             return self.peers.guests.make(**arguments)
         if operation == "flow_open":
-            return self.peers.flows.open(node, as_name(arguments["name"]))
+            return self.peers.flows.open(node, arguments["number"], as_name(arguments["name"]))
         raise ValueError(f"an agent knows no operation {operation!r}")
 
     async def _start_for(
@@ -356,8 +365,8 @@ class Cluster:
             self._services.end()
 
     def _hear(self, node: int, operation: str, arguments: dict[str, Any], payload: Any) -> None:
-        if not self._opened.done():
-            self._opened.add_done_callback(lambda _: self._hear(node, operation, arguments, payload))
+        if self._before is not None:
+            self._before.append(lambda: self._hear(node, operation, arguments, payload))
         elif operation == OUTSIDE:
             self._on_outside(node, **arguments)
         else:

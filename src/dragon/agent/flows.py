@@ -23,7 +23,10 @@ WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
-_LONGEST = 1.0  # seconds until it is seen again whether a process has let go of the channel's lock
+# Seconds until it is looked again whether a process has let go of the channel's lock, which doubles each time.
+_LOCKED, _LOCKED_LONG = 0.002, 1.0
+_IN_ORDER = 1.0  # seconds for which what comes after a message waits with it
+_REMEMBERED = 256  # channels for which messages were lost, until somebody asks
 _PATIENCE = 10.0  # seconds without room for a message, after which it is lost and its sender is told
 
 
@@ -34,8 +37,9 @@ Watcher = Callable[[int, int, int, int], None]
 class _Flow:
     """One outbox's way into one channel."""
 
-    def __init__(self, node: int, channel: Channel) -> None:
+    def __init__(self, node: int, number: int, channel: Channel) -> None:
         self.node = node
+        self.number = number
         self.channel = channel
         self.taken = 0
         self.messages = 0
@@ -43,7 +47,8 @@ class _Flow:
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
         self.full_since: float | None = None
-        self.delay = _LOOK_AGAIN
+        self.delay = _LOCKED
+        self.turn: asyncio.Future[None] | None = None
         self.orphaned = False  # nobody is left who could be told that something is lost
         self.closing = False
 
@@ -60,7 +65,7 @@ class _Flow:
         else:
             self.channel._put_loan(kind, payload)
         self.waiting.popleft()
-        self.start, self.full_since, self.delay = 0, None, _LOOK_AGAIN
+        self.start, self.full_since, self.delay = 0, None, _LOCKED
 
 
 class Flows:
@@ -68,32 +73,34 @@ class Flows:
 
     def __init__(self, notify: Callable[[int, str, dict[str, Any]], None]) -> None:
         self._notify = notify
-        self._flows: dict[int, _Flow] = {}
-        self._last = 0
+        self._flows: dict[tuple[int, int], _Flow] = {}  # by node, and the number that its outbox gave it
+        self._lost: dict[Name, tuple[str, str]] = {}
         self.on_received: Watcher | None = None
 
-    def open(self, node: int, name: Name) -> int:
-        """A new flow, which keeps the channel. Raises DestroyedError where that is gone."""
-        self._last += 1
-        self._flows[self._last] = _Flow(node, Channel._attached(name))
-        return self._last
+    def open(self, node: int, number: int, name: Name) -> None:
+        """A new flow of that node's, which keeps the channel. Raises DestroyedError where that is gone."""
+        self._flows[node, number] = _Flow(node, number, Channel._attached(name))
 
-    def received(self, node: int, number: int, kind: int, payload: Any) -> None:
+    def received(self, node: int, number: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
         """Messages have arrived. Where there is no memory they wait for some, and so, once enough are under way, do
-        those who send more; for those that cannot be put the sender is told why, once."""
-        flow = self._flows.get(number)
-        if flow is None or flow.node != node:
-            return  # it was told
+        those who send more; for those that cannot be put the sender is told why, once.
+
+        Returns a future where a process has locked the channel: what that node sent later, as that a process has ended,
+        is heard once it is done.
+        """
+        flow = self._flows.get((node, number))
+        if flow is None:
+            return None  # it was told
         flow.messages += 1
         if self.on_received is not None:
             self.on_received(node, number, flow.messages, len(memoryview(payload)))
         flow.waiting.append((kind, payload))
         if len(flow.waiting) == 1:
-            self._put(number)
+            self._put(flow)
+        return flow.turn
 
-    def _put(self, number: int) -> None:
-        flow = self._flows.get(number)
-        while flow is not None and flow.waiting:
+    def _put(self, flow: _Flow) -> None:
+        while flow.waiting:
             size = len(memoryview(flow.waiting[0][1]))
             try:
                 flow.put_first()
@@ -101,50 +108,73 @@ class Flows:
                 loop = asyncio.get_running_loop()
                 flow.full_since = flow.full_since or loop.time()
                 if flow.orphaned or loop.time() - flow.full_since < _PATIENCE:
-                    loop.call_later(_LOOK_AGAIN, self._put, number)
+                    loop.call_later(_LOOK_AGAIN, self._put, flow)
                     return
-                self._fail(number, flow, MemoryError(f"{error}; messages that were on their way are lost"))
+                self._fail(flow, MemoryError(f"{error}; messages that were on their way are lost"))
                 return
             except LockedError:
-                asyncio.get_running_loop().call_later(flow.delay, self._put, number)
-                flow.delay = min(flow.delay * 2, _LONGEST)
+                self._wait_for_lock(flow)
                 return
             except Exception as error:
-                self._fail(number, flow, error)
+                self._fail(flow, error)
                 return
+            self._go_on(flow)
             flow.taken += size
             if flow.taken >= _ACKNOWLEDGED and not flow.closing:
-                self._notify(flow.node, "flow_taken", {"number": number, "size": flow.taken})
+                self._notify(flow.node, "flow_taken", {"number": flow.number, "size": flow.taken})
                 flow.taken = 0
-        if flow is not None and flow.closing:
-            self._forget(number, flow)
+        if flow.closing:
+            self._forget(flow)
 
-    def _fail(self, number: int, flow: _Flow, error: Exception) -> None:
+    def _wait_for_lock(self, flow: _Flow) -> None:
+        loop = asyncio.get_running_loop()
+        if flow.delay == _LOCKED:
+            flow.turn = loop.create_future()
+            loop.call_later(_IN_ORDER, self._go_on, flow)
+        loop.call_later(flow.delay, self._put, flow)
+        flow.delay = min(flow.delay * 2, _LOCKED_LONG)
+
+    def _go_on(self, flow: _Flow) -> None:
+        if flow.turn is not None:
+            flow.turn.set_result(None)
+            flow.turn = None
+
+    def _fail(self, flow: _Flow, error: Exception) -> None:
         if isinstance(error, MemoryError):
             log.error("messages from node %d have no room here: %s", flow.node, error)
         if not flow.closing:
-            self._notify(flow.node, "flow_failed", {"number": number, "error": error_of(error)})
-        self._forget(number, flow)
+            self._notify(flow.node, "flow_failed", {"number": flow.number, "error": error_of(error)})
+        name: Name = flow.channel._name()
+        self._lost[name] = error_of(error)
+        if len(self._lost) > _REMEMBERED:
+            del self._lost[next(iter(self._lost))]
+        self._forget(flow)
+
+    def why_lost(self, name: Name) -> tuple[str, str]:
+        """Class and text of the error by which messages to a channel were lost since this was last asked; empty if none
+        were."""
+        return self._lost.pop(name, ("", ""))
 
     def orphan(self, node: int, number: int) -> None:
         """Nobody writes to its outbox any more. What was sent waits for room as long as it takes."""
-        flow = self._flows.get(number)
-        if flow is not None and flow.node == node:
+        flow = self._flows.get((node, number))
+        if flow is not None:
             flow.orphaned = True
 
     def close(self, node: int, number: int) -> None:
         """Its outbox is empty and gone. What waits for room is still put."""
-        flow = self._flows.get(number)
-        if flow is not None and flow.node == node:
+        flow = self._flows.get((node, number))
+        if flow is not None:
             flow.orphaned = flow.closing = True
             if not flow.waiting:
-                self._forget(number, flow)
+                self._forget(flow)
 
-    def _forget(self, number: int, flow: _Flow) -> None:
-        del self._flows[number]
+    def _forget(self, flow: _Flow) -> None:
+        self._go_on(flow)
+        del self._flows[flow.node, flow.number]
         flow.channel._close()
 
     def node_left(self, node: int) -> None:
         """Nothing comes from that node any more."""
-        for number in [number for number, flow in self._flows.items() if flow.node == node]:
-            self.close(node, number)
+        for key in [key for key in self._flows if key[0] == node]:
+            self.close(*key)

@@ -73,7 +73,7 @@ class LinkOwner(Protocol):
     fabric: Fabric | None
     serve: Serve
     noticed: Callable[..., None]
-    received: Callable[[int, int, int, Any], None]
+    received: Callable[[int, int, int, Any], asyncio.Future[None] | None]
 
     def host(self, node: int) -> str:
         """How messages name a node."""
@@ -134,7 +134,7 @@ class Link(asyncio.BufferedProtocol):
         self._in_link.close()
         if self._beside is not None:
             self._beside.close()
-        self._arrivals.clear()
+        self._guard(self._hear_all)
         self._owner.broken(self.node, self, str(self._failure or error or "the connection was closed"))
 
     def pause_writing(self) -> None:
@@ -224,7 +224,25 @@ class Link(asyncio.BufferedProtocol):
     def _take_arrivals(self) -> None:
         while self._arrivals and self._arrivals[0].complete:
             arrival = self._arrivals.popleft()
-            self._received(arrival.part, arrival.payload)
+            if arrival.part is not None:
+                self._received(arrival.part, arrival.payload)
+
+    def _hear_on(self, turn: asyncio.Future[None] | None) -> None:
+        """Hear what was sent after this once that is done, if there is anything to wait for."""
+        if turn is not None:
+            place = _Arrival(None, None, False)
+            self._arrivals.appendleft(place)
+            turn.add_done_callback(lambda _: self._complete(place))
+
+    def _hear_all(self) -> None:
+        """Hear what has come whole; nothing follows that could overtake something."""
+        while self._arrivals:
+            arrival = self._arrivals.popleft()
+            if not arrival.complete and arrival.part is not None:
+                break
+            if arrival.part is not None:
+                self._received(arrival.part, arrival.payload)
+        self._arrivals.clear()
 
     def _make_room(self) -> None:
         rest = self._end - self._start
@@ -305,7 +323,7 @@ class Link(asyncio.BufferedProtocol):
             if cancel is not None:
                 self.serving[number] = cancel
         elif kind == MESSAGES:
-            self._owner.received(self._peer, number, part[2], payload)
+            self._hear_on(self._owner.received(self._peer, number, part[2], payload))
         elif kind == NOTICE:
             self._owner.noticed(self._peer, part[2], part[3], payload)
         elif kind == CANCEL:

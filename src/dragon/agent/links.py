@@ -38,7 +38,7 @@ class Links:
         client: ssl.SSLContext,
         serve: Serve,
         noticed: Callable[..., None],
-        received: Callable[[int, int, int, Any], None],
+        received: Callable[[int, int, int, Any], asyncio.Future[None] | None],
         is_broken: Callable[[int, str], None],
         fabric: Fabric | None = None,
     ) -> None:

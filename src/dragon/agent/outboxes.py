@@ -39,6 +39,7 @@ class Outboxes:
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
         self.on_sent: Watcher | None = None
+        self._last = 0
         self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
 
     def open(self, pid: int, name: Name) -> Name:
@@ -51,24 +52,29 @@ class Outboxes:
         return outbox.name
 
     def _open_flow(self, name: Name, outbox: _Outbox) -> None:
-        opened = self._links.call(node_of(name), "flow_open", {"name": name})
+        """Messages follow at once: links keep the order."""
+        self._last += 1
+        self._by_flow[node_of(name), self._last] = outbox
+        opened = self._links.call(node_of(name), "flow_open", {"name": name, "number": self._last})
         opened.add_done_callback(lambda future: self._opened(name, outbox, future))
+        outbox.open(self._last)
 
     def _opened(self, name: Name, outbox: _Outbox, future: asyncio.Future[Answer]) -> None:
         error = None if future.cancelled() else future.exception()
+        if not future.cancelled() and error is None:
+            outbox.confirmed = True
+            return
+        if outbox.ended:
+            return
         node = node_of(name)
+        self._by_flow.pop((node, outbox.flow), None)
+        outbox.flow = 0
         if isinstance(error, NodeLostError) and node in self._links.unreachable:
             self._give_up(name, outbox, self._lost_on_the_way(node, self._links.unreachable[node]))
-            return
-        if isinstance(error, NodeLostError) and node not in self._links.lost:
+        elif isinstance(error, NodeLostError) and node not in self._links.lost:
             self._open_flow(name, outbox)  # only the connection broke, and nothing was sent yet
-            return
-        if future.cancelled() or error is not None:
+        else:
             self._give_up(name, outbox, _nothing)  # whoever tries the channel itself learns why
-            return
-        flow = future.result()[0]
-        self._by_flow[node_of(name), flow] = outbox
-        outbox.open(flow)
 
     def why_gone(self, outbox: Name) -> asyncio.Future[tuple[str, str]]:
         """The error by which messages in an outbox were lost; empty if none were."""
@@ -107,11 +113,13 @@ class Outboxes:
         del self._by_flow[node, number]
 
     def left(self, pid: int, name: Name | None = None) -> None:
-        """A process has ended, or dropped its handle of a channel."""
+        """A process has ended, or dropped its handle of a channel. What it has put goes before others are told."""
         for known, outbox in list(self._outboxes.items()):
             if name in (known, None) and pid in outbox.users:
                 outbox.users.discard(pid)
-                if not outbox.users:
+                if outbox.users:
+                    outbox.send()
+                else:
                     del self._outboxes[known]
                     outbox.close()
 
@@ -121,7 +129,8 @@ class Outboxes:
         for key in [key for key in self._by_flow if key[0] == node]:
             outbox = self._by_flow.pop(key)
             outbox.flow = 0
-            self._give_up(outbox.leads_to, outbox, tell)
+            if outbox.confirmed or outbox.messages:
+                self._give_up(outbox.leads_to, outbox, tell)
 
     def _lost_on_the_way(self, node: int, reason: str) -> _Tell:
         def tell() -> tuple[str, str]:
@@ -148,11 +157,13 @@ class _Outbox:
         self.users: set[int] = set()
         self.lent: deque[tuple[bytes, memoryview]] = deque()
         self.flow = 0
+        self.confirmed = False  # the other node has the channel
+        self.messages = 0  # that were sent
         self._links = links
         self._node = node_of(leads_to)
         self._loop = asyncio.get_running_loop()
-        self._under_way = self._messages = 0
-        self._closing = self._ended = self._listening = False
+        self._under_way = 0
+        self.ended = self._closing = self._listening = False
         self._bell = self.channel._fileno()
 
     def open(self, flow: int) -> None:
@@ -165,7 +176,7 @@ class _Outbox:
 
     def send(self) -> None:
         """Send what is there, as far as the window goes."""
-        if not self.flow or self._ended:
+        if not self.flow or self.ended:
             return
         while self._under_way < WINDOW:
             try:
@@ -201,9 +212,9 @@ class _Outbox:
     def _pass(self, kind: int, data: Any, start: bytes = b"") -> None:
         size = len(start) + len(data)
         self._under_way += size
-        self._messages += 1
+        self.messages += 1
         if self._outboxes.on_sent is not None:
-            self._outboxes.on_sent(self._node, self.flow, self._messages, size)
+            self._outboxes.on_sent(self._node, self.flow, self.messages, size)
         self._links.send_messages(self._node, self.flow, kind, data, start)
 
     def arrived(self, size: int) -> None:
@@ -217,14 +228,14 @@ class _Outbox:
         """Send what is left, then end: nobody writes to it any more."""
         self._closing = True
         self.send()
-        if self.flow and not self._ended:
+        if self.flow and not self.ended:
             self._links.notify(self._node, "flow_orphan", {"number": self.flow})
 
     def end(self) -> None:
         """The next put finds the outbox gone, and asks why."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
         self.lent.clear()
         self._listen(False)
         self.channel._destroy()

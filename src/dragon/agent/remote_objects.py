@@ -23,7 +23,7 @@ __all__ = ["RemoteObjects"]
 class RemoteObjects:
     """The way of this node's processes to objects of others. `caller` is always the id of the process that asks."""
 
-    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "announce", "close_at_end", "make"}
+    OPERATIONS: ClassVar[set[str]] = {"operate", "outbox", "why_gone", "why_lost", "announce", "close_at_end", "make"}
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -90,6 +90,10 @@ class RemoteObjects:
     def why_gone(self, caller: int, descriptors: list[int], outbox: Any) -> asyncio.Future[tuple[str, str]]:
         """Class and text of the error by which messages in an outbox were lost; empty if none were."""
         return self._peers.outboxes.why_gone(as_name(outbox))
+
+    def why_lost(self, caller: int, descriptors: list[int], name: Any) -> tuple[str, str]:
+        """Class and text of the error by which messages to a channel of this node were lost; empty if none were."""
+        return self._peers.flows.why_lost(as_name(name))
 
     def _note_contact(self, caller: int, node: int) -> None:
         nodes = self._contacts.get(caller)

@@ -75,8 +75,9 @@ class Conduit:
         raise self._why_gone(ended, f"there is no connection to node {self.node}")
 
     def receive(self, number: int, deadline: float | None) -> tuple[Any, list[Any]]:
-        """The answer to a request. Raises what the operation raised, DDictTimeoutError, and NodeLostError where the
-        node is gone, or the connection broke that the request or its answer was on."""
+        """The answer to a request. Raises what the operation raised, DDictTimeoutError, NodeLostError where the node is
+        gone, or the connection broke that the request or its answer was on, and MemoryError where there was no room
+        for the answer on this node."""
         while (arrival := self._arrived.get(number)) is None or not arrival.gather():
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
@@ -115,6 +116,9 @@ class Conduit:
             self._give_up(number)
             text = f"there is no connection to node {self.node}; a request may be lost"
             raise self._why_gone(way, text) from None
+        kind, told = ask("remote.why_lost", name=self.name)
+        if kind:  # whose answer it was is not known
+            self._arrived.update((each, Arrival([], None, (kind, told))) for each in self._ways)
 
     def _why_gone(self, way: Channel | None, text: str) -> Exception:
         """The error by which a way to the node ended, once it is known whether the node is gone; else of that text."""
