@@ -252,7 +252,7 @@ def _leftovers(session: int, folder: Path) -> str:
     return ", ".join([*commands, *(entry.name for entry in folder.iterdir())])
 
 
-def _run_worker(names: list[str], limit: float, nodes: int) -> Iterator[Outcome]:
+def _run_worker(names: list[str], limit: float, nodes: int | None) -> Iterator[Outcome]:
     """Run tests of one class in one process. Those that a crash or a hang kept from running have no outcome."""
     with (
         tempfile.TemporaryDirectory(prefix="d") as folder,
@@ -266,7 +266,7 @@ def _run_worker(names: list[str], limit: float, nodes: int) -> Iterator[Outcome]
                 sys.executable,
                 "-X",
                 "faulthandler",
-                *(["-m", "dragon", "--nodes", str(nodes)] if nodes > 1 else []),
+                *(["-m", "dragon", "--nodes", str(nodes)] if nodes else []),
                 __file__,
                 "--limit",
                 str(limit),
@@ -314,7 +314,7 @@ def _text(log: Any) -> str:
     return str(log.read())[-8000:]
 
 
-def _run_tests(names: list[str], limit: float, nodes: int) -> list[Outcome]:
+def _run_tests(names: list[str], limit: float, nodes: int | None) -> list[Outcome]:
     """Run tests of one class, in as many processes as it takes."""
     outcomes: list[Outcome] = []
     while names:
@@ -337,8 +337,8 @@ def _all_tests(pattern: str) -> Iterator[list[str]]:
                 yield chosen
 
 
-def _reason_to_exclude(name: str, nodes: int) -> str | None:
-    reasons = EXCLUDED | EXCLUDED_OVER_NODES if nodes > 1 else EXCLUDED
+def _reason_to_exclude(name: str, nodes: int | None) -> str | None:
+    reasons = EXCLUDED | EXCLUDED_OVER_NODES if nodes and nodes > 1 else EXCLUDED
     return next((reason for pattern, reason in reasons.items() if fnmatch.fnmatch(name, pattern)), None)
 
 
@@ -351,7 +351,7 @@ def _show(outcome: Outcome, verbose: bool) -> None:
         print(f"passed  {outcome.name} ({outcome.seconds:.1f} s)", flush=True)
 
 
-def _alone(outcome: Outcome, limit: float, nodes: int) -> Outcome:
+def _alone(outcome: Outcome, limit: float, nodes: int | None) -> Outcome:
     """A test that failed beside others is run once more by itself, as CPython's own runner does: many measure time."""
     if outcome.kind != "failed" or "." not in outcome.name:
         return outcome
@@ -367,7 +367,12 @@ def main() -> int:
     parser.add_argument("-v", action="store_true", help="show what passes, and the slowest tests")
     parser.add_argument("-j", metavar="N", type=int, default=4, help="classes that run at a time (default: 4)")
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=60.0, help="for one test (default: 60)")
-    parser.add_argument("--nodes", metavar="N", type=int, default=1, help="run over N simulated nodes (default: 1)")
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        type=int,
+        help="run with the command dragon over N simulated nodes (default: plain python)",
+    )
     parser.add_argument("--report", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -12,10 +12,10 @@ from conftest import Site
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("nodes", [1, 2], ids=["one-node", "two-nodes"])
-def test_every_applicable_test_passes(site: Site, nodes: int) -> None:
+@pytest.mark.parametrize("nodes", [(), ("--nodes", "1"), ("--nodes", "2")], ids=["python", "dragon", "two-nodes"])
+def test_every_applicable_test_passes(site: Site, nodes: tuple[str, ...]) -> None:
     pytest.importorskip("test._test_multiprocessing", reason="this Python has no tests of its own installed")
-    command = [sys.executable, Path(__file__).with_name("run.py"), "--nodes", str(nodes), "--limit", "180"]
+    command = [sys.executable, Path(__file__).with_name("run.py"), *nodes, "--limit", "180"]
     done = site.run(*command, timeout=840)
     closing = re.search(r"(\d+) passed, (\d+) failed, \d+ skipped\s*$", done.stdout)
     assert closing is not None, done.stdout + done.stderr
