@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,13 +47,17 @@ struct Prepared {
     pid_t parent;
 };
 
+// What ends a process that shares its parent's memory. It is not said to be the last call: AddressSanitizer,
+// which then tidies the stack, knows only that of the parent.
+void leave(int code) { syscall(SYS_exit_group, code); }
+
 // In the child, in memory it shares with its parent until it execs: system calls only.
-[[noreturn]] void become(const Prepared& p, Outcome& outcome) {
+void become(const Prepared& p, Outcome& outcome) {
     const Launch& w = p.what;
     auto fail = [&](const char* step) {
         outcome.error = errno;
         outcome.step = step;
-        _exit(127);
+        leave(127);
     };
     struct sigaction hangup{};
     sigaction(SIGHUP, nullptr, &hangup);
@@ -61,7 +67,7 @@ struct Prepared {
     block_signals(w.signals ? w.signals->blocked : 0);
     if (w.death_signal) {
         prctl(PR_SET_PDEATHSIG, w.death_signal);
-        if (getppid() != p.parent) _exit(127);
+        if (getppid() != p.parent) leave(127);
     }
     if (w.reaper) become_reaper();
     if (!w.cpus.empty() && sched_setaffinity(0, sizeof p.cpus, &p.cpus) != 0) fail("sched_setaffinity");
@@ -77,8 +83,32 @@ struct Prepared {
         if (dup2(moved[i], i) < 0) fail("descriptor");
     execve(w.executable.c_str(), p.arguments.data(), p.environment.data());
     fail("executable");
-    __builtin_unreachable();
 }
+
+// Stacks for the new process, and for the one between it and us.
+class Stacks {
+  public:
+    Stacks() : memory_(mmap(nullptr, 2 * kSize, PROT_READ | PROT_WRITE, kFlags, -1, 0)) {
+        if (memory_ == MAP_FAILED) throw SystemFailure(errno, kNoRoom);
+    }
+    Stacks(const Stacks&) = delete;
+    ~Stacks() { munmap(memory_, 2 * kSize); }
+    // A process on one of them that shares our memory: it has ended, or become another program, on return.
+    template <class F>
+    pid_t run(int which, F& child) {
+        auto start = [](void* what) {
+            (*static_cast<F*>(what))();
+            return 0;
+        };
+        return clone(start, static_cast<char*>(memory_) + (which + 1) * kSize,
+                     CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
+    }
+
+  private:
+    static constexpr size_t kSize = 128 * 1024;
+    static constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE;
+    void* memory_;
+};
 
 }  // namespace
 
@@ -149,22 +179,22 @@ pid_t launch(const Launch& w) {
     CPU_ZERO(&p.cpus);
     for (int cpu : w.cpus) CPU_SET(cpu, &p.cpus);
     Outcome outcome;
-    // No signal handler of ours may run in the child, which shares our memory.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pid_t pid = vfork();
-    if (pid == 0) {
-        if (!w.detached) become(p, outcome);
-        pid_t grandchild = vfork();
-        if (grandchild == 0) become(p, outcome);
+    Stacks stacks;
+    auto program = [&] { become(p, outcome); };
+    auto between = [&] {
+        pid_t grandchild = stacks.run(1, program);
         if (grandchild < 0) {
             outcome.error = errno;
             outcome.step = kNoRoom;
         }
         outcome.pid = grandchild;
-        _exit(0);
-    }
+        leave(0);
+    };
+    // No signal handler of ours may run in the child, which shares our memory.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t pid = w.detached ? stacks.run(0, between) : stacks.run(0, program);
     int error = errno;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (pid < 0) throw SystemFailure(error, kNoRoom);
@@ -176,7 +206,7 @@ pid_t launch(const Launch& w) {
                                            : step == "working directory" ? w.folder
                                                                          : step);
     }
-    if (w.detached && outcome.pid == 0)  // vfork() did not share our memory
+    if (w.detached && outcome.pid == 0)  // the processes did not share our memory
         throw SystemFailure(ENOSYS,
                             "no processes under an emulated processor (qemu-user); use the machine's own");
     return w.detached ? static_cast<pid_t>(outcome.pid) : pid;
