@@ -117,6 +117,7 @@ class Pools:
         self.pool.close()
 
     def do_join(self) -> None:
+        self.room.release(100)  # nobody takes results meanwhile, for which a source may wait
         self.pool.join()
 
     def finish(self) -> Any:
