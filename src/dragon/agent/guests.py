@@ -81,7 +81,7 @@ class Guests:
         self._loop = loop
         self._places: dict[GuestId, _Place] = {}
         self._parked: dict[int, list[_Parked]] = defaultdict(list)
-        self._handles: dict[tuple[str, int, int], Any] = {}
+        self._handles: dict[int, dict[tuple[str, int], Any]] = {}  # by offset
         self._locked: set[int] = set()  # offsets of what is tried again soon, as a process had it locked
         self._me = _core.myself()
         self._bell = _core.agent_bell()
@@ -116,8 +116,12 @@ class Guests:
 
     def _forget_handles(self) -> None:
         waited_for = {parked.offset for several in self._parked.values() for parked in several}
-        for key in [key for key in self._handles if key[1] not in waited_for]:
-            self._handles.pop(key)._close()
+        for offset in self._handles.keys() - waited_for:
+            self._close_handles(offset)
+
+    def _close_handles(self, offset: int) -> None:
+        for handle in self._handles.pop(offset, {}).values():
+            handle._close()
 
     # ---- operations
 
@@ -188,15 +192,15 @@ class Guests:
     def _release(self, place: _Place, name: Name) -> None:
         _core.guest_release(place.slot, *name)
         # The agent's own handle would keep the object.
-        for key in [key for key in self._handles if key[1] == name[0] and not self._parked.get(name[0])]:
-            self._handles.pop(key)._close()
+        if not self._parked.get(name[0]):
+            self._close_handles(name[0])
 
     def _handle(self, kind: str, name: Name) -> Any:
-        key = (kind, name[0], name[1])
-        found = self._handles.get(key)
+        known = self._handles.setdefault(name[0], {})
+        found = known.get((kind, name[1]))
         if found is None:
             # Not as one end of a pipe: the agent is neither its reader nor its writer.
-            found = self._handles[key] = _KINDS[kind]._attached((name[0], name[1], name[2] & ~0xFF))
+            found = known[kind, name[1]] = _KINDS[kind]._attached((name[0], name[1], name[2] & ~0xFF))
         return found
 
     def _at_once(self, handle: Any, place: _Place, arguments: dict[str, Any], given: list[Any], payload: Any) -> Any:

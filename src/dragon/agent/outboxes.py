@@ -8,6 +8,7 @@ wrote them to. What is under way is bounded: a full outbox lets its writers wait
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,8 @@ class Outboxes:
         self._links = links
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
+        self._used: dict[int, set[Name]] = {}  # by process id: where the outboxes lead to that it writes to
+        self._bells: dict[int, _Bells] = {}  # by node
         self.on_sent: Watcher | None = None
         self._last = 0
         self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
@@ -46,9 +49,11 @@ class Outboxes:
         """The outbox that leads to a channel, for that process."""
         outbox = self._outboxes.get(name)
         if outbox is None:
-            outbox = self._outboxes[name] = _Outbox(self, self._links, name)
+            bells = self._bells.setdefault(node_of(name), _Bells())
+            outbox = self._outboxes[name] = _Outbox(self, self._links, bells, name)
             self._open_flow(name, outbox)
         outbox.users.add(pid)
+        self._used.setdefault(pid, set()).add(name)
         return outbox.name
 
     def _open_flow(self, name: Name, outbox: _Outbox) -> None:
@@ -84,9 +89,9 @@ class Outboxes:
 
     def flush(self, node: int) -> None:
         """Send what is there, before something else goes to that node."""
-        for name, outbox in self._outboxes.items():
-            if node_of(name) == node:
-                outbox.send()
+        bells = self._bells.get(node)
+        if bells is not None:
+            bells.answer()
 
     def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
         """Send a message of this head for each buffer, which is kept until it has gone, after those that are there."""
@@ -114,14 +119,19 @@ class Outboxes:
 
     def left(self, pid: int, name: Name | None = None) -> None:
         """A process has ended, or dropped its handle of a channel. What it has put goes before others are told."""
-        for known, outbox in list(self._outboxes.items()):
-            if name in (known, None) and pid in outbox.users:
+        used = self._used.get(pid, set())
+        for known in list(used) if name is None else used & {name}:
+            used.discard(known)
+            outbox = self._outboxes.get(known)
+            if outbox is not None and pid in outbox.users:
                 outbox.users.discard(pid)
                 if outbox.users:
                     outbox.send()
                 else:
                     del self._outboxes[known]
                     outbox.close()
+        if not used:
+            self._used.pop(pid, None)
 
     def broken(self, node: int, reason: str) -> None:
         """The connection to a node, or the node, is gone, and with it perhaps what was under way."""
@@ -146,11 +156,38 @@ class Outboxes:
         outbox.end()
 
 
+class _Bells:
+    """Tells of the outboxes to one node which have something in them, whatever the number of all."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._answers: dict[int, Callable[[], None]] = {}
+        asyncio.get_running_loop().add_reader(self._poll.fileno(), self.answer)
+
+    def listen(self, bell: int, answer: Callable[[], None]) -> None:
+        """Have it called when that bell rings."""
+        self._answers[bell] = answer
+        self._poll.register(bell, select.EPOLLIN)
+
+    def ignore(self, bell: int) -> None:
+        """No more."""
+        del self._answers[bell]
+        self._poll.unregister(bell)
+
+    def answer(self) -> None:
+        """Answer those that ring."""
+        for bell, _ in self._poll.poll(0):
+            answer = self._answers.get(bell)
+            if answer is not None:
+                answer()
+
+
 class _Outbox:
     """One channel here that leads to one there. `users` are the processes that write to it."""
 
-    def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
+    def __init__(self, outboxes: Outboxes, links: Links, bells: _Bells, leads_to: Name) -> None:
         self._outboxes = outboxes
+        self._bells = bells
         self.leads_to = leads_to
         self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
@@ -161,7 +198,6 @@ class _Outbox:
         self.messages = 0  # that were sent
         self._links = links
         self._node = node_of(leads_to)
-        self._loop = asyncio.get_running_loop()
         self._under_way = 0
         self.ended = self._closing = self._listening = False
         self._bell = self.channel._fileno()
@@ -205,9 +241,9 @@ class _Outbox:
             return
         self._listening = on
         if on:
-            self._loop.add_reader(self._bell, self.send)
+            self._bells.listen(self._bell, self.send)
         else:
-            self._loop.remove_reader(self._bell)
+            self._bells.ignore(self._bell)
 
     def _pass(self, kind: int, data: Any, start: bytes = b"") -> None:
         size = len(start) + len(data)
