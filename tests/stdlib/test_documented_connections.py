@@ -8,8 +8,6 @@ from __future__ import annotations
 import array
 import multiprocessing as mp
 import multiprocessing.connection
-import multiprocessing.managers
-import multiprocessing.pool
 import os
 import threading
 from typing import Any

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import multiprocessing.connection
-import multiprocessing.managers
-import multiprocessing.pool
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,9 +6,6 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 from __future__ import annotations
 
 import multiprocessing as mp
-import multiprocessing.connection
-import multiprocessing.managers
-import multiprocessing.pool
 import os
 from collections.abc import Iterator
 from multiprocessing.managers import BaseManager, NamespaceProxy

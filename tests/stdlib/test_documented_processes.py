@@ -1,4 +1,4 @@
-"""What the standard library's documentation promises of contexts and processes.
+"""What the standard library's documentation promises of processes.
 
 Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import multiprocessing as mp
-import multiprocessing.connection
-import multiprocessing.managers
-import multiprocessing.pool
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -36,13 +34,11 @@ def sleep(seconds: float = 60) -> None:
 
 
 def leave(code: Any) -> None:
-    import sys
 
     sys.exit(code)
 
 
 def fail() -> None:
-    import sys
 
     sys.stderr = io.StringIO()
     raise ValueError("on purpose")
@@ -223,56 +219,6 @@ def test_authentication_keys_are_inherited_and_can_be_set() -> None:
     ended(process)
 
 
-def test_the_sentinel_becomes_ready_at_the_end() -> None:
-    """A numeric handle of a system object which will become "ready" when the process ends. You can use this value if
-    you want to wait on several events at once using multiprocessing.connection.wait()."""
-    processes = [start(sleep, 0), start(sleep)]
-    assert mp.connection.wait([p.sentinel for p in processes], LONG) == [processes[0].sentinel]
-    processes[1].terminate()
-    assert mp.connection.wait([processes[1].sentinel], LONG) == [processes[1].sentinel]
-    for process in processes:
-        process.join(LONG)
-
-
-def test_terminate_and_kill() -> None:
-    """On POSIX this is done using the SIGTERM signal. Same as terminate() but using the SIGKILL signal on POSIX."""
-    first, second = start(sleep), start(sleep)
-    first.terminate()
-    second.kill()
-    assert (ended(first), ended(second)) == (-signal.SIGTERM, -signal.SIGKILL)
-
-
-def test_descendants_are_not_terminated() -> None:
-    """Note that descendant processes of the process will not be terminated -- they will simply become orphaned."""
-    box = CONTEXT.Queue()
-    process = start(parent_of_a_sleeper, box)
-    child = box.get(timeout=LONG)
-    process.terminate()
-    process.join(LONG)
-    os.kill(child, 0)
-    os.kill(child, signal.SIGKILL)
-
-
-def parent_of_a_sleeper(box: Any) -> None:
-    box.put(start(sleep).pid)
-    sleep()
-
-
-def test_close() -> None:
-    """Close the Process object, releasing all resources associated with it. ValueError is raised if the underlying
-    process is still running. Once close() returns successfully, most other methods and attributes of the Process
-    object will raise ValueError."""
-    process = start(sleep)
-    with pytest.raises(ValueError, match="running"):
-        process.close()
-    process.kill()
-    process.join(LONG)
-    process.close()
-    for use in (lambda: process.pid, process.is_alive, process.join, lambda: process.exitcode):
-        with pytest.raises(ValueError, match="closed"):
-            use()
-
-
 def test_module_functions() -> None:
     """active_children(): Return list of all live children of the current process. current_process(): Return the Process
     object corresponding to the current process. parent_process(): for the main process, parent_process will be
@@ -299,20 +245,71 @@ def start_nothing() -> Any:
     return process
 
 
-def test_the_methods_are_listed_and_the_name_of_one_is_told() -> None:
-    """Returns a list of the supported start methods, the first of which is the default. get_start_method(): return
-    the name of start method used for starting processes."""
-    assert {"fork", "spawn", "forkserver", "dragon"} <= set(mp.get_all_start_methods())
-    assert CONTEXT.get_start_method() == "dragon"
+# ---- the constructor
 
 
-def test_a_context_of_no_method_is_refused() -> None:
-    """ValueError is raised if the specified start method is not available."""
-    with pytest.raises(ValueError, match="cannot find context for 'none'"):
-        mp.get_context("none")
+def test_a_group_is_refused() -> None:
+    """group should always be None; it exists solely for compatibility with threading.Thread."""
+    with pytest.raises(AssertionError):
+        CONTEXT.Process(group="group")
 
 
-def test_a_context_has_the_same_attributes_as_the_module() -> None:
-    """Return a context object which has the same attributes as the multiprocessing module."""
-    spawn = mp.get_context("spawn")
-    assert {name for name in mp.__all__ if hasattr(spawn, name) and not hasattr(CONTEXT, name)} == set()
+def test_without_a_target_nothing_is_called() -> None:
+    """target is the callable object to be invoked by the run() method. It defaults to None, meaning nothing is
+    called."""
+    process = CONTEXT.Process()
+    process.start()
+    assert ended(process) == 0
+
+
+def test_arguments_are_a_list_or_a_tuple_and_a_dictionary() -> None:
+    """args is the argument tuple for the target invocation (a list or tuple from Python 3.11 on). kwargs is a
+    dictionary of keyword arguments for the target invocation."""
+    box = CONTEXT.Queue()
+    process = CONTEXT.Process(target=put_both, args=[box, 1], kwargs={"second": 2})
+    process.start()
+    assert box.get(timeout=LONG) == (1, 2)
+    assert ended(process) == 0
+
+
+def put_both(box: Any, first: Any, *, second: Any = None) -> None:
+    box.put((first, second))
+
+
+def test_by_default_no_arguments_are_passed() -> None:
+    """By default, no arguments are passed to target."""
+    assert ended(start(time.time)) == 0
+
+
+def test_the_constructor_of_a_subclass_calls_that_of_the_class() -> None:
+    """If a subclass overrides the constructor, it must make sure it invokes the base class constructor
+    (Process.__init__()) before doing anything else to the process."""
+
+    class Careless(CONTEXT.Process):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(AttributeError):
+        Careless().start()
+
+
+def test_several_may_have_one_name() -> None:
+    """Multiple processes may be given the same name."""
+    box = CONTEXT.Queue()
+    processes = [start(describe, box, name="twin") for _ in range(2)]
+    assert [box.get(timeout=LONG)[0] for _ in processes] == ["twin", "twin"]
+    assert [ended(process) for process in processes] == [0, 0]
+
+
+def test_the_name_of_a_childs_child_counts_both() -> None:
+    """If no explicit name is provided to the constructor, a name of the form 'Process-N1:N2:...:Nk' is constructed,
+    where each Nk is the N-th child of its parent."""
+    box = CONTEXT.Queue()
+    process = start(name_children, box)
+    numbers = process.name.rpartition("-")[2]
+    assert [name.rpartition("-")[2] for name in box.get(timeout=LONG)] == [f"{numbers}:1", f"{numbers}:2"]
+    assert ended(process) == 0
+
+
+def name_children(box: Any) -> None:
+    box.put([CONTEXT.Process().name for _ in range(2)])

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
-import multiprocessing.connection
-import multiprocessing.managers
-import multiprocessing.pool
 import warnings
 from multiprocessing.managers import SharedMemoryManager
 from multiprocessing.shared_memory import ShareableList, SharedMemory

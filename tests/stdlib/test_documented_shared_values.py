@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing as mp
-import multiprocessing.connection
-import multiprocessing.managers
-import multiprocessing.pool
 from typing import Any
 
 import pytest
