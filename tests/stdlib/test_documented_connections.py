@@ -9,7 +9,12 @@ import array
 import multiprocessing as mp
 import multiprocessing.connection
 import os
+import pickle
+import select
+import signal
+import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -202,3 +207,157 @@ def test_connections_can_be_sent_over_connections() -> None:
     a.send(theirs)
     assert mine.recv() == process.pid
     assert ended(process) == 0
+
+
+def test_a_descriptor_tells_of_messages() -> None:
+    """Return the file descriptor or handle used by the connection."""
+    a, b = CONTEXT.Pipe()
+    assert select.select([b.fileno()], [], [], 0)[0] == []
+    a.send(1)
+    assert select.select([b], [], [], LONG)[0] == [b]
+    assert b.recv() == 1
+
+
+@pytest.mark.parametrize("method", ["recv", "recv_bytes", "recv_bytes_into"])
+def test_the_end_is_told_to_each_way_of_receiving(method: str) -> None:
+    """Blocks until there is something to receive. Raises EOFError if there is nothing left to receive and the other end
+    was closed."""
+    a, b = CONTEXT.Pipe()
+    arguments = (bytearray(3),) if method == "recv_bytes_into" else ()
+    a.send_bytes(b"\x80\x04N.")  # None, pickled
+    a.close()
+    if method != "recv_bytes_into":
+        getattr(b, method)()
+    else:
+        b.recv_bytes_into(bytearray(10))
+    with pytest.raises(EOFError):
+        getattr(b, method)(*arguments)
+
+
+def test_a_message_is_waited_for_as_bytes() -> None:
+    """Return a complete message of byte data sent from the other end of the connection as a string. Blocks until there
+    is something to receive."""
+    a, b = CONTEXT.Pipe()
+    threading.Timer(0.05, a.send_bytes, [b"late"]).start()
+    assert b.recv_bytes() == b"late"
+
+
+def test_the_place_in_a_buffer_is_within_it() -> None:
+    """Offset must be a non-negative integer less than the length of buffer (in bytes)."""
+    a, b = CONTEXT.Pipe()
+    a.send_bytes(b"x")
+    for offset in (-1, 4):
+        with pytest.raises(ValueError, match="offset"):
+            b.recv_bytes_into(bytearray(3), offset)
+    assert b.recv_bytes_into(bytearray(3), 2) == 1
+
+
+def test_objects_and_bytes_are_pickles_and_their_bytes() -> None:
+    """a.send([1, 'hello', None]); b.recv() == [1, 'hello', None]; b.send_bytes(b'thank you'); a.recv_bytes() ==
+    b'thank you'."""
+    a, b = CONTEXT.Pipe()
+    a.send([1, "hello", None])
+    b.send_bytes(b"thank you")
+    assert (b.recv(), a.recv_bytes()) == ([1, "hello", None], b"thank you")
+    a.send("pickled")
+    assert pickle.loads(b.recv_bytes()) == "pickled"
+    b.send_bytes(pickle.dumps("by hand"))
+    assert a.recv() == "by hand"
+
+
+def test_both_ends_are_used_at_the_same_time() -> None:
+    """Of course there is no risk of corruption from processes using different ends of the pipe at the same time."""
+    a, b = CONTEXT.Pipe()
+    process = start(send_and_receive, b)
+    send_and_receive(a)
+    assert ended(process) == 0
+
+
+def send_and_receive(connection: Any) -> None:
+    numbers = list(range(300))
+    thread = threading.Thread(target=lambda: [connection.send([n] * 50) for n in numbers])
+    thread.start()
+    assert [connection.recv() for _ in numbers] == [[n] * 50 for n in numbers]
+    thread.join(LONG)
+
+
+# ---- wait()
+
+
+def test_wait_takes_what_can_be_read() -> None:
+    """An object can appear in object_list if it is a readable Connection object; a connected and readable
+    socket.socket object; or the sentinel attribute of a Process object."""
+    process = start(time.sleep, 60)
+    (a, b), (mine, theirs) = CONTEXT.Pipe(), socket.socketpair()
+    with mine, theirs:
+        objects = [b, mine, process.sentinel]
+        assert mp.connection.wait(objects, 0) == []
+        a.send(1)
+        assert mp.connection.wait(objects, LONG) == [b]
+        theirs.send(b"x")
+        process.kill()
+        process.join(LONG)
+        assert set(mp.connection.wait(objects, LONG)) == set(objects)
+
+
+def test_wait_tells_of_an_end_that_was_closed() -> None:
+    """A connection or socket object is ready when there is data available to be read from it, or the other end has been
+    closed."""
+    a, b = CONTEXT.Pipe()
+    a.close()
+    assert mp.connection.wait([b], LONG) == [b]
+    with pytest.raises(EOFError):
+        b.recv()
+
+
+def test_wait_without_a_limit_waits() -> None:
+    """If timeout is None then it will block for an unlimited period."""
+    a, b = CONTEXT.Pipe()
+    threading.Timer(0.05, a.send, [1]).start()
+    assert mp.connection.wait([b]) == [b]
+
+
+def test_wait_goes_on_after_a_signal() -> None:
+    """If select.select() is interrupted by a signal, it can raise OSError with an error number of EINTR, whereas wait()
+    will not."""
+    a, b = CONTEXT.Pipe()
+    process = start(wait_while_signalled, b)
+    assert b.poll(0) is False
+    assert a.recv() == "waiting"
+    for _ in range(3):
+        os.kill(process.pid, signal.SIGUSR1)
+    assert a.recv() == "signalled"
+    a.send("message")
+    assert ended(process) == 0
+
+
+def wait_while_signalled(connection: Any) -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: connection.send("signalled"))
+    connection.send("waiting")
+    assert mp.connection.wait([connection], LONG) == [connection]
+
+
+def test_messages_of_several_processes_are_waited_for() -> None:
+    """The following code uses wait() to wait for messages from multiple processes at once. (The writable end is closed
+    by who has started the process, so that the process is the only one that owns a handle for it.)"""
+    readers, processes, messages = [], [], []
+    for _ in range(3):
+        reader, writer = CONTEXT.Pipe(duplex=False)
+        readers.append(reader)
+        processes.append(start(send_numbers, writer))
+        writer.close()
+    while readers:
+        for reader in mp.connection.wait(readers, LONG):
+            try:
+                messages.append(reader.recv())
+            except EOFError:
+                readers.remove(reader)
+    names = [process.name for process in processes]
+    assert sorted(messages) == sorted((number, name) for number in range(10) for name in names)
+    assert [ended(process) for process in processes] == [0, 0, 0]
+
+
+def send_numbers(connection: Any) -> None:
+    for number in range(10):
+        connection.send((number, mp.current_process().name))
+    connection.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import io
 import multiprocessing as mp
+import multiprocessing.connection
 import multiprocessing.dummy
 import multiprocessing.pool
 import os

@@ -6,6 +6,7 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 from __future__ import annotations
 
 import multiprocessing as mp
+import multiprocessing.queues
 import queue
 import threading
 import time
@@ -165,3 +166,144 @@ def test_who_waits_for_tasks_waits_for_all_of_them() -> None:
         assert not joined.is_set()
         box.task_done()
     assert joined.wait(LONG)
+
+
+def test_several_processes_and_threads_put_and_get() -> None:
+    """Queues are thread and process safe. They are multi-producer, multi-consumer FIFO queues."""
+    box, results = CONTEXT.Queue(), CONTEXT.Queue()
+    getters = [start(get_until_none, box, results) for _ in range(2)]
+    putters = [start(put, box, *range(number * 100, number * 100 + 100)) for number in range(2)]
+    threads = [threading.Thread(target=put, args=(box, *range(n * 100, n * 100 + 100))) for n in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert [ended(process) for process in putters] == [0, 0]
+    put(box, None, None)
+    got = [results.get(timeout=LONG) for _ in getters]
+    assert sorted(got[0] + got[1]) == list(range(400))
+    for numbers in got:  # what one has put comes in its order to each
+        for n in range(4):
+            assert [x for x in numbers if x // 100 == n] == sorted(x for x in numbers if x // 100 == n)
+    assert [ended(process) for process in getters] == [0, 0]
+
+
+def get_until_none(box: Any, results: Any) -> None:
+    results.put(list(iter(box.get, None)))
+
+
+def test_a_queue_has_the_methods_of_a_threads_queue() -> None:
+    """Queue implements all the methods of queue.Queue except for task_done() and join()."""
+    box = CONTEXT.Queue()
+    for name in ("qsize", "empty", "full", "put", "put_nowait", "get", "get_nowait"):
+        assert callable(getattr(box, name))
+    assert not hasattr(box, "task_done")
+    assert not hasattr(box, "join")
+
+
+def test_put_blocks_until_a_slot_is_free() -> None:
+    """If the optional argument block is True (the default) and timeout is None (the default), block if necessary until
+    a free slot is available."""
+    box, done = CONTEXT.Queue(1), threading.Event()
+    box.put(1)
+    thread = threading.Thread(target=lambda: (box.put(2), done.set()))
+    thread.start()
+    assert not done.wait(0.05)
+    assert box.get() == 1
+    assert done.wait(LONG)
+    assert box.get() == 2
+    thread.join(LONG)
+
+
+def test_get_blocks_until_there_is_an_item() -> None:
+    """Remove and return an item from the queue. If optional args block is True (the default) and timeout is None (the
+    default), block if necessary until an item is available."""
+    box = CONTEXT.Queue()
+    threading.Timer(0.05, box.put, ["item"]).start()
+    assert box.get() == "item"
+    assert box.empty()
+
+
+def test_a_size_below_one_is_no_limit() -> None:
+    """maxsize sets the upperbound limit on the number of items. If maxsize is less than or equal to zero, the queue
+    size is infinite. (queue.Queue, after which this one is modelled.)"""
+    for size in (0, -1):
+        box = CONTEXT.Queue(size)
+        for number in range(100):
+            box.put_nowait(number)
+        assert not box.full()
+
+
+def test_who_closes_a_queue_closes_it_for_one_process() -> None:
+    """Indicate that no more data will be put on this queue by the current process."""
+    box = CONTEXT.Queue()
+    assert ended(start(close, box)) == 0
+    box.put("item")
+    assert box.get(timeout=LONG) == "item"
+
+
+def close(box: Any) -> None:
+    box.close()
+
+
+def test_the_thread_is_joined_once_the_queue_is_closed() -> None:
+    """Join the background thread. It blocks until the background thread exits, ensuring that all data in the buffer has
+    been flushed to the pipe. (There is no such thread here: the data is there at once.)"""
+    box = CONTEXT.Queue()
+    other = box_of_the_same(box)
+    box.put("item")
+    box.close()
+    box.join_thread()
+    assert other.get(False) == "item"
+
+
+def box_of_the_same(box: Any) -> Any:
+    """Another object for the same queue."""
+    there, here = CONTEXT.Pipe()
+    there.send(box)
+    return here.recv()
+
+
+def test_a_process_may_leave_without_its_thread() -> None:
+    """The process can call cancel_join_thread() to make join_thread() do nothing. In particular, this prevents the
+    background thread from being joined automatically when the process exits."""
+    assert ended(start(put_and_cancel, CONTEXT.Queue())) == 0
+
+
+def put_and_cancel(box: Any) -> None:
+    box.cancel_join_thread()
+    box.put(bytes(10**6))
+    box.close()
+    box.join_thread()
+
+
+def test_a_joinable_queue_without_tasks_is_joined_at_once() -> None:
+    """Block until all items in the queue have been gotten and processed."""
+    box = CONTEXT.JoinableQueue()
+    box.join()
+    assert isinstance(box, mp.queues.Queue)
+
+
+def test_a_simple_queue_is_used_by_several_processes() -> None:
+    """get(): remove and return an item from the queue. put(item): put item into the queue. empty(): return True if the
+    queue is empty, False otherwise."""
+    box, back = CONTEXT.SimpleQueue(), CONTEXT.SimpleQueue()
+    process = start(hand_back, box, back)
+    box.put([42, None, "hello"])
+    assert back.get() == [42, None, "hello"]
+    assert ended(process) == 0
+    assert (box.empty(), back.empty()) == (True, True)
+
+
+def hand_back(box: Any, back: Any) -> None:
+    back.put(box.get())
+
+
+def test_a_closed_simple_queue_is_not_used_any_more() -> None:
+    """A queue must not be used anymore after it is closed. For example, get(), put() and empty() methods must no longer
+    be called."""
+    box = CONTEXT.SimpleQueue()
+    box.close()
+    for call in (box.get, box.empty, lambda: box.put(1)):
+        with pytest.raises(OSError, match="closed"):
+            call()

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing as mp
-from typing import Any
+import multiprocessing.sharedctypes
+import multiprocessing.synchronize
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dragon  # noqa: F401
+
+if TYPE_CHECKING:
+    from conftest import Site
 
 LONG = 30
 CONTEXT: Any = mp.get_context("dragon")
@@ -118,3 +123,148 @@ def test_an_array_is_a_sequence() -> None:
         numbers[5] = 1
     with pytest.raises(TypeError):
         numbers[0] = "x"
+
+
+def test_processes_change_what_is_shared() -> None:
+    """Data can be stored in a shared memory map using Value or Array. The example prints 3.1415927 and
+    [0, -1, -2, -3, -4, -5, -6, -7, -8, -9]."""
+    number, numbers = CONTEXT.Value("d", 0.0), CONTEXT.Array("i", range(10))
+    assert ended(start(change, number, numbers)) == 0
+    assert number.value == 3.1415927
+    assert numbers[:] == [0, -1, -2, -3, -4, -5, -6, -7, -8, -9]
+
+
+def change(number: Any, numbers: Any) -> None:
+    number.value = 3.1415927
+    for index in range(len(numbers)):
+        numbers[index] = -numbers[index]
+
+
+def test_the_lock_that_is_made_is_recursive() -> None:
+    """If lock is True (the default) then a new recursive lock object is created to synchronize access to the value."""
+    value = CONTEXT.Value("i", 0, lock=True)
+    assert isinstance(value.get_lock(), mp.synchronize.RLock)
+    with value.get_lock(), value.get_lock():
+        value.value += 1
+    assert value.value == 1
+
+
+def test_an_array_without_a_lock_is_an_array() -> None:
+    """If lock is False then access to the returned object will not be automatically protected by a lock."""
+    numbers = CONTEXT.Array("i", 3, lock=False)
+    assert isinstance(numbers, ctypes.Array)
+    assert not hasattr(numbers, "get_lock")
+
+
+def test_the_lock_is_given_by_name() -> None:
+    """Note that lock is a keyword-only argument."""
+    with pytest.raises(TypeError):
+        CONTEXT.Array("i", 3, CONTEXT.Lock())
+    with pytest.raises(TypeError):
+        CONTEXT.Value("i", 3, CONTEXT.Lock())
+
+
+def test_arguments_go_to_the_constructor() -> None:
+    """typecode_or_type determines the type of the returned object: it is either a ctypes type or a one character
+    typecode of the kind used by the array module. *args is passed on to the constructor for the type."""
+    point = CONTEXT.Value(Point, 1, 2)
+    assert (point.x, point.y) == (1, 2)
+    assert CONTEXT.Value(ctypes.c_short, 7).value == 7
+    assert CONTEXT.Value("h", 7).value == 7
+
+
+@pytest.mark.parametrize(
+    ("plain", "shared"),
+    [
+        (ctypes.c_double(2.4), lambda: CONTEXT.RawValue(ctypes.c_double, 2.4)),
+        (ctypes.c_double(2.4), lambda: CONTEXT.RawValue("d", 2.4)),
+        ((ctypes.c_short * 7)(), lambda: CONTEXT.RawArray(ctypes.c_short, 7)),
+        ((ctypes.c_short * 7)(), lambda: CONTEXT.RawArray("h", 7)),
+        ((ctypes.c_int * 3)(9, 2, 8), lambda: CONTEXT.RawArray(ctypes.c_int, (9, 2, 8))),
+        ((ctypes.c_int * 3)(9, 2, 8), lambda: CONTEXT.RawArray("i", (9, 2, 8))),
+    ],
+)
+def test_raw_objects_are_those_of_ctypes(plain: Any, shared: Any) -> None:
+    """The table below compares the syntax for creating shared ctypes objects from shared memory with the normal ctypes
+    syntax."""
+    assert isinstance(shared(), type(plain))
+    assert bytes(shared()) == bytes(plain)
+
+
+def test_raw_structures_are_changed_by_processes() -> None:
+    """Return a ctypes object allocated from shared memory."""
+    point, numbers = CONTEXT.RawValue(Point, 4, 6), CONTEXT.RawArray("i", 2)
+    assert ended(start(change_raw, point, numbers)) == 0
+    assert (point.x, point.y, list(numbers)) == (5, 6, [0, 1])
+
+
+def change_raw(point: Any, numbers: Any) -> None:
+    point.x += 1
+    numbers[1] = 1
+
+
+def test_a_wrapper_is_made_for_an_object() -> None:
+    """Return a process-safe wrapper object for a ctypes object which uses lock to synchronize access. A synchronized
+    wrapper will have two methods in addition to those of the object it wraps: get_obj() returns the wrapped object and
+    get_lock() returns the lock object used for synchronization."""
+    lock, raw = CONTEXT.Lock(), CONTEXT.RawValue("i", 3)
+    value = mp.sharedctypes.synchronized(raw, lock)
+    assert value.get_obj() is raw
+    assert value.get_lock() is lock
+    assert ended(start(add_one, value)) == 0
+    assert raw.value == 4
+
+
+def add_one(value: Any) -> None:
+    with value.get_lock():
+        value.get_obj().value += 1
+
+
+def test_a_wrapper_is_entered_and_left() -> None:
+    """Synchronized objects support the context manager protocol."""
+    value = CONTEXT.Value("i", 0)
+    with value:
+        assert ended(start(try_lock, value)) == 1
+    assert ended(start(try_lock, value)) == 0
+
+
+def try_lock(value: Any) -> None:
+    raise SystemExit(not value.get_lock().acquire(False))
+
+
+def test_the_module_makes_what_processes_change(site: Site) -> None:
+    """Below is an example where a number of ctypes objects are modified by a child process (with Value and Array of
+    multiprocessing.sharedctypes, once the start method is chosen)."""
+    result = site.python("""
+        import multiprocessing as mp
+        from ctypes import Structure, c_double
+        from multiprocessing import Lock, Process
+        from multiprocessing.sharedctypes import Array, Value
+
+        import dragon
+
+        class Point(Structure):
+            _fields_ = [("x", c_double), ("y", c_double)]
+
+        def modify(n, x, s, A):
+            n.value **= 2
+            x.value **= 2
+            s.value = s.value.upper()
+            for a in A:
+                a.x **= 2
+                a.y **= 2
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            lock = Lock()
+            n = Value("i", 7)
+            x = Value(c_double, 1.0 / 3.0, lock=False)
+            s = Array("c", b"hello world", lock=lock)
+            A = Array(Point, [(1.875, -6.25), (-5.75, 2.0), (2.375, 9.5)], lock=lock)
+            p = Process(target=modify, args=(n, x, s, A))
+            p.start()
+            p.join()
+            print(n.value, x.value, s.value, [(a.x, a.y) for a in A])
+    """)
+    expected = "49 0.1111111111111111 b'HELLO WORLD' [(3.515625, 39.0625), (33.0625, 4.0), (5.640625, 90.25)]\n"
+    assert result.stdout == expected, result.stderr
