@@ -220,6 +220,20 @@ def add_one(value: Any) -> None:
         value.get_obj().value += 1
 
 
+def test_an_object_is_copied_into_shared_memory() -> None:
+    """Return a ctypes object allocated from shared memory which is a copy of the ctypes object obj."""
+    plain = Point(1, 2)
+    copy = mp.sharedctypes.copy(plain)
+    plain.x = 9
+    assert ended(start(square_one, copy)) == 0
+    assert (copy.x, copy.y) == (1, 4)
+
+
+def square_one(point: Any) -> None:
+    point.x **= 2
+    point.y **= 2
+
+
 def test_a_wrapper_is_entered_and_left() -> None:
     """Synchronized objects support the context manager protocol."""
     value = CONTEXT.Value("i", 0)
