@@ -5,10 +5,13 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
+import multiprocessing.util
 import os
-from collections.abc import Iterator
-from multiprocessing.managers import BaseManager, NamespaceProxy
+import signal
+import time
+from multiprocessing.managers import BaseManager, SyncManager
 from typing import Any
 
 import pytest
@@ -17,12 +20,6 @@ import dragon  # noqa: F401
 
 LONG = 30
 CONTEXT: Any = mp.get_context("dragon")
-
-
-@pytest.fixture(scope="module")
-def manager() -> Iterator[Any]:
-    with CONTEXT.Manager() as manager:
-        yield manager
 
 
 def test_a_manager_runs_in_a_process_of_its_own_until_it_is_shut_down() -> None:
@@ -85,19 +82,6 @@ def test_who_knows_the_key_connects_to_a_server() -> None:
             Manager(server.address, b"wrong").connect()
 
 
-def test_a_namespace_has_writable_attributes(manager: Any) -> None:
-    """A namespace object has no public methods, but does have writable attributes. Its representation shows the
-    values of its attributes. However, when using a proxy for a namespace object, an attribute beginning with '_'
-    will be an attribute of the proxy and not an attribute of the referent."""
-    names = manager.Namespace()
-    names.x, names.y, names._z = 10, "hello", 12.3
-    assert isinstance(names, NamespaceProxy)
-    assert str(names) == "Namespace(x=10, y='hello')"
-    del names.x
-    with pytest.raises(AttributeError):
-        _ = names.x
-
-
 class Count:
     def __init__(self) -> None:
         self._count = 0
@@ -137,23 +121,178 @@ def test_registered_classes_are_shared() -> None:
             counter.fail()
 
 
-def test_every_object_of_a_manager() -> None:
-    """A manager returned by Manager() will support types list, dict, Namespace, Lock, RLock, Semaphore,
-    BoundedSemaphore, Condition, Event, Barrier, Queue, Value and Array."""
+# ---- the server and its process
+
+
+def started(target: Any, *args: Any) -> Any:
+    process = CONTEXT.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def test_the_manager_of_a_context_is_started() -> None:
+    """Returns a started SyncManager object which can be used for sharing objects between processes."""
     with CONTEXT.Manager() as manager:
-        for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition"):
-            with getattr(manager, name)():
-                pass
-        event, box = manager.Event(), manager.Queue()
-        event.set()
-        box.put(1)
-        assert (event.is_set(), box.get(), manager.Value("i", 3).value, manager.Array("i", [1, 2])[1]) == (
-            True,
-            1,
-            3,
-            2,
-        )
-        assert manager.Barrier(1).wait() == 0
-        namespace = manager.Namespace()
-        namespace.x = 5
-        assert namespace.x == 5
+        assert isinstance(manager, SyncManager)
+        assert manager._process.is_alive()
+
+
+def test_a_manager_that_is_forgotten_is_shut_down() -> None:
+    """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
+    manager = CONTEXT.Manager()
+    process = manager._process
+    del manager
+    gc.collect()
+    process.join(LONG)
+    assert process.exitcode is not None
+
+
+def test_a_manager_ends_with_the_process_that_made_it() -> None:
+    """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
+    box = CONTEXT.Queue()
+    process = started(leave_a_manager, box)
+    pid = box.get(timeout=LONG)
+    process.join(LONG)
+    assert process.exitcode == 0
+    deadline = time.monotonic() + LONG
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def leave_a_manager(box: Any) -> None:
+    manager = CONTEXT.Manager()
+    box.put(manager._process.pid)
+
+
+def test_an_initializer_is_called_in_the_process() -> None:
+    """Start a subprocess to start the manager. If initializer is not None then the subprocess will call
+    initializer(*initargs) when it starts."""
+    box = CONTEXT.Queue()
+    manager = Manager(ctx=CONTEXT)
+    manager.start(tell_pid, (box,))
+    assert box.get(timeout=LONG) == manager._process.pid
+    manager.shutdown()
+
+
+def tell_pid(box: Any) -> None:
+    box.put(os.getpid())
+
+
+def test_the_key_is_that_of_the_process_unless_another_is_given() -> None:
+    """If authkey is None then current_process().authkey is used. Otherwise authkey is used and it must be a byte
+    string. If address is None then an arbitrary one is chosen."""
+    with Manager(ctx=CONTEXT) as server:
+        other = Manager(server.address)
+        other.connect()
+        assert other.Counter(1).add(1) == 2  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        Manager(authkey="text")  # type: ignore[arg-type]
+
+
+def test_the_address_is_read_only() -> None:
+    """BaseManager instances also have one read-only property: address, the address used by the manager."""
+    manager = Manager(("127.0.0.1", 50000), ctx=CONTEXT)
+    assert manager.address == ("127.0.0.1", 50000)
+    with pytest.raises(AttributeError):
+        manager.address = ("127.0.0.1", 50001)  # type: ignore[misc]
+
+
+def test_a_server_serves_where_it_is_told_to() -> None:
+    """get_server(): returns a Server object which represents the actual server under the control of the Manager. The
+    Server object supports the serve_forever() method. Server additionally has an address attribute."""
+    box = CONTEXT.Queue()
+    process = started(serve, box)
+    manager = Manager(box.get(timeout=LONG), b"abc")
+    manager.connect()
+    assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
+    process.terminate()
+    process.join(LONG)
+
+
+def serve(box: Any) -> None:
+    server = Manager(("127.0.0.1", 0), b"abc").get_server()
+    box.put(server.address)
+    server.serve_forever()
+
+
+def test_what_has_not_started_a_server_cannot_stop_it() -> None:
+    """Stop the process used by the manager. This is only available if start() has been used to start the server
+    process."""
+    with Manager(ctx=CONTEXT) as server:
+        other = Manager(server.address)
+        other.connect()
+        assert not hasattr(other, "shutdown")
+
+
+def test_a_process_that_does_not_end_is_terminated() -> None:
+    """shutdown_timeout is a timeout in seconds used to wait until the process used by the manager completes in the
+    shutdown() method. If the shutdown times out, the process is terminated."""
+    manager = Manager(ctx=CONTEXT, shutdown_timeout=0.1)
+    manager.start(linger)
+    process = manager._process
+    manager.shutdown()
+    assert process.exitcode == -signal.SIGTERM
+
+
+def linger() -> None:
+    mp.util.Finalize(None, time.sleep, (60,), exitpriority=0)
+
+
+def test_objects_may_be_sent_as_xml() -> None:
+    """serializer must be 'pickle' (use pickle serialization) or 'xmlrpclib' (use xmlrpc.client serialization)."""
+    with Manager(serializer="xmlrpclib", ctx=CONTEXT) as manager:
+        assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
+
+
+def test_entering_starts_what_is_not_started() -> None:
+    """__enter__() starts the server process (if it has not already started) and then returns the manager object.
+    __exit__() calls shutdown()."""
+    manager = Manager(ctx=CONTEXT)
+    manager.start()
+    process = manager._process
+    with manager as entered:
+        assert entered is manager
+        assert manager._process is process
+    assert not process.is_alive()
+
+
+def test_processes_use_a_server_somewhere_else() -> None:
+    """Running the following commands creates a server for a single shared queue which remote clients can access.
+    Another client can also use it. Local processes can also access that queue. (callable can be left as None where a
+    manager instance will be connected to the server.)"""
+    box, shared = CONTEXT.Queue(), CONTEXT.Queue()
+    server = started(serve_queue, box, shared)
+    address = box.get(timeout=LONG)
+    client = started(put_there, address)
+    assert shared.get(timeout=LONG) == "hello"
+    shared.put("local hello")
+    manager = QueueManager(address, b"abracadabra")
+    manager.connect()
+    assert manager.get_queue().get() == "local hello"  # type: ignore[attr-defined]
+    client.join(LONG)
+    server.terminate()
+    server.join(LONG)
+
+
+class QueueManager(BaseManager):
+    pass
+
+
+QueueManager.register("get_queue")
+
+
+def serve_queue(box: Any, shared: Any) -> None:
+    class Server(BaseManager):
+        pass
+
+    Server.register("get_queue", callable=lambda: shared)
+    server = Server(("127.0.0.1", 0), b"abracadabra").get_server()
+    box.put(server.address)
+    server.serve_forever()
+
+
+def put_there(address: Any) -> None:
+    manager = QueueManager(address, b"abracadabra")
+    manager.connect()
+    manager.get_queue().put("hello")  # type: ignore[attr-defined]

@@ -5,11 +5,14 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import os
+import queue
+import threading
 from collections.abc import Iterator
-from multiprocessing.managers import BaseProxy
-from typing import Any
+from multiprocessing.managers import BaseManager, BaseProxy, RemoteError
+from typing import Any, ClassVar
 
 import pytest
 
@@ -103,3 +106,202 @@ def test_proxies_nest_and_changes_of_mutable_values_are_not_seen() -> None:
         assert (list(outer["inner"]), outer["plain"]) == ([1, 2], [1])
         assert repr(manager.list([1])).startswith("<ListProxy")
         assert str(manager.list([1])) == "[1]"
+
+
+class Numbers:
+    """Something that a manager of the tests shares."""
+
+    def __init__(self, box: Any = None) -> None:
+        self.numbers = [1, 2, 3]
+        self.box = box
+
+    def __del__(self) -> None:
+        if self.box is not None:
+            self.box.put("deleted")
+
+    def below(self, most: int) -> Iterator[int]:
+        return (number for number in self.numbers if number < most)
+
+    def themselves(self) -> list[int]:
+        return self.numbers
+
+    def last(self) -> int:
+        return self.numbers[-1]
+
+    def locks(self) -> Any:
+        return threading.Lock()
+
+
+class IteratorProxy(BaseProxy):
+    _exposed_ = ("__next__",)
+
+    def __iter__(self) -> IteratorProxy:
+        return self
+
+    def __next__(self) -> Any:
+        return self._callmethod("__next__")  # type: ignore[func-returns-value]
+
+
+class NumbersProxy(BaseProxy):
+    _exposed_ = ("below",)
+    _method_to_typeid_: ClassVar = {"below": "Iterator"}
+
+    def below(self, most: int) -> Any:
+        return self._callmethod("below", (most,))  # type: ignore[func-returns-value]
+
+
+class Manager(BaseManager):
+    pass
+
+
+Manager.register("Iterator", proxytype=IteratorProxy, create_method=False)
+Manager.register("List", list)
+Manager.register("Numbers", Numbers, method_to_typeid={"below": "Iterator", "themselves": "List"})
+Manager.register("Limited", Numbers, NumbersProxy)
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Any]:
+    with Manager(ctx=CONTEXT) as manager:
+        yield manager
+
+
+def test_a_method_may_return_a_proxy(own: Any) -> None:
+    """method_to_typeid is a mapping used to specify the return type of those exposed methods which should return a
+    proxy. If a method's name is not a key of this mapping then the object returned by the method will be copied by
+    value. proxytype is a subclass of BaseProxy which is used to create proxies for shared objects with this typeid."""
+    numbers = own.Numbers()
+    below = numbers.below(3)
+    assert isinstance(below, IteratorProxy)
+    assert list(below) == [1, 2]
+    themselves = numbers.themselves()
+    themselves.append(4)
+    assert isinstance(themselves, BaseProxy)
+    assert themselves._getvalue() == [1, 2, 3, 4]
+    assert type(numbers.last()) is int
+
+
+def test_a_class_of_proxies_tells_what_is_exposed(own: Any) -> None:
+    """If exposed is None then proxytype._exposed_ is used instead if it exists. If method_to_typeid is None then
+    proxytype._method_to_typeid_ is used instead if it exists."""
+    limited = own.Limited()
+    assert type(limited) is NumbersProxy
+    assert list(limited.below(3)) == [1, 2]
+    with pytest.raises(RemoteError, match="AttributeError"):
+        limited._callmethod("last")
+
+
+def test_there_may_be_no_method_to_create_a_type(own: Any) -> None:
+    """create_method determines whether a method should be created with name typeid which can be used to tell the server
+    process to create a new shared object and return a proxy for it. By default it is True."""
+    assert hasattr(own, "Numbers")
+    assert not hasattr(own, "Iterator")
+
+
+def test_what_is_not_exposed_is_an_error(own: Any) -> None:
+    """Note in particular that an exception will be raised if methodname has not been exposed. If some other exception
+    is raised in the manager's process then this is converted into a RemoteError exception and is raised by
+    _callmethod()."""
+    numbers = own.Numbers()
+    with pytest.raises(RemoteError, match="AttributeError"):
+        numbers._callmethod("_hidden")
+    assert numbers.last() == 3
+
+
+def test_a_result_that_cannot_be_sent_is_a_remote_error(own: Any) -> None:
+    """If some other exception is raised in the manager's process then this is converted into a RemoteError exception
+    and is raised by _callmethod()."""
+    numbers = own.Numbers()
+    with pytest.raises(RemoteError, match="lock"):
+        numbers.locks()
+    assert numbers.last() == 3
+
+
+def test_the_copy_of_what_cannot_be_pickled_is_an_error(own: Any) -> None:
+    """Return a copy of the referent. If the referent is unpicklable then this will raise an exception."""
+    with pytest.raises(RemoteError, match="generator"):
+        own.Numbers().below(3)._getvalue()
+
+
+def test_an_object_without_proxies_is_deleted(own: Any) -> None:
+    """A proxy object uses a weakref callback so that when it gets garbage collected it deregisters itself from the
+    manager which owns its referent. A shared object gets deleted from the manager process when there are no longer any
+    proxies referring to it."""
+    box = CONTEXT.Queue()
+    proxy = own.Numbers(box)
+    other = own_copy(proxy)
+    del proxy
+    gc.collect()
+    with pytest.raises(queue.Empty):
+        box.get(timeout=0.05)
+    assert other.last() == 3
+    del other
+    gc.collect()
+    assert box.get(timeout=LONG) == "deleted"
+
+
+def own_copy(proxy: Any) -> Any:
+    there, here = CONTEXT.Pipe()
+    there.send(proxy)
+    return here.recv()
+
+
+def test_several_proxies_have_one_referent(manager: Any) -> None:
+    """Multiple proxy objects may have the same referent."""
+    numbers = manager.list([1])
+    other = own_copy(numbers)
+    assert other is not numbers
+    other.append(2)
+    assert numbers[:] == [1, 2]
+
+
+def test_a_proxy_is_used_as_its_referent(manager: Any) -> None:
+    """In this way, a proxy can be used just like its referent can: l[4], l[2:5]."""
+    squares = manager.list([i * i for i in range(10)])
+    assert (squares[4], squares[2:5], len(squares)) == (16, [4, 9, 16], 10)
+
+
+def test_proxies_of_dictionaries_and_lists_are_nested(manager: Any) -> None:
+    """Similarly, dict and list proxies may be nested inside one another."""
+    outer = manager.list([manager.dict() for _ in range(2)])
+    inner = outer[0]
+    inner["a"], inner["b"] = 1, 2
+    outer[1]["c"] = 3
+    outer[1]["z"] = 26
+    assert (str(outer[0]), str(outer[1])) == ("{'a': 1, 'b': 2}", "{'c': 3, 'z': 26}")
+
+
+def test_an_item_that_is_assigned_again_is_changed(manager: Any) -> None:
+    """However, storing a value in a container proxy (which triggers a __setitem__ on the proxy object) does propagate
+    through the manager and so to effectively modify such an item, one could re-assign the modified value."""
+    items = manager.list([{}])
+    names = items[0]
+    names["a"] = 1
+    assert items[0] == {}
+    items[0] = names
+    assert items[0] == {"a": 1}
+
+
+def test_several_processes_use_one_proxy(manager: Any) -> None:
+    """(There is never a problem with different processes using the same proxy.)"""
+    numbers = manager.list()
+    processes = [CONTEXT.Process(target=append_many, args=(numbers,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(LONG)
+    assert len(numbers) == 60
+
+
+def append_many(numbers: Any) -> None:
+    for _ in range(20):
+        numbers.append(1)
+
+
+def test_arguments_that_cannot_be_pickled_are_an_error(manager: Any) -> None:
+    """Ensure that the arguments to the methods of proxies are picklable."""
+    numbers = manager.list()
+    with pytest.raises(TypeError, match="lock"):
+        numbers.append(threading.Lock())
+    numbers.append(1)
+    assert numbers[:] == [1]
