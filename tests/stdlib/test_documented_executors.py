@@ -8,6 +8,8 @@ from __future__ import annotations
 import multiprocessing as mp
 import operator
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,19 +17,21 @@ from concurrent.futures import (
     ALL_COMPLETED,
     FIRST_COMPLETED,
     FIRST_EXCEPTION,
+    BrokenExecutor,
     CancelledError,
-    Future,
-    InvalidStateError,
     ProcessPoolExecutor,
     as_completed,
     wait,
 )
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import dragon  # noqa: F401
+
+if TYPE_CHECKING:
+    from conftest import Site
 
 LONG = 30
 CONTEXT: Any = mp.get_context("dragon")
@@ -160,40 +164,6 @@ def test_map_takes_several_iterables_and_chunks(executor: ProcessPoolExecutor) -
         next(results)
 
 
-def test_a_call_that_runs_or_has_ended_is_not_cancelled(executor: ProcessPoolExecutor) -> None:
-    """Attempt to cancel the call. If the call is currently being executed or finished running and cannot be
-    cancelled then the method will return False, otherwise the call will be cancelled and the method will return
-    True."""
-    done = executor.submit(abs, -1)
-    assert done.result(LONG) == 1
-    assert (done.cancel(), done.cancelled(), done.running(), done.done()) == (False, False, False, True)
-    waiting: Future[Any] = Future()
-    assert waiting.cancel()
-    with pytest.raises(CancelledError):
-        waiting.result()
-    with pytest.raises(InvalidStateError):
-        done.set_result(2)
-
-
-def test_the_error_of_a_call_is_told_with_its_traceback(executor: ProcessPoolExecutor) -> None:
-    """If the call raised an exception, this method will raise the same exception. exception(): return the
-    exception raised by the call. If the call completed without raising, None is returned."""
-    failed = executor.submit(operator.truediv, 1, 0)
-    with pytest.raises(ZeroDivisionError) as caught:
-        failed.result(LONG)
-    assert "Traceback" in str(caught.value.__cause__)
-    assert isinstance(failed.exception(), ZeroDivisionError)
-    assert executor.submit(abs, 1).exception(LONG) is None
-
-
-def test_a_result_that_does_not_come_in_time_raises(executor: ProcessPoolExecutor) -> None:
-    """If the call hasn't completed in timeout seconds, then a TimeoutError will be raised."""
-    future = executor.submit(_sleep, 0.5)
-    with pytest.raises(TimeoutError):
-        future.result(0.01)
-    assert future.result(LONG) is None
-
-
 def _sleep(seconds: float) -> None:
     threading.Event().wait(seconds)
 
@@ -205,3 +175,155 @@ def test_an_executor_that_is_left_has_done_all() -> None:
         futures = [executor.submit(_sleep, 0.05) for _ in range(4)]
     assert all(future.done() for future in futures)
     assert wait(futures).not_done == set()
+
+
+def many(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def test_iterables_are_read_at_once(executor: ProcessPoolExecutor) -> None:
+    """The iterables are collected immediately rather than lazily."""
+    elements = many(3)
+    results = executor.map(double, elements)
+    assert list(elements) == []
+    assert list(results) == [0, 2, 4]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="the argument `buffersize` is there from Python 3.14 on")
+def test_iterables_are_read_as_far_as_the_buffer(executor: ProcessPoolExecutor) -> None:
+    """If the buffer is full, iteration over the iterables pauses until a result is yielded from the buffer."""
+    elements = many(10)
+    results = executor.map(double, elements, buffersize=2)  # type: ignore[call-arg, unused-ignore]
+    assert next(elements) == 2
+    assert list(results) == [0, 2, *range(6, 20, 2)]
+
+
+def test_a_chunk_is_one_task() -> None:
+    """This method chops iterables into a number of chunks which it submits to the pool as separate tasks. The
+    (approximate) size of these chunks can be specified by setting chunksize to a positive integer."""
+    with ProcessPoolExecutor(1, CONTEXT, max_tasks_per_child=1) as executor:
+        pids = list(executor.map(pid_of_this, range(4), chunksize=2))
+    assert (pids[0] == pids[1], pids[2] == pids[3], len(set(pids))) == (True, True, 2)
+
+
+def pid_of_this(_: Any = None) -> int:
+    return os.getpid()
+
+
+def test_a_shutdown_waits_for_all_calls() -> None:
+    """If wait is True then this method will not return until all the pending futures are done executing and the
+    resources associated with the executor have been freed."""
+    before = set(mp.active_children())
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    futures = [executor.submit(time.sleep, 0.02) for _ in range(3)]
+    executor.shutdown()
+    assert all(future.done() for future in futures)
+    assert set(mp.active_children()) <= before
+
+
+def test_a_shutdown_need_not_wait() -> None:
+    """If wait is False then this method will return immediately and the resources associated with the executor will be
+    freed when all pending futures are done executing."""
+    event = CONTEXT.Manager().Event()
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    future = executor.submit(event.wait, LONG)
+    executor.shutdown(wait=False)
+    assert not future.done()
+    event.set()
+    assert future.result(LONG) is True
+
+
+def test_a_program_ends_when_all_calls_are_done(site: Site) -> None:
+    """Regardless of the value of wait, the entire Python program will not exit until all pending futures are done
+    executing. (mp_context: if None or not given, the default multiprocessing context is used.)"""
+    result = site.python("""
+        import multiprocessing as mp
+        import time
+        from concurrent.futures import ProcessPoolExecutor
+
+        import dragon
+
+        def work(text):
+            time.sleep(0.05)
+            return f"{text} by {type(mp.current_process()).__name__}"
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            executor = ProcessPoolExecutor(1)
+            for text in ("first", "second"):
+                executor.submit(work, text).add_done_callback(lambda future: print(future.result(), flush=True))
+            executor.shutdown(wait=False)
+            print("end", flush=True)
+    """)
+    assert result.stdout.splitlines() == ["end", "first by DragonProcess", "second by DragonProcess"], result.stderr
+
+
+@pytest.mark.parametrize("method", ["submit", "map"])
+def test_after_a_shutdown_both_ways_to_call_raise(method: str) -> None:
+    """Calls to Executor.submit() and Executor.map() made after shutdown will raise RuntimeError."""
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        getattr(executor, method)(double, [1])
+
+
+def test_what_cannot_be_pickled_is_no_result(executor: ProcessPoolExecutor) -> None:
+    """Only picklable objects can be executed and returned."""
+    with pytest.raises(TypeError, match="lock"):
+        executor.submit(threading.Lock).result(LONG)
+    with pytest.raises(TypeError, match="lock"):
+        executor.submit(double, threading.Lock()).result(LONG)
+    assert executor.submit(double, 1).result(LONG) == 2
+
+
+def test_there_are_at_most_so_many_workers(executor: ProcessPoolExecutor) -> None:
+    """An Executor subclass that executes calls asynchronously using a pool of at most max_workers processes. By default
+    max_tasks_per_child is None which means worker processes will live as long as the pool."""
+    assert 1 <= len(set(executor.map(pid_of_this, range(30)))) <= 2
+
+
+def test_an_initializer_is_called_in_each_worker() -> None:
+    """initializer is an optional callable that is called at the start of each worker process; initargs is a tuple of
+    arguments passed to the initializer."""
+    box = CONTEXT.Queue()
+    with ProcessPoolExecutor(1, CONTEXT, box.put, ("started",)) as executor:
+        executor.submit(double, 1)
+        assert box.get(timeout=LONG) == "started"
+
+
+def test_after_an_initializer_that_raised_nothing_is_taken() -> None:
+    """Should initializer raise an exception, all currently pending jobs will raise a BrokenProcessPool, as well as any
+    attempt to submit more jobs to the pool."""
+    with ProcessPoolExecutor(1, CONTEXT, fail_quietly) as executor:
+        futures = [executor.submit(double, n) for n in range(2)]
+        for future in futures:
+            assert isinstance(future.exception(LONG), BrokenProcessPool)
+        with pytest.raises(BrokenProcessPool):
+            executor.submit(double, 1)
+
+
+def test_a_broken_pool_is_a_broken_executor() -> None:
+    """BrokenExecutor: derived from RuntimeError, this exception class is raised when an executor is broken for some
+    reason. BrokenProcessPool: derived from BrokenExecutor, raised when one of the workers has terminated in a non-clean
+    fashion (for example, if it was killed from the outside)."""
+    with ProcessPoolExecutor(1, CONTEXT) as executor:
+        worker = executor.submit(pid_of_this).result(LONG)
+        future = executor.submit(time.sleep, 60)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(BrokenExecutor) as caught:
+            future.result(LONG)
+    assert isinstance(caught.value, (BrokenProcessPool, RuntimeError))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="there from Python 3.14 on")
+@pytest.mark.parametrize("method", ["terminate_workers", "kill_workers"])
+def test_workers_are_ended_at_once(method: str) -> None:
+    """Attempt to terminate (kill) all living worker processes immediately. Internally, it will also call
+    Executor.shutdown() to ensure that all other resources associated with the executor are freed."""
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    assert executor.submit(double, 1).result(LONG) == 2
+    future = executor.submit(time.sleep, 60)
+    getattr(executor, method)()
+    assert isinstance(future.exception(LONG), (BrokenProcessPool, CancelledError))
+    with pytest.raises(RuntimeError):
+        executor.submit(double, 1)

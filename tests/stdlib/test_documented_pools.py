@@ -5,12 +5,15 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import multiprocessing.pool
 import os
+import queue
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,3 +153,166 @@ def test_thread_pools_are_the_standard_librarys() -> None:
     with mp.pool.ThreadPool(2) as pool:
         assert pool.map(threading.get_ident, []) == []
         assert set(pool.map(pid, range(3))) == {os.getpid()}
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    with CONTEXT.Pool(2) as pool:
+        yield pool
+
+
+def test_the_example_of_a_pool(two: Any) -> None:
+    """Print "[0, 1, 4,..., 81]"; print same numbers in arbitrary order; evaluate "f(20)" asynchronously; evaluate
+    "os.getpid()" asynchronously; launching multiple evaluations asynchronously *may* use more processes."""
+    assert two.map(square, range(10)) == [x * x for x in range(10)]
+    assert sorted(two.imap_unordered(square, range(10))) == [x * x for x in range(10)]
+    assert two.apply_async(square, (20,)).get(timeout=LONG) == 400
+    children = {child.pid for child in mp.active_children()}
+    assert two.apply_async(os.getpid, ()).get(timeout=LONG) in children
+    assert {result.get(timeout=LONG) for result in [two.apply_async(os.getpid, ()) for _ in range(4)]} <= children
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def test_a_pool_remains_available_after_a_time_out(two: Any) -> None:
+    """We lacked patience and got a multiprocessing.TimeoutError. For the moment, the pool remains available for more
+    work."""
+    slow = two.apply_async(time.sleep, (0.2,))
+    with pytest.raises(mp.TimeoutError):
+        slow.get(timeout=0.01)
+    assert two.apply(square, (3,)) == 9
+    assert slow.get(timeout=LONG) is None
+
+
+def test_a_pool_belongs_to_its_process(two: Any) -> None:
+    """Note that the methods of a pool should only ever be used by the process which created it. (It cannot be given to
+    another.)"""
+    with pytest.raises(NotImplementedError, match="pool objects cannot be passed between processes or pickled"):
+        two.apply(repr, (two,))
+
+
+def test_without_a_number_there_is_a_worker_for_each_cpu() -> None:
+    """processes is the number of worker processes to use. If processes is None then the number returned by
+    os.process_cpu_count() is used."""
+    before = set(mp.active_children())
+    with CONTEXT.Pool():
+        assert len(set(mp.active_children()) - before) == CONTEXT.cpu_count()
+
+
+def test_workers_live_as_long_as_the_pool() -> None:
+    """The default maxtasksperchild is None, which means worker processes will live as long as the pool."""
+    with CONTEXT.Pool(1) as pool:
+        assert len(set(pool.map(pid, range(20), chunksize=1))) == 1
+
+
+def test_the_class_takes_a_context() -> None:
+    """context can be used to specify the context used for starting the worker processes."""
+    with mp.pool.Pool(1, context=CONTEXT) as pool:
+        assert pool.apply(start_method_of_this) == "dragon"
+        assert pool.map(square, range(5)) == [0, 1, 4, 9, 16]
+
+
+def start_method_of_this() -> Any:
+    return type(mp.current_process())._start_method  # type: ignore[attr-defined]
+
+
+def test_the_error_callback_is_called_with_the_exception(two: Any) -> None:
+    """If the target function fails, then the error_callback is called with the exception instance."""
+    errors: Any = queue.Queue()
+    two.apply_async(fail, ("on purpose",), error_callback=errors.put)
+    error = errors.get(timeout=LONG)
+    assert (type(error), error.args) == (ValueError, ("on purpose",))
+
+
+@pytest.mark.parametrize("method", ["map_async", "starmap_async"])
+def test_the_callback_of_a_map_is_called_once_with_all_results(two: Any, method: str) -> None:
+    """map_async(), starmap_async(): if callback is specified then it should be a callable which accepts a single
+    argument. When the result becomes ready callback is applied to it, that is unless the call failed, in which case the
+    error_callback is applied instead."""
+    called: Any = queue.Queue()
+    items = [(1,), (2,)] if method == "starmap_async" else [1, 2]
+    getattr(two, method)(double, items, callback=called.put)
+    assert called.get(timeout=LONG) == [2, 4]
+    getattr(two, method)(fail, items, callback=called.put, error_callback=called.put)
+    assert isinstance(called.get(timeout=LONG), ValueError)
+    assert called.empty()
+
+
+def test_the_error_of_a_map_is_raised(two: Any) -> None:
+    """If the remote call raised an exception then that exception will be reraised by get()."""
+    with pytest.raises(ValueError, match="0"):
+        two.map(fail, [0])
+    results = two.imap(fail, [1])
+    with pytest.raises(ValueError, match="1"):
+        next(results)
+
+
+def test_results_come_before_all_elements_are_there(two: Any) -> None:
+    """A lazier version of map()."""
+    go = threading.Event()
+    results = two.imap(square, elements_until(go))
+    assert next(results) == 0
+    go.set()
+    assert list(results) == [1]
+
+
+def elements_until(go: threading.Event) -> Iterator[int]:
+    yield 0
+    go.wait(LONG)
+    yield 1
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_a_lazy_map_has_chunks(two: Any, method: str) -> None:
+    """The chunksize argument is the same as the one used by the map() method."""
+    assert sorted(getattr(two, method)(double, range(10), 4)) == [2 * x for x in range(10)]
+
+
+def test_results_of_one_worker_are_in_order() -> None:
+    """Only when there is only one worker process is the order guaranteed to be "correct"."""
+    with CONTEXT.Pool(1) as pool:
+        assert list(pool.imap_unordered(double, range(50))) == [2 * x for x in range(50)]
+
+
+def test_terminate_leaves_work_undone(tmp_path: Path) -> None:
+    """Stops the worker processes immediately without completing outstanding work."""
+    pool = CONTEXT.Pool(1)
+    pool.apply_async(time.sleep, (60,))
+    pool.apply_async((tmp_path / "done").touch)
+    pool.terminate()
+    pool.join()
+    assert not (tmp_path / "done").exists()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
+def test_a_pool_that_is_forgotten_is_terminated() -> None:
+    """When the pool object is garbage collected terminate() will be called immediately."""
+    before = set(mp.active_children())
+    pool = CONTEXT.Pool(1)
+    assert pool.apply(square, (2,)) == 4
+    (worker,) = set(mp.active_children()) - before
+    del pool
+    gc.collect()
+    worker.join(LONG)
+    assert not worker.is_alive()
+
+
+def test_entering_gives_the_pool() -> None:
+    """__enter__() returns the pool object, and __exit__() calls terminate()."""
+    pool = CONTEXT.Pool(1)
+    with pool as entered:
+        assert entered is pool
+    pool.join()
+
+
+def test_a_result_is_waited_for_until_a_limit(two: Any) -> None:
+    """Wait until the result is available or until timeout seconds pass. ready(): return whether the call has
+    completed."""
+    result = two.apply_async(time.sleep, (0.2,))
+    result.wait(0.01)
+    assert not result.ready()
+    result.wait()
+    assert result.ready()
+    assert isinstance(result, mp.pool.AsyncResult)
