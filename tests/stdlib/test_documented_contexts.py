@@ -12,6 +12,7 @@ import multiprocessing.connection
 import multiprocessing.dummy
 import multiprocessing.pool
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -168,6 +169,16 @@ def test_freezing_support_has_no_effect() -> None:
     assert CONTEXT.freeze_support() is None
 
 
+def test_the_interpreter_of_processes_is_that_of_the_run() -> None:
+    """set_executable(): set the path of the Python interpreter to use when starting a child process. Supported on POSIX
+    when the 'spawn' start method is used. (Here it has no effect: processes are forked.)"""
+    CONTEXT.set_executable("/nowhere/python")
+    try:
+        assert ended(start(time.sleep, 0)) == 0
+    finally:
+        CONTEXT.set_executable(sys.executable)
+
+
 # ---- logging
 
 
@@ -314,6 +325,4 @@ def test_a_replaced_stdin_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def read_input(box: Any) -> None:
-    import sys
-
     box.put(sys.stdin.read())
