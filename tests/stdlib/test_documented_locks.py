@@ -307,7 +307,7 @@ def test_ctrl_c_interrupts_who_waits(kind: str) -> None:
         lock.acquire()
     process = start(wait_or_acquire, lock, box, kind == "wait")
     assert box.get(timeout=LONG) == "waiting"
-    time.sleep(0.02)
+    time.sleep(0.035)
     os.kill(process.pid, signal.SIGINT)
     assert box.get(timeout=LONG) == "interrupted"
     assert ended(process) == 0
