@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing as mp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dragon  # noqa: F401 - registers the start method
 from dragon.native.process import Process
+
+if TYPE_CHECKING:
+    from conftest import Site
 
 context = mp.get_context("dragon")
 
@@ -34,3 +37,52 @@ def test_they_go_to_native_processes_and_through_queues() -> None:
     assert process.join() == 0
     assert [(point.x, point.y) for point in points] == [(2.25, 4.0), (9.0, 4.0)]
     assert (list(rows[1]), single[:]) == ([0, 0, 6], [3, 0])
+
+
+def test_those_of_the_standard_library_may_be_of_the_same_type(site: Site) -> None:
+    result = site.python("""
+        import multiprocessing as mp
+        from ctypes import c_int
+        from multiprocessing.sharedctypes import copy
+
+        import dragon
+
+        def add(*values):
+            for value in values:
+                value.value += 1
+
+        if __name__ == "__main__":
+            standard = copy(c_int(1))
+            for method in ("dragon", "spawn", "dragon"):
+                context = mp.get_context(method)
+                own = context.RawValue("i", 1)
+                more = () if method == "spawn" else (own,)
+                process = context.Process(target=add, args=(standard, *more))
+                process.start()
+                process.join()
+                print(standard.value, own.value, end=" ")
+    """)
+    assert result.stdout == "2 2 3 1 4 2 ", result.stderr
+
+
+def test_a_type_that_was_sent_as_the_standard_librarys_is_sent_as_ours(site: Site) -> None:
+    result = site.python("""
+        import multiprocessing as mp
+        from ctypes import c_int
+        from multiprocessing.sharedctypes import copy
+
+        import dragon
+
+        def add(value):
+            value.value += 1
+
+        if __name__ == "__main__":
+            context = mp.get_context("dragon")
+            for make in (lambda: copy(c_int(1)), lambda: context.RawValue("i", 1), lambda: copy(c_int(1))):
+                value = make()
+                process = context.Process(target=add, args=(value,))
+                process.start()
+                process.join()
+                print(value.value, end=" ")
+    """)
+    assert result.stdout == "2 2 2 ", result.stderr

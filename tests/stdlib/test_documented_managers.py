@@ -1,18 +1,17 @@
-"""What the standard library's documentation promises of managers, proxies and futures, beyond test_documented_pools.py.
+"""What the standard library's documentation promises of managers.
 
-Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html and
-concurrent.futures.html.
+Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
-import operator
+import multiprocessing.util
 import os
-import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, InvalidStateError, ProcessPoolExecutor, wait
-from multiprocessing.managers import BaseManager, BaseProxy, NamespaceProxy
+import signal
+import time
+from multiprocessing.managers import BaseManager, SyncManager
 from typing import Any
 
 import pytest
@@ -21,21 +20,6 @@ import dragon  # noqa: F401
 
 LONG = 30
 CONTEXT: Any = mp.get_context("dragon")
-
-
-@pytest.fixture(scope="module")
-def manager() -> Iterator[Any]:
-    with CONTEXT.Manager() as manager:
-        yield manager
-
-
-@pytest.fixture
-def executor() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, CONTEXT) as executor:
-        yield executor
-
-
-# ---- managers
 
 
 def test_a_manager_runs_in_a_process_of_its_own_until_it_is_shut_down() -> None:
@@ -68,6 +52,8 @@ class Manager(BaseManager):
 
 
 Manager.register("Counter", Counter)
+
+
 Manager.register("Bare", Counter, exposed=("_hidden",))
 
 
@@ -96,151 +82,217 @@ def test_who_knows_the_key_connects_to_a_server() -> None:
             Manager(server.address, b"wrong").connect()
 
 
-def test_a_namespace_has_writable_attributes(manager: Any) -> None:
-    """A namespace object has no public methods, but does have writable attributes. Its representation shows the
-    values of its attributes. However, when using a proxy for a namespace object, an attribute beginning with '_'
-    will be an attribute of the proxy and not an attribute of the referent."""
-    names = manager.Namespace()
-    names.x, names.y, names._z = 10, "hello", 12.3
-    assert isinstance(names, NamespaceProxy)
-    assert str(names) == "Namespace(x=10, y='hello')"
-    del names.x
-    with pytest.raises(AttributeError):
-        _ = names.x
+class Count:
+    def __init__(self) -> None:
+        self._count = 0
+
+    def increment(self, by: int = 1) -> int:
+        self._count += by
+        return self._count
+
+    def fail(self) -> None:
+        raise KeyError("here")
 
 
-# ---- proxies
+class OwnManager(BaseManager):
+    pass
 
 
-def test_a_proxy_looks_like_its_referent_to_str_alone(manager: Any) -> None:
-    """Notice that applying str() to a proxy will return the representation of the referent, whereas applying
-    repr() will return the representation of the proxy."""
-    squares = manager.list([i * i for i in range(4)])
-    assert str(squares) == "[0, 1, 4, 9]"
-    assert repr(squares).startswith("<ListProxy object, typeid 'list' at 0x")
+OwnManager.register("Counter", Count)
 
 
-def test_proxies_are_not_compared_by_value(manager: Any) -> None:
-    """The proxy types in multiprocessing do nothing to support comparisons by value."""
-    assert manager.list([1, 2]) != [1, 2]
-    assert manager.list([1, 2])[:] == [1, 2]
+def increment(counter: Any, count: int) -> None:
+    for _ in range(count):
+        counter.increment()
 
 
-def test_a_method_is_called_by_name_and_the_referent_copied(manager: Any) -> None:
-    """_callmethod(methodname[, args[, kwds]]): call and return the result of a method of the proxy's referent. An
-    exception is reraised by it. _getvalue(): return a copy of the referent."""
-    numbers = manager.list(range(5))
-    assert numbers._callmethod("__getitem__", (slice(1, 3),)) == [1, 2]
-    with pytest.raises(IndexError, match="list index out of range"):
-        numbers._callmethod("__getitem__", (20,))
-    assert numbers._getvalue() == [0, 1, 2, 3, 4]
-    assert isinstance(numbers, BaseProxy)
+def test_registered_classes_are_shared() -> None:
+    """A classmethod which can be used for registering a type or callable with the manager class. (The example of the
+    documentation.) If an exception is raised by the call then it is re-raised by _callmethod()."""
+    with OwnManager(ctx=CONTEXT) as manager:
+        counter = manager.Counter()  # type: ignore[attr-defined]
+        processes = [CONTEXT.Process(target=increment, args=(counter, 5)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(LONG)
+        assert counter.increment(0) == 10
+        with pytest.raises(KeyError, match="here"):
+            counter.fail()
 
 
-def append(numbers: Any, nested: Any) -> None:
-    numbers.append(os.getpid())
-    nested[0].append("from a process")
+# ---- the server and its process
 
 
-def test_proxies_are_handed_to_processes_and_contain_each_other(manager: Any) -> None:
-    """An important feature of proxy objects is that they are picklable so they can be passed between processes. As
-    such, a referent can contain proxy objects. This permits nesting of these managed lists, dicts, and other proxy
-    objects."""
-    numbers, nested = manager.list(), manager.list([manager.list()])
-    process = CONTEXT.Process(target=append, args=(numbers, nested))
+def started(target: Any, *args: Any) -> Any:
+    process = CONTEXT.Process(target=target, args=args)
     process.start()
+    return process
+
+
+def test_the_manager_of_a_context_is_started() -> None:
+    """Returns a started SyncManager object which can be used for sharing objects between processes."""
+    with CONTEXT.Manager() as manager:
+        assert isinstance(manager, SyncManager)
+        assert manager._process.is_alive()
+
+
+def test_a_manager_that_is_forgotten_is_shut_down() -> None:
+    """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
+    manager = CONTEXT.Manager()
+    process = manager._process
+    del manager
+    gc.collect()
     process.join(LONG)
-    assert (list(numbers), list(nested[0])) == ([process.pid], ["from a process"])
+    assert process.exitcode is not None
 
 
-def test_the_methods_of_lists_and_dictionaries(manager: Any) -> None:
-    """list(), list(sequence): create a shared list object and return a proxy for it. dict(), dict(mapping),
-    dict(sequence): create a shared dict object and return a proxy for it."""
-    numbers = manager.list([3, 1, 2])
-    numbers.sort()
-    numbers.extend([5])
-    numbers *= 2
-    numbers += [9]
-    assert (list(numbers), 9 in numbers, numbers.pop(), numbers.index(5), len(numbers)) == (
-        [1, 2, 3, 5, 1, 2, 3, 5, 9],
-        True,
-        9,
-        3,
-        8,
-    )
-    names = manager.dict([("a", 1)])
-    names.update(b=2)
-    assert (names.pop("a"), names.setdefault("c", 3), dict(names), sorted(names.keys()), "b" in names) == (
-        1,
-        3,
-        {"b": 2, "c": 3},
-        ["b", "c"],
-        True,
-    )
+def test_a_manager_ends_with_the_process_that_made_it() -> None:
+    """Manager processes will be shutdown as soon as they are garbage collected or their parent process exits."""
+    box = CONTEXT.Queue()
+    process = started(leave_a_manager, box)
+    pid = box.get(timeout=LONG)
+    process.join(LONG)
+    assert process.exitcode == 0
+    deadline = time.monotonic() + LONG
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")
 
 
-# ---- futures
+def leave_a_manager(box: Any) -> None:
+    manager = CONTEXT.Manager()
+    box.put(manager._process.pid)
 
 
-def test_an_executor_takes_keywords_and_calls_in_another_process(executor: ProcessPoolExecutor) -> None:
-    """Schedules the callable, fn, to be executed as fn(*args, **kwargs)."""
-    assert executor.submit(int, "11", base=2).result(LONG) == 3
-    assert executor.submit(os.getpid).result(LONG) != os.getpid()
+def test_an_initializer_is_called_in_the_process() -> None:
+    """Start a subprocess to start the manager. If initializer is not None then the subprocess will call
+    initializer(*initargs) when it starts."""
+    box = CONTEXT.Queue()
+    manager = Manager(ctx=CONTEXT)
+    manager.start(tell_pid, (box,))
+    assert box.get(timeout=LONG) == manager._process.pid
+    manager.shutdown()
 
 
-def test_map_takes_several_iterables_and_chunks(executor: ProcessPoolExecutor) -> None:
-    """Similar to map(fn, *iterables) except: the iterables are collected immediately rather than lazily; fn is
-    executed asynchronously and several calls to fn may be made concurrently. If a fn call raises an exception,
-    then that exception will be raised when its value is retrieved from the iterator."""
-    assert list(executor.map(operator.add, range(10), range(5), chunksize=2)) == [0, 2, 4, 6, 8]
-    results = executor.map(operator.truediv, [1, 1, 1], [1, 0, 1])
-    assert next(results) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(results)
+def tell_pid(box: Any) -> None:
+    box.put(os.getpid())
 
 
-def test_a_call_that_runs_or_has_ended_is_not_cancelled(executor: ProcessPoolExecutor) -> None:
-    """Attempt to cancel the call. If the call is currently being executed or finished running and cannot be
-    cancelled then the method will return False, otherwise the call will be cancelled and the method will return
-    True."""
-    done = executor.submit(abs, -1)
-    assert done.result(LONG) == 1
-    assert (done.cancel(), done.cancelled(), done.running(), done.done()) == (False, False, False, True)
-    waiting: Future[Any] = Future()
-    assert waiting.cancel()
-    with pytest.raises(CancelledError):
-        waiting.result()
-    with pytest.raises(InvalidStateError):
-        done.set_result(2)
+def test_the_key_is_that_of_the_process_unless_another_is_given() -> None:
+    """If authkey is None then current_process().authkey is used. Otherwise authkey is used and it must be a byte
+    string. If address is None then an arbitrary one is chosen."""
+    with Manager(ctx=CONTEXT) as server:
+        other = Manager(server.address)
+        other.connect()
+        assert other.Counter(1).add(1) == 2  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        Manager(authkey="text")  # type: ignore[arg-type]
 
 
-def test_the_error_of_a_call_is_told_with_its_traceback(executor: ProcessPoolExecutor) -> None:
-    """If the call raised an exception, this method will raise the same exception. exception(): return the
-    exception raised by the call. If the call completed without raising, None is returned."""
-    failed = executor.submit(operator.truediv, 1, 0)
-    with pytest.raises(ZeroDivisionError) as caught:
-        failed.result(LONG)
-    assert "Traceback" in str(caught.value.__cause__)
-    assert isinstance(failed.exception(), ZeroDivisionError)
-    assert executor.submit(abs, 1).exception(LONG) is None
+def test_the_address_is_read_only() -> None:
+    """BaseManager instances also have one read-only property: address, the address used by the manager."""
+    manager = Manager(("127.0.0.1", 50000), ctx=CONTEXT)
+    assert manager.address == ("127.0.0.1", 50000)
+    with pytest.raises(AttributeError):
+        manager.address = ("127.0.0.1", 50001)  # type: ignore[misc]
 
 
-def test_a_result_that_does_not_come_in_time_raises(executor: ProcessPoolExecutor) -> None:
-    """If the call hasn't completed in timeout seconds, then a TimeoutError will be raised."""
-    future = executor.submit(_sleep, 0.5)
-    with pytest.raises(TimeoutError):
-        future.result(0.01)
-    assert future.result(LONG) is None
+def test_a_server_serves_where_it_is_told_to() -> None:
+    """get_server(): returns a Server object which represents the actual server under the control of the Manager. The
+    Server object supports the serve_forever() method. Server additionally has an address attribute."""
+    box = CONTEXT.Queue()
+    process = started(serve, box)
+    manager = Manager(box.get(timeout=LONG), b"abc")
+    manager.connect()
+    assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
+    process.terminate()
+    process.join(LONG)
 
 
-def _sleep(seconds: float) -> None:
-    threading.Event().wait(seconds)
+def serve(box: Any) -> None:
+    server = Manager(("127.0.0.1", 0), b"abc").get_server()
+    box.put(server.address)
+    server.serve_forever()
 
 
-def test_an_executor_that_is_left_has_done_all() -> None:
-    """You can avoid having to call this method explicitly if you use the with statement, which will shutdown the
-    Executor (waiting as if Executor.shutdown() were called with wait set to True)."""
-    with ProcessPoolExecutor(2, CONTEXT) as executor:
-        futures = [executor.submit(_sleep, 0.05) for _ in range(4)]
-    assert all(future.done() for future in futures)
-    assert wait(futures).not_done == set()
+def test_what_has_not_started_a_server_cannot_stop_it() -> None:
+    """Stop the process used by the manager. This is only available if start() has been used to start the server
+    process."""
+    with Manager(ctx=CONTEXT) as server:
+        other = Manager(server.address)
+        other.connect()
+        assert not hasattr(other, "shutdown")
+
+
+def test_a_process_that_does_not_end_is_terminated() -> None:
+    """shutdown_timeout is a timeout in seconds used to wait until the process used by the manager completes in the
+    shutdown() method. If the shutdown times out, the process is terminated."""
+    manager = Manager(ctx=CONTEXT, shutdown_timeout=0.1)
+    manager.start(linger)
+    process = manager._process
+    manager.shutdown()
+    assert process.exitcode == -signal.SIGTERM
+
+
+def linger() -> None:
+    mp.util.Finalize(None, time.sleep, (60,), exitpriority=0)
+
+
+def test_objects_may_be_sent_as_xml() -> None:
+    """serializer must be 'pickle' (use pickle serialization) or 'xmlrpclib' (use xmlrpc.client serialization)."""
+    with Manager(serializer="xmlrpclib", ctx=CONTEXT) as manager:
+        assert manager.Counter(5).add(2) == 7  # type: ignore[attr-defined]
+
+
+def test_entering_starts_what_is_not_started() -> None:
+    """__enter__() starts the server process (if it has not already started) and then returns the manager object.
+    __exit__() calls shutdown()."""
+    manager = Manager(ctx=CONTEXT)
+    manager.start()
+    process = manager._process
+    with manager as entered:
+        assert entered is manager
+        assert manager._process is process
+    assert not process.is_alive()
+
+
+def test_processes_use_a_server_somewhere_else() -> None:
+    """Running the following commands creates a server for a single shared queue which remote clients can access.
+    Another client can also use it. Local processes can also access that queue. (callable can be left as None where a
+    manager instance will be connected to the server.)"""
+    box, shared = CONTEXT.Queue(), CONTEXT.Queue()
+    server = started(serve_queue, box, shared)
+    address = box.get(timeout=LONG)
+    client = started(put_there, address)
+    assert shared.get(timeout=LONG) == "hello"
+    shared.put("local hello")
+    manager = QueueManager(address, b"abracadabra")
+    manager.connect()
+    assert manager.get_queue().get() == "local hello"  # type: ignore[attr-defined]
+    client.join(LONG)
+    server.terminate()
+    server.join(LONG)
+
+
+class QueueManager(BaseManager):
+    pass
+
+
+QueueManager.register("get_queue")
+
+
+def serve_queue(box: Any, shared: Any) -> None:
+    class Server(BaseManager):
+        pass
+
+    Server.register("get_queue", callable=lambda: shared)
+    server = Server(("127.0.0.1", 0), b"abracadabra").get_server()
+    box.put(server.address)
+    server.serve_forever()
+
+
+def put_there(address: Any) -> None:
+    manager = QueueManager(address, b"abracadabra")
+    manager.connect()
+    manager.get_queue().put("hello")  # type: ignore[attr-defined]

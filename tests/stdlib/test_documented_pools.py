@@ -1,25 +1,19 @@
-"""What the standard library's documentation promises of pools, executors, managers and shared memory.
+"""What the standard library's documentation promises of pools.
 
-Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html,
-concurrent.futures.html and multiprocessing.shared_memory.html.
+Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
 """
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import multiprocessing as mp
-import multiprocessing.managers
 import multiprocessing.pool
-import operator
 import os
+import queue
 import threading
 import time
-import warnings
 from collections.abc import Iterator
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, ProcessPoolExecutor, as_completed, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.managers import BaseManager, SharedMemoryManager
-from multiprocessing.shared_memory import ShareableList, SharedMemory
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,9 +48,6 @@ def end(_: Any) -> None:
 def pool() -> Iterator[Any]:
     with CONTEXT.Pool(2) as pool:
         yield pool
-
-
-# ---- pools
 
 
 def test_initializer() -> None:
@@ -164,222 +155,164 @@ def test_thread_pools_are_the_standard_librarys() -> None:
         assert set(pool.map(pid, range(3))) == {os.getpid()}
 
 
-# ---- executors
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    with CONTEXT.Pool(2) as pool:
+        yield pool
 
 
-@pytest.fixture
-def executor() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(2, mp_context=CONTEXT) as executor:
-        yield executor
+def test_the_example_of_a_pool(two: Any) -> None:
+    """Print "[0, 1, 4,..., 81]"; print same numbers in arbitrary order; evaluate "f(20)" asynchronously; evaluate
+    "os.getpid()" asynchronously; launching multiple evaluations asynchronously *may* use more processes."""
+    assert two.map(square, range(10)) == [x * x for x in range(10)]
+    assert sorted(two.imap_unordered(square, range(10))) == [x * x for x in range(10)]
+    assert two.apply_async(square, (20,)).get(timeout=LONG) == 400
+    children = {child.pid for child in mp.active_children()}
+    assert two.apply_async(os.getpid, ()).get(timeout=LONG) in children
+    assert {result.get(timeout=LONG) for result in [two.apply_async(os.getpid, ()) for _ in range(4)]} <= children
 
 
-def test_submit_returns_a_future(executor: ProcessPoolExecutor) -> None:
-    """Schedules the callable, fn, to be executed as fn(*args, **kwargs) and returns a Future object representing the
-    execution of the callable."""
-    assert executor.submit(pow, 323, 1235).result(LONG) == 323**1235
-    assert isinstance(executor.submit(fail, 1).exception(LONG), ValueError)
+def square(x: int) -> int:
+    return x * x
 
 
-def test_map_times_out_and_raises_in_its_place(executor: ProcessPoolExecutor) -> None:
-    """The returned iterator raises a TimeoutError if __next__() is called and the result isn't available after timeout
-    seconds from the original call. If a fn call raises an exception, then that exception will be raised when its value
-    is retrieved from the iterator."""
-    assert list(executor.map(add, range(5), range(5), chunksize=2)) == [0, 2, 4, 6, 8]
-    with pytest.raises(TimeoutError):
-        list(executor.map(time.sleep, [1], timeout=0.05))
-    results = executor.map(operator.truediv, [1, 1], [1, 0])
-    assert next(results) == 1
-    with pytest.raises(ZeroDivisionError):
+def test_a_pool_remains_available_after_a_time_out(two: Any) -> None:
+    """We lacked patience and got a multiprocessing.TimeoutError. For the moment, the pool remains available for more
+    work."""
+    slow = two.apply_async(time.sleep, (0.2,))
+    with pytest.raises(mp.TimeoutError):
+        slow.get(timeout=0.01)
+    assert two.apply(square, (3,)) == 9
+    assert slow.get(timeout=LONG) is None
+
+
+def test_a_pool_belongs_to_its_process(two: Any) -> None:
+    """Note that the methods of a pool should only ever be used by the process which created it. (It cannot be given to
+    another.)"""
+    with pytest.raises(NotImplementedError, match="pool objects cannot be passed between processes or pickled"):
+        two.apply(repr, (two,))
+
+
+def test_without_a_number_there_is_a_worker_for_each_cpu() -> None:
+    """processes is the number of worker processes to use. If processes is None then the number returned by
+    os.process_cpu_count() is used."""
+    before = set(mp.active_children())
+    with CONTEXT.Pool():
+        assert len(set(mp.active_children()) - before) == CONTEXT.cpu_count()
+
+
+def test_workers_live_as_long_as_the_pool() -> None:
+    """The default maxtasksperchild is None, which means worker processes will live as long as the pool."""
+    with CONTEXT.Pool(1) as pool:
+        assert len(set(pool.map(pid, range(20), chunksize=1))) == 1
+
+
+def test_the_class_takes_a_context() -> None:
+    """context can be used to specify the context used for starting the worker processes."""
+    with mp.pool.Pool(1, context=CONTEXT) as pool:
+        assert pool.apply(start_method_of_this) == "dragon"
+        assert pool.map(square, range(5)) == [0, 1, 4, 9, 16]
+
+
+def start_method_of_this() -> Any:
+    return type(mp.current_process())._start_method  # type: ignore[attr-defined]
+
+
+def test_the_error_callback_is_called_with_the_exception(two: Any) -> None:
+    """If the target function fails, then the error_callback is called with the exception instance."""
+    errors: Any = queue.Queue()
+    two.apply_async(fail, ("on purpose",), error_callback=errors.put)
+    error = errors.get(timeout=LONG)
+    assert (type(error), error.args) == (ValueError, ("on purpose",))
+
+
+@pytest.mark.parametrize("method", ["map_async", "starmap_async"])
+def test_the_callback_of_a_map_is_called_once_with_all_results(two: Any, method: str) -> None:
+    """map_async(), starmap_async(): if callback is specified then it should be a callable which accepts a single
+    argument. When the result becomes ready callback is applied to it, that is unless the call failed, in which case the
+    error_callback is applied instead."""
+    called: Any = queue.Queue()
+    items = [(1,), (2,)] if method == "starmap_async" else [1, 2]
+    getattr(two, method)(double, items, callback=called.put)
+    assert called.get(timeout=LONG) == [2, 4]
+    getattr(two, method)(fail, items, callback=called.put, error_callback=called.put)
+    assert isinstance(called.get(timeout=LONG), ValueError)
+    assert called.empty()
+
+
+def test_the_error_of_a_map_is_raised(two: Any) -> None:
+    """If the remote call raised an exception then that exception will be reraised by get()."""
+    with pytest.raises(ValueError, match="0"):
+        two.map(fail, [0])
+    results = two.imap(fail, [1])
+    with pytest.raises(ValueError, match="1"):
         next(results)
 
 
-def test_after_shutdown_nothing_is_taken() -> None:
-    """Calls to Executor.submit() and Executor.map() made after shutdown will raise RuntimeError. If cancel_futures is
-    True, this method will cancel all pending futures that the executor has not started running."""
-    executor = ProcessPoolExecutor(1, mp_context=CONTEXT)
-    running = executor.submit(time.sleep, 0.2)
-    waiting = [executor.submit(double, n) for n in range(20)]
-    executor.shutdown(cancel_futures=True)
-    assert running.done()
-    assert any(future.cancelled() for future in waiting)
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        executor.submit(double, 1)
+def test_results_come_before_all_elements_are_there(two: Any) -> None:
+    """A lazier version of map()."""
+    go = threading.Event()
+    results = two.imap(square, elements_until(go))
+    assert next(results) == 0
+    go.set()
+    assert list(results) == [1]
 
 
-def test_an_abrupt_end_breaks_the_executor() -> None:
-    """When one of the worker processes terminates abruptly, a BrokenProcessPool error is now raised."""
-    with ProcessPoolExecutor(1, mp_context=CONTEXT) as executor:
-        with pytest.raises(BrokenProcessPool):
-            executor.submit(end, 1).result(LONG)
-        with pytest.raises(BrokenProcessPool):
-            executor.submit(double, 1)
+def elements_until(go: threading.Event) -> Iterator[int]:
+    yield 0
+    go.wait(LONG)
+    yield 1
 
 
-def test_an_initializer_that_raises_breaks_it() -> None:
-    """Should initializer raise an exception, all currently pending jobs will raise a BrokenProcessPool."""
-    executor = ProcessPoolExecutor(1, mp_context=CONTEXT, initializer=fail_quietly)
-    with executor, pytest.raises(BrokenProcessPool):
-        executor.submit(double, 1).result(LONG)
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_a_lazy_map_has_chunks(two: Any, method: str) -> None:
+    """The chunksize argument is the same as the one used by the map() method."""
+    assert sorted(getattr(two, method)(double, range(10), 4)) == [2 * x for x in range(10)]
 
 
-def fail_quietly() -> None:
-    import logging
-
-    logging.disable()
-    raise ValueError
-
-
-def test_max_workers_must_be_positive() -> None:
-    """If max_workers is less than or equal to 0, then a ValueError will be raised."""
-    with pytest.raises(ValueError, match="max_workers"):
-        ProcessPoolExecutor(0, mp_context=CONTEXT)
+def test_results_of_one_worker_are_in_order() -> None:
+    """Only when there is only one worker process is the order guaranteed to be "correct"."""
+    with CONTEXT.Pool(1) as pool:
+        assert list(pool.imap_unordered(double, range(50))) == [2 * x for x in range(50)]
 
 
-def test_waiting_for_futures(executor: ProcessPoolExecutor) -> None:
-    """wait(): return_when must be one of FIRST_COMPLETED, FIRST_EXCEPTION, ALL_COMPLETED. as_completed(): yields
-    futures as they complete."""
-    slow, quick = executor.submit(time.sleep, 1), executor.submit(double, 2)
-    done, _ = wait([slow, quick], LONG, FIRST_COMPLETED)
-    assert quick in done
-    failed = executor.submit(fail, 1)
-    assert failed in wait([failed, executor.submit(double, 1)], LONG, FIRST_EXCEPTION).done
-    assert wait([slow, quick], LONG, ALL_COMPLETED).not_done == set()
-    assert {f.result() for f in as_completed([executor.submit(double, n) for n in range(3)], LONG)} == {0, 2, 4}
+def test_terminate_leaves_work_undone(tmp_path: Path) -> None:
+    """Stops the worker processes immediately without completing outstanding work."""
+    pool = CONTEXT.Pool(1)
+    pool.apply_async(time.sleep, (60,))
+    pool.apply_async((tmp_path / "done").touch)
+    pool.terminate()
+    pool.join()
+    assert not (tmp_path / "done").exists()
 
 
-def test_callbacks_of_futures(executor: ProcessPoolExecutor) -> None:
-    """Added callables are called in the order that they were added and are always called in a thread belonging to the
-    process that added them. If the future has already completed or been cancelled, fn will be called immediately."""
-    called: list[int] = []
-    done = threading.Event()
-    future = executor.submit(double, 1)
-    for number in range(3):
-        future.add_done_callback(lambda _, number=number: called.append(number))
-    future.add_done_callback(lambda _: done.set())
-    assert done.wait(LONG)
-    future.add_done_callback(lambda _: called.append(3))
-    assert called == [0, 1, 2, 3]
+@pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
+def test_a_pool_that_is_forgotten_is_terminated() -> None:
+    """When the pool object is garbage collected terminate() will be called immediately."""
+    before = set(mp.active_children())
+    pool = CONTEXT.Pool(1)
+    assert pool.apply(square, (2,)) == 4
+    (worker,) = set(mp.active_children()) - before
+    del pool
+    gc.collect()
+    worker.join(LONG)
+    assert not worker.is_alive()
 
 
-# ---- managers
+def test_entering_gives_the_pool() -> None:
+    """__enter__() returns the pool object, and __exit__() calls terminate()."""
+    pool = CONTEXT.Pool(1)
+    with pool as entered:
+        assert entered is pool
+    pool.join()
 
 
-class Counter:
-    def __init__(self) -> None:
-        self._count = 0
-
-    def increment(self, by: int = 1) -> int:
-        self._count += by
-        return self._count
-
-    def fail(self) -> None:
-        raise KeyError("here")
-
-
-class OwnManager(BaseManager):
-    pass
-
-
-OwnManager.register("Counter", Counter)
-
-
-def increment(counter: Any, count: int) -> None:
-    for _ in range(count):
-        counter.increment()
-
-
-def test_registered_classes_are_shared() -> None:
-    """A classmethod which can be used for registering a type or callable with the manager class. (The example of the
-    documentation.) If an exception is raised by the call then it is re-raised by _callmethod()."""
-    with OwnManager(ctx=CONTEXT) as manager:
-        counter = manager.Counter()  # type: ignore[attr-defined]
-        processes = [CONTEXT.Process(target=increment, args=(counter, 5)) for _ in range(2)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(LONG)
-        assert counter.increment(0) == 10
-        with pytest.raises(KeyError, match="here"):
-            counter.fail()
-
-
-def test_proxies_nest_and_changes_of_mutable_values_are_not_seen() -> None:
-    """If standard (non-proxy) list or dict objects are contained in a referent, modifications to those mutable values
-    will not be propagated through the manager. A shared object can contain multiple shared objects."""
-    with CONTEXT.Manager() as manager:
-        inner = manager.list([1])
-        outer = manager.dict(inner=inner, plain=[1])
-        outer["inner"].append(2)
-        outer["plain"].append(2)
-        assert (list(outer["inner"]), outer["plain"]) == ([1, 2], [1])
-        assert repr(manager.list([1])).startswith("<ListProxy")
-        assert str(manager.list([1])) == "[1]"
-
-
-def test_every_object_of_a_manager() -> None:
-    """A manager returned by Manager() will support types list, dict, Namespace, Lock, RLock, Semaphore,
-    BoundedSemaphore, Condition, Event, Barrier, Queue, Value and Array."""
-    with CONTEXT.Manager() as manager:
-        for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition"):
-            with getattr(manager, name)():
-                pass
-        event, box = manager.Event(), manager.Queue()
-        event.set()
-        box.put(1)
-        assert (event.is_set(), box.get(), manager.Value("i", 3).value, manager.Array("i", [1, 2])[1]) == (
-            True,
-            1,
-            3,
-            2,
-        )
-        assert manager.Barrier(1).wait() == 0
-        namespace = manager.Namespace()
-        namespace.x = 5
-        assert namespace.x == 5
-
-
-# ---- shared memory
-
-
-def test_shared_memory_has_a_name_and_a_size() -> None:
-    """Creates a new shared memory block or attaches to an existing one. The size may be larger than requested."""
-    memory = SharedMemory(create=True, size=10)
-    try:
-        other = SharedMemory(memory.name)
-        memory.buf[:3] = b"abc"
-        assert bytes(other.buf[:3]) == b"abc"
-        assert other.size >= 10
-        other.close()
-        with pytest.raises(FileExistsError):
-            SharedMemory(memory.name, create=True, size=1)
-    finally:
-        memory.close()
-        memory.unlink()
-    with pytest.raises(FileNotFoundError):
-        SharedMemory(memory.name)
-
-
-def test_shareable_lists() -> None:
-    """Provides a mutable list-like object where all values stored within are stored in a shared memory block. They
-    cannot change their overall length and do not support slicing."""
-    items = ShareableList(["howdy", b"HoWdY", -273.154, 100, None, True, 42])
-    try:
-        other = ShareableList(name=items.shm.name)
-        items[3] = 5
-        assert (other[3], len(other), other.count(True), other.index(42)) == (5, 7, 1, 6)
-        with pytest.raises(ValueError, match="exceeds"):
-            items[0] = "much longer than before"
-        other.shm.close()
-    finally:
-        items.shm.close()
-        items.shm.unlink()
-
-
-def test_shared_memory_managers() -> None:
-    """Once a SharedMemoryManager's shutdown() has been called, all blocks that it made are released."""
-    with SharedMemoryManager(ctx=CONTEXT) as manager:
-        name = manager.SharedMemory(20).name
-        assert manager.ShareableList(range(3))[2] == 2
-    with warnings.catch_warnings(), contextlib.suppress(FileNotFoundError):
-        SharedMemory(name)
-        pytest.fail(f"{name} is still there")
+def test_a_result_is_waited_for_until_a_limit(two: Any) -> None:
+    """Wait until the result is available or until timeout seconds pass. ready(): return whether the call has
+    completed."""
+    result = two.apply_async(time.sleep, (0.2,))
+    result.wait(0.01)
+    assert not result.ready()
+    result.wait()
+    assert result.ready()
+    assert isinstance(result, mp.pool.AsyncResult)

@@ -9,11 +9,17 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from dragon.infrastructure.plain_number import plain_number
+from dragon.runtime import serialization
 from dragon.runtime.array_types import is_nameless, parts_of
 from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
 
 __all__ = ["Array", "DragonArray", "DragonRawArray", "DragonRawValue", "DragonValue", "RawArray", "RawValue", "Value"]
+
+
+# One way to pickle is registered for all objects of a type, the standard library's own among them; whichever module
+# made the last of them has registered it.
+_standard_reduce: Any = mp_sharedctypes.reduce_ctype  # type: ignore[attr-defined]
 
 
 def _new(kind: Any) -> Any:
@@ -23,7 +29,8 @@ def _new(kind: Any) -> Any:
 def _rebuild(kind: Any, words: Words) -> Any:
     obj = in_words(kind, words)
     obj._wrapper = words
-    ForkingPickler.register(type(obj), _reduce)
+    if ForkingPickler._extra_reducers.get(type(obj)) is not _reduce:  # type: ignore[attr-defined]
+        serialization.register(type(obj), _reduce)
     return obj
 
 
@@ -32,10 +39,15 @@ def _rebuild_array(words: Words, *parts: Any) -> Any:
 
 
 def _reduce(obj: Any) -> Any:
+    if not isinstance(obj._wrapper, Words):
+        return _standard_reduce(obj)
     kind = kind_of(obj)
     if is_nameless(kind):
         return _rebuild_array, (obj._wrapper, *parts_of(kind))
     return _rebuild, (kind, obj._wrapper)
+
+
+mp_sharedctypes.reduce_ctype = _reduce  # type: ignore[attr-defined]
 
 
 def _reduce_synchronized(obj: Any) -> Any:

@@ -38,6 +38,7 @@ __all__ = [
     "loads",
     "main_is_importable",
     "main_module",
+    "register",
 ]
 
 _table: tuple[int, dict[type, Any]] = (-1, {})
@@ -59,6 +60,13 @@ def _reducers() -> dict[type, Any]:
     if _table[0] != size:
         _table = size, copyreg.dispatch_table | extra | _METHODS
     return _table[1]
+
+
+def register(kind: type, reduce: Any) -> None:
+    """As ForkingPickler.register(), also where another way to pickle the type was registered and used before."""
+    global _table
+    ForkingPickler.register(kind, reduce)
+    _table = -1, {}  # it is told from a newer one by its size alone
 
 
 def _reduce_special(obj: Any, lasting: bool) -> Any:

@@ -1,0 +1,329 @@
+"""What the standard library's documentation promises of executors and futures.
+
+Each test begins with the sentence that it tests, from https://docs.python.org/3/library/concurrent.futures.html.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import operator
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import (
+    ALL_COMPLETED,
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    BrokenExecutor,
+    CancelledError,
+    ProcessPoolExecutor,
+    as_completed,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dragon  # noqa: F401
+
+if TYPE_CHECKING:
+    from conftest import Site
+
+LONG = 30
+CONTEXT: Any = mp.get_context("dragon")
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def fail(x: Any) -> Any:
+    raise ValueError(x)
+
+
+def end(_: Any) -> None:
+    os._exit(3)
+
+
+@pytest.fixture
+def executor() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, mp_context=CONTEXT) as executor:
+        yield executor
+
+
+def test_submit_returns_a_future(executor: ProcessPoolExecutor) -> None:
+    """Schedules the callable, fn, to be executed as fn(*args, **kwargs) and returns a Future object representing the
+    execution of the callable."""
+    assert executor.submit(pow, 323, 1235).result(LONG) == 323**1235
+    assert isinstance(executor.submit(fail, 1).exception(LONG), ValueError)
+
+
+def test_map_times_out_and_raises_in_its_place(executor: ProcessPoolExecutor) -> None:
+    """The returned iterator raises a TimeoutError if __next__() is called and the result isn't available after timeout
+    seconds from the original call. If a fn call raises an exception, then that exception will be raised when its value
+    is retrieved from the iterator."""
+    assert list(executor.map(add, range(5), range(5), chunksize=2)) == [0, 2, 4, 6, 8]
+    with pytest.raises(TimeoutError):
+        list(executor.map(time.sleep, [1], timeout=0.05))
+    results = executor.map(operator.truediv, [1, 1], [1, 0])
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_after_shutdown_nothing_is_taken() -> None:
+    """Calls to Executor.submit() and Executor.map() made after shutdown will raise RuntimeError. If cancel_futures is
+    True, this method will cancel all pending futures that the executor has not started running."""
+    executor = ProcessPoolExecutor(1, mp_context=CONTEXT)
+    running = executor.submit(time.sleep, 0.2)
+    waiting = [executor.submit(double, n) for n in range(20)]
+    executor.shutdown(cancel_futures=True)
+    assert running.done()
+    assert any(future.cancelled() for future in waiting)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(double, 1)
+
+
+def test_an_abrupt_end_breaks_the_executor() -> None:
+    """When one of the worker processes terminates abruptly, a BrokenProcessPool error is now raised."""
+    with ProcessPoolExecutor(1, mp_context=CONTEXT) as executor:
+        with pytest.raises(BrokenProcessPool):
+            executor.submit(end, 1).result(LONG)
+        with pytest.raises(BrokenProcessPool):
+            executor.submit(double, 1)
+
+
+def test_an_initializer_that_raises_breaks_it() -> None:
+    """Should initializer raise an exception, all currently pending jobs will raise a BrokenProcessPool."""
+    executor = ProcessPoolExecutor(1, mp_context=CONTEXT, initializer=fail_quietly)
+    with executor, pytest.raises(BrokenProcessPool):
+        executor.submit(double, 1).result(LONG)
+
+
+def fail_quietly() -> None:
+    import logging
+
+    logging.disable()
+    raise ValueError
+
+
+def test_max_workers_must_be_positive() -> None:
+    """If max_workers is less than or equal to 0, then a ValueError will be raised."""
+    with pytest.raises(ValueError, match="max_workers"):
+        ProcessPoolExecutor(0, mp_context=CONTEXT)
+
+
+def test_waiting_for_futures(executor: ProcessPoolExecutor) -> None:
+    """wait(): return_when must be one of FIRST_COMPLETED, FIRST_EXCEPTION, ALL_COMPLETED. as_completed(): yields
+    futures as they complete."""
+    slow, quick = executor.submit(time.sleep, 1), executor.submit(double, 2)
+    done, _ = wait([slow, quick], LONG, FIRST_COMPLETED)
+    assert quick in done
+    failed = executor.submit(fail, 1)
+    assert failed in wait([failed, executor.submit(double, 1)], LONG, FIRST_EXCEPTION).done
+    assert wait([slow, quick], LONG, ALL_COMPLETED).not_done == set()
+    assert {f.result() for f in as_completed([executor.submit(double, n) for n in range(3)], LONG)} == {0, 2, 4}
+
+
+def test_callbacks_of_futures(executor: ProcessPoolExecutor) -> None:
+    """Added callables are called in the order that they were added and are always called in a thread belonging to the
+    process that added them. If the future has already completed or been cancelled, fn will be called immediately."""
+    called: list[int] = []
+    done = threading.Event()
+    future = executor.submit(double, 1)
+    for number in range(3):
+        future.add_done_callback(lambda _, number=number: called.append(number))
+    future.add_done_callback(lambda _: done.set())
+    assert done.wait(LONG)
+    future.add_done_callback(lambda _: called.append(3))
+    assert called == [0, 1, 2, 3]
+
+
+def test_an_executor_takes_keywords_and_calls_in_another_process(executor: ProcessPoolExecutor) -> None:
+    """Schedules the callable, fn, to be executed as fn(*args, **kwargs)."""
+    assert executor.submit(int, "11", base=2).result(LONG) == 3
+    assert executor.submit(os.getpid).result(LONG) != os.getpid()
+
+
+def test_map_takes_several_iterables_and_chunks(executor: ProcessPoolExecutor) -> None:
+    """Similar to map(fn, *iterables) except: the iterables are collected immediately rather than lazily; fn is
+    executed asynchronously and several calls to fn may be made concurrently. If a fn call raises an exception,
+    then that exception will be raised when its value is retrieved from the iterator."""
+    assert list(executor.map(operator.add, range(10), range(5), chunksize=2)) == [0, 2, 4, 6, 8]
+    results = executor.map(operator.truediv, [1, 1, 1], [1, 0, 1])
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def _sleep(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def test_an_executor_that_is_left_has_done_all() -> None:
+    """You can avoid having to call this method explicitly if you use the with statement, which will shutdown the
+    Executor (waiting as if Executor.shutdown() were called with wait set to True)."""
+    with ProcessPoolExecutor(2, CONTEXT) as executor:
+        futures = [executor.submit(_sleep, 0.05) for _ in range(4)]
+    assert all(future.done() for future in futures)
+    assert wait(futures).not_done == set()
+
+
+def many(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def test_iterables_are_read_at_once(executor: ProcessPoolExecutor) -> None:
+    """The iterables are collected immediately rather than lazily."""
+    elements = many(3)
+    results = executor.map(double, elements)
+    assert list(elements) == []
+    assert list(results) == [0, 2, 4]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="the argument `buffersize` is there from Python 3.14 on")
+def test_iterables_are_read_as_far_as_the_buffer(executor: ProcessPoolExecutor) -> None:
+    """If the buffer is full, iteration over the iterables pauses until a result is yielded from the buffer."""
+    elements = many(10)
+    results = executor.map(double, elements, buffersize=2)  # type: ignore[call-arg, unused-ignore]
+    assert next(elements) == 2
+    assert list(results) == [0, 2, *range(6, 20, 2)]
+
+
+def test_a_chunk_is_one_task() -> None:
+    """This method chops iterables into a number of chunks which it submits to the pool as separate tasks. The
+    (approximate) size of these chunks can be specified by setting chunksize to a positive integer."""
+    with ProcessPoolExecutor(1, CONTEXT, max_tasks_per_child=1) as executor:
+        pids = list(executor.map(pid_of_this, range(4), chunksize=2))
+    assert (pids[0] == pids[1], pids[2] == pids[3], len(set(pids))) == (True, True, 2)
+
+
+def pid_of_this(_: Any = None) -> int:
+    return os.getpid()
+
+
+def test_a_shutdown_waits_for_all_calls() -> None:
+    """If wait is True then this method will not return until all the pending futures are done executing and the
+    resources associated with the executor have been freed."""
+    before = set(mp.active_children())
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    futures = [executor.submit(time.sleep, 0.02) for _ in range(3)]
+    executor.shutdown()
+    assert all(future.done() for future in futures)
+    assert set(mp.active_children()) <= before
+
+
+def test_a_shutdown_need_not_wait() -> None:
+    """If wait is False then this method will return immediately and the resources associated with the executor will be
+    freed when all pending futures are done executing."""
+    event = CONTEXT.Manager().Event()
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    future = executor.submit(event.wait, LONG)
+    executor.shutdown(wait=False)
+    assert not future.done()
+    event.set()
+    assert future.result(LONG) is True
+
+
+def test_a_program_ends_when_all_calls_are_done(site: Site) -> None:
+    """Regardless of the value of wait, the entire Python program will not exit until all pending futures are done
+    executing. (mp_context: if None or not given, the default multiprocessing context is used.)"""
+    result = site.python("""
+        import multiprocessing as mp
+        import time
+        from concurrent.futures import ProcessPoolExecutor
+
+        import dragon
+
+        def work(text):
+            time.sleep(0.05)
+            return f"{text} by {type(mp.current_process()).__name__}"
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            executor = ProcessPoolExecutor(1)
+            for text in ("first", "second"):
+                executor.submit(work, text).add_done_callback(lambda future: print(future.result(), flush=True))
+            executor.shutdown(wait=False)
+            print("end", flush=True)
+    """)
+    assert result.stdout.splitlines() == ["end", "first by DragonProcess", "second by DragonProcess"], result.stderr
+
+
+@pytest.mark.parametrize("method", ["submit", "map"])
+def test_after_a_shutdown_both_ways_to_call_raise(method: str) -> None:
+    """Calls to Executor.submit() and Executor.map() made after shutdown will raise RuntimeError."""
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        getattr(executor, method)(double, [1])
+
+
+def test_what_cannot_be_pickled_is_no_result(executor: ProcessPoolExecutor) -> None:
+    """Only picklable objects can be executed and returned."""
+    with pytest.raises(TypeError, match="lock"):
+        executor.submit(threading.Lock).result(LONG)
+    with pytest.raises(TypeError, match="lock"):
+        executor.submit(double, threading.Lock()).result(LONG)
+    assert executor.submit(double, 1).result(LONG) == 2
+
+
+def test_there_are_at_most_so_many_workers(executor: ProcessPoolExecutor) -> None:
+    """An Executor subclass that executes calls asynchronously using a pool of at most max_workers processes. By default
+    max_tasks_per_child is None which means worker processes will live as long as the pool."""
+    assert 1 <= len(set(executor.map(pid_of_this, range(30)))) <= 2
+
+
+def test_an_initializer_is_called_in_each_worker() -> None:
+    """initializer is an optional callable that is called at the start of each worker process; initargs is a tuple of
+    arguments passed to the initializer."""
+    box = CONTEXT.Queue()
+    with ProcessPoolExecutor(1, CONTEXT, box.put, ("started",)) as executor:
+        executor.submit(double, 1)
+        assert box.get(timeout=LONG) == "started"
+
+
+def test_after_an_initializer_that_raised_nothing_is_taken() -> None:
+    """Should initializer raise an exception, all currently pending jobs will raise a BrokenProcessPool, as well as any
+    attempt to submit more jobs to the pool."""
+    with ProcessPoolExecutor(1, CONTEXT, fail_quietly) as executor:
+        futures = [executor.submit(double, n) for n in range(2)]
+        for future in futures:
+            assert isinstance(future.exception(LONG), BrokenProcessPool)
+        with pytest.raises(BrokenProcessPool):
+            executor.submit(double, 1)
+
+
+def test_a_broken_pool_is_a_broken_executor() -> None:
+    """BrokenExecutor: derived from RuntimeError, this exception class is raised when an executor is broken for some
+    reason. BrokenProcessPool: derived from BrokenExecutor, raised when one of the workers has terminated in a non-clean
+    fashion (for example, if it was killed from the outside)."""
+    with ProcessPoolExecutor(1, CONTEXT) as executor:
+        worker = executor.submit(pid_of_this).result(LONG)
+        future = executor.submit(time.sleep, 60)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(BrokenExecutor) as caught:
+            future.result(LONG)
+    assert isinstance(caught.value, (BrokenProcessPool, RuntimeError))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="there from Python 3.14 on")
+@pytest.mark.parametrize("method", ["terminate_workers", "kill_workers"])
+def test_workers_are_ended_at_once(method: str) -> None:
+    """Attempt to terminate (kill) all living worker processes immediately. Internally, it will also call
+    Executor.shutdown() to ensure that all other resources associated with the executor are freed."""
+    executor = ProcessPoolExecutor(1, CONTEXT)
+    assert executor.submit(double, 1).result(LONG) == 2
+    future = executor.submit(time.sleep, 60)
+    getattr(executor, method)()
+    assert isinstance(future.exception(LONG), (BrokenProcessPool, CancelledError))
+    with pytest.raises(RuntimeError):
+        executor.submit(double, 1)

@@ -1,0 +1,375 @@
+"""What the standard library's documentation promises of locks and the like.
+
+Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import multiprocessing.synchronize
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragon  # noqa: F401
+
+LONG = 30
+CONTEXT: Any = mp.get_context("dragon")
+
+
+def start(target: Any, *args: Any, **options: Any) -> Any:
+    process = CONTEXT.Process(target=target, args=args, **options)
+    process.start()
+    return process
+
+
+def ended(process: Any) -> Any:
+    process.join(LONG)
+    return process.exitcode
+
+
+def test_locks_may_be_released_by_anybody() -> None:
+    """A non-recursive lock object: release() can be called from any process or thread, not only the one which
+    originally acquired the lock. When invoked on an unlocked lock, a ValueError is raised."""
+    lock = CONTEXT.Lock()
+    assert lock.acquire() is True
+    assert lock.acquire(block=False) is False
+    assert lock.acquire(timeout=0.01) is False
+    ended(start(release, lock))
+    with pytest.raises(ValueError, match="released too many times"):
+        lock.release()
+    with lock:
+        assert not lock.acquire(False)
+
+
+def release(lock: Any) -> None:
+    lock.release()
+
+
+def test_recursive_locks_belong_to_their_owner() -> None:
+    """A recursive lock must be released by the process or thread that acquired it. An AssertionError is raised if this
+    method is called by a process or thread other than the owner or if the lock is in an unlocked state."""
+    lock = CONTEXT.RLock()
+    assert lock.acquire()
+    assert lock.acquire()
+    errors: list[str] = []
+    thread = threading.Thread(target=lambda: errors.append(error_of(lock.release)))
+    thread.start()
+    thread.join()
+    lock.release()
+    lock.release()
+    assert [*errors, error_of(lock.release)] == ["AssertionError", "AssertionError"]
+
+
+def error_of(call: Any) -> str:
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+def test_semaphores() -> None:
+    """BoundedSemaphore: a release beyond the initial value is an error; a Semaphore has no bound."""
+    semaphore, bounded = CONTEXT.Semaphore(1), CONTEXT.BoundedSemaphore(1)
+    semaphore.release()
+    assert semaphore.get_value() == 2
+    with pytest.raises(ValueError, match="released too many times"):
+        bounded.release()
+    assert bounded.acquire()
+    assert not bounded.acquire(False)
+
+
+def test_events_and_conditions_wake_other_processes() -> None:
+    """wait_for(): wait until a condition evaluates to true. Event: a clone of threading.Event."""
+    event, condition, value = CONTEXT.Event(), CONTEXT.Condition(), CONTEXT.Value("i", 0)
+    process = start(set_all, event, condition, value)
+    assert event.wait(LONG)
+    with condition:
+        assert condition.wait_for(lambda: value.value == 3, LONG)
+    assert ended(process) == 0
+    event.clear()
+    assert event.wait(0.01) is False
+
+
+def set_all(event: Any, condition: Any, value: Any) -> None:
+    event.set()
+    for number in range(1, 4):
+        with condition:
+            value.value = number
+            condition.notify_all()
+
+
+def test_barriers() -> None:
+    """Barrier: a clone of threading.Barrier."""
+    barrier = CONTEXT.Barrier(2, timeout=LONG)
+    process = start(barrier.wait)
+    assert barrier.wait() in (0, 1)
+    ended(process)
+    with pytest.raises(threading.BrokenBarrierError):
+        barrier.wait(0.01)
+    assert barrier.broken
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
+def test_acquire_says_whether_it_was_acquired(kind: str) -> None:
+    """With the block argument set to False, the method call does not block. When invoked with a positive,
+    floating-point value for timeout, block for at most the number of seconds specified by timeout as long as the
+    lock can not be acquired. Invocations with a negative value for timeout are equivalent to a timeout of zero."""
+    lock = getattr(CONTEXT, kind)()
+    got: list[Any] = []
+    assert lock.acquire() is True
+    thread = threading.Thread(
+        target=lambda: got.extend([lock.acquire(False), lock.acquire(True, 0.01), lock.acquire(True, -1)])
+    )
+    thread.start()
+    thread.join(LONG)
+    assert got == [False, False, False]
+    lock.release()
+    with lock:
+        assert True
+
+
+def test_a_condition_is_notified() -> None:
+    """Condition: a condition variable, an alias for threading.Condition; notify(n) wakes up at most n of the tasks
+    waiting for it."""
+    condition, waiting, woken = CONTEXT.Condition(), CONTEXT.Semaphore(0), CONTEXT.Semaphore(0)
+    processes = [start(wait_for_it, condition, waiting, woken) for _ in range(3)]
+    for _ in processes:
+        assert waiting.acquire(timeout=LONG)
+    with condition:  # all wait now, as each holds the lock until it does
+        condition.notify(2)
+    assert woken.acquire(timeout=LONG)
+    assert woken.acquire(timeout=LONG)
+    assert not woken.acquire(timeout=0.1)
+    with condition:
+        condition.notify_all()
+    assert [ended(process) for process in processes] == [0, 0, 0]
+
+
+def wait_for_it(condition: Any, waiting: Any, woken: Any) -> None:
+    with condition:
+        waiting.release()
+        assert condition.wait(LONG)
+    woken.release()
+
+
+def test_an_event_is_waited_for() -> None:
+    """Event: wait(timeout) blocks until the internal flag is true, and returns whether it is."""
+    event = CONTEXT.Event()
+    assert event.wait(0.01) is False
+    process = start(event.set)
+    assert event.wait(LONG) is True
+    event.clear()
+    assert not event.is_set()
+    assert ended(process) == 0
+
+
+def test_a_barrier_has_an_action_and_can_be_broken() -> None:
+    """Barrier(parties[, action[, timeout]]): a barrier object: a clone of threading.Barrier. (Whoever is last
+    calls the action; abort() puts the barrier into a broken state, reset() returns it to the empty one.)"""
+    barrier = CONTEXT.Barrier(1, lambda: called.append(1), 5)
+    called: list[int] = []
+    assert barrier.wait() == 0
+    assert (called, barrier.parties, barrier.n_waiting, barrier.broken) == ([1], 1, 0, False)
+    barrier.abort()
+    assert barrier.broken
+    with pytest.raises(threading.BrokenBarrierError):
+        barrier.wait()
+    barrier.reset()
+    assert barrier.wait() == 0
+
+
+def test_a_lock_is_waited_for_until_it_is_released() -> None:
+    """Once a process or thread has acquired a lock, subsequent attempts to acquire it from any process or thread will
+    block until it is released."""
+    lock, box = CONTEXT.Lock(), CONTEXT.Queue()
+    lock.acquire()
+    process = start(acquire_and_tell, lock, box)
+    assert box.get(timeout=LONG) == "waiting"
+    with pytest.raises(queue.Empty):
+        box.get(timeout=0.05)
+    lock.release()
+    assert box.get(timeout=LONG) == "acquired"
+    assert ended(process) == 0
+
+
+def acquire_and_tell(lock: Any, box: Any) -> None:
+    box.put("waiting")
+    with lock:
+        box.put("acquired")
+
+
+def test_one_process_at_a_time_has_a_lock(tmp_path: Path) -> None:
+    """For instance one can use a lock to ensure that only one process prints to standard output at a time."""
+    lock, output = CONTEXT.Lock(), tmp_path / "output"
+    processes = [start(write_by_letter, lock, output, str(n) * 20) for n in range(3)]
+    assert [ended(process) for process in processes] == [0, 0, 0]
+    assert sorted(output.read_text().splitlines()) == [str(n) * 20 for n in range(3)]
+
+
+def write_by_letter(lock: Any, path: Path, text: str) -> None:
+    with lock, path.open("ab", buffering=0) as file:
+        for letter in text + "\n":
+            file.write(letter.encode())
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
+def test_the_first_argument_is_named_block(kind: str) -> None:
+    """Its acquire method's first argument is named block. The timeout argument has no practical implications if the
+    block argument is set to False and is thus ignored. Invocations with a timeout value of None (the default) set the
+    timeout period to infinite."""
+    lock, got = getattr(CONTEXT, kind)(), []
+    assert lock.acquire(block=True, timeout=None) is True
+    thread = threading.Thread(target=lambda: got.append(lock.acquire(block=False, timeout=LONG)))
+    thread.start()
+    thread.join(LONG)
+    assert got == [False]
+    lock.release()
+    assert isinstance(lock, getattr(mp.synchronize, kind))
+
+
+def test_a_recursive_lock_is_released_as_often_as_acquired() -> None:
+    """Once a process or thread has acquired a recursive lock, the same process or thread may acquire it again without
+    blocking; that process or thread must release it once for each time it has been acquired. If after the decrement
+    the recursion level is still nonzero, the lock remains locked."""
+    lock = CONTEXT.RLock()
+    assert lock.acquire()
+    assert lock.acquire(False)
+    lock.release()
+    assert ended(start(try_to_acquire, lock)) == 1
+    lock.release()
+    assert ended(start(try_to_acquire, lock)) == 0
+
+
+def try_to_acquire(lock: Any) -> None:
+    sys.exit(not lock.acquire(False))
+
+
+def test_a_failed_attempt_leaves_the_level_as_it_is() -> None:
+    """If the lock has already been acquired (and thus is owned) by another process or thread, the current process or
+    thread does not take ownership and the recursion level within the lock is not changed."""
+    lock = CONTEXT.RLock()
+    with lock:
+        assert ended(start(try_to_acquire, lock)) == 1
+    assert ended(start(try_to_acquire, lock)) == 0
+
+
+def test_another_process_cannot_release_a_recursive_lock() -> None:
+    """An AssertionError is raised if this method is called by a process or thread other than the owner."""
+    lock, box = CONTEXT.RLock(), CONTEXT.Queue()
+    with lock:
+        assert ended(start(tell_error_of_release, lock, box)) == 0
+    assert box.get(timeout=LONG) == "AssertionError"
+
+
+def tell_error_of_release(lock: Any, box: Any) -> None:
+    box.put(error_of(lock.release))
+
+
+def test_one_who_waits_gets_a_recursive_lock() -> None:
+    """If any other processes or threads are blocked waiting for the lock to become unlocked, allow exactly one of them
+    to proceed."""
+    lock, box, go = CONTEXT.RLock(), CONTEXT.Queue(), CONTEXT.Event()
+    with lock:
+        processes = [start(acquire_until, lock, box, go) for _ in range(2)]
+        with pytest.raises(queue.Empty):
+            box.get(timeout=0.05)
+    assert box.get(timeout=LONG) == "acquired"
+    with pytest.raises(queue.Empty):
+        box.get(timeout=0.05)
+    go.set()
+    assert box.get(timeout=LONG) == "acquired"
+    assert [ended(process) for process in processes] == [0, 0]
+
+
+def acquire_until(lock: Any, box: Any, go: Any) -> None:
+    with lock:
+        box.put("acquired")
+        go.wait(LONG)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "wait"])
+def test_ctrl_c_interrupts_who_waits(kind: str) -> None:
+    """If the SIGINT signal generated by Ctrl-C arrives while the main thread is blocked by a call to
+    BoundedSemaphore.acquire(), Lock.acquire(), RLock.acquire(), Semaphore.acquire(), Condition.acquire() or
+    Condition.wait() then the call will be immediately interrupted and KeyboardInterrupt will be raised."""
+    lock, box = getattr(CONTEXT, "Condition" if kind == "wait" else kind)(), CONTEXT.Queue()
+    if kind != "wait":
+        lock.acquire()
+    process = start(wait_or_acquire, lock, box, kind == "wait")
+    assert box.get(timeout=LONG) == "waiting"
+    time.sleep(0.035)
+    os.kill(process.pid, signal.SIGINT)
+    assert box.get(timeout=LONG) == "interrupted"
+    assert ended(process) == 0
+
+
+def wait_or_acquire(lock: Any, box: Any, wait: bool) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if wait:
+            with lock:
+                box.put("waiting")
+                lock.wait()
+        else:
+            box.put("waiting")
+            lock.acquire()
+    except KeyboardInterrupt:
+        box.put("interrupted")
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_a_condition_takes_a_lock(kind: str) -> None:
+    """If lock is specified then it should be a Lock or RLock object from multiprocessing."""
+    lock = getattr(CONTEXT, kind)()
+    condition = CONTEXT.Condition(lock)
+    with condition:
+        assert ended(start(try_to_acquire, lock)) == 1
+    assert ended(start(try_to_acquire, lock)) == 0
+
+
+def test_waiting_for_a_condition_has_a_limit() -> None:
+    """wait(), wait_for(): the return value is that of the predicate, or False if the method timed out (of
+    threading.Condition, of which this is an alias)."""
+    condition = CONTEXT.Condition()
+    with condition:
+        assert condition.wait(0.01) is False
+        assert condition.wait_for(lambda: [], 0.01) == []
+        assert condition.wait_for(lambda: "true", 0.01) == "true"
+
+
+def test_each_at_a_barrier_has_its_number() -> None:
+    """Barrier: a clone of threading.Barrier. (The return value of wait() is an integer in the range 0 to parties - 1,
+    different for each.)"""
+    barrier, box = CONTEXT.Barrier(3), CONTEXT.Queue()
+    processes = [start(pass_barrier, barrier, box) for _ in range(3)]
+    assert sorted(box.get(timeout=LONG) for _ in processes) == [0, 1, 2]
+    assert [ended(process) for process in processes] == [0, 0, 0]
+
+
+def pass_barrier(barrier: Any, box: Any) -> None:
+    try:
+        box.put(barrier.wait())
+    except threading.BrokenBarrierError:
+        box.put("broken")
+
+
+def test_an_aborted_barrier_lets_go_who_waits() -> None:
+    """Barrier: a clone of threading.Barrier. (abort() causes any active or future calls to wait() to fail with the
+    BrokenBarrierError.)"""
+    barrier, box = CONTEXT.Barrier(2), CONTEXT.Queue()
+    process = start(pass_barrier, barrier, box)
+    while not barrier.n_waiting:
+        time.sleep(0.001)
+    barrier.abort()
+    assert box.get(timeout=LONG) == "broken"
+    assert ended(process) == 0

@@ -1,0 +1,307 @@
+"""What the standard library's documentation promises of proxies.
+
+Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing as mp
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from multiprocessing.managers import BaseManager, BaseProxy, RemoteError
+from typing import Any, ClassVar
+
+import pytest
+
+import dragon  # noqa: F401
+
+LONG = 30
+CONTEXT: Any = mp.get_context("dragon")
+
+
+@pytest.fixture(scope="module")
+def manager() -> Iterator[Any]:
+    with CONTEXT.Manager() as manager:
+        yield manager
+
+
+def test_a_proxy_looks_like_its_referent_to_str_alone(manager: Any) -> None:
+    """Notice that applying str() to a proxy will return the representation of the referent, whereas applying
+    repr() will return the representation of the proxy."""
+    squares = manager.list([i * i for i in range(4)])
+    assert str(squares) == "[0, 1, 4, 9]"
+    assert repr(squares).startswith("<ListProxy object, typeid 'list' at 0x")
+
+
+def test_proxies_are_not_compared_by_value(manager: Any) -> None:
+    """The proxy types in multiprocessing do nothing to support comparisons by value."""
+    assert manager.list([1, 2]) != [1, 2]
+    assert manager.list([1, 2])[:] == [1, 2]
+
+
+def test_a_method_is_called_by_name_and_the_referent_copied(manager: Any) -> None:
+    """_callmethod(methodname[, args[, kwds]]): call and return the result of a method of the proxy's referent. An
+    exception is reraised by it. _getvalue(): return a copy of the referent."""
+    numbers = manager.list(range(5))
+    assert numbers._callmethod("__getitem__", (slice(1, 3),)) == [1, 2]
+    with pytest.raises(IndexError, match="list index out of range"):
+        numbers._callmethod("__getitem__", (20,))
+    assert numbers._getvalue() == [0, 1, 2, 3, 4]
+    assert isinstance(numbers, BaseProxy)
+
+
+def append(numbers: Any, nested: Any) -> None:
+    numbers.append(os.getpid())
+    nested[0].append("from a process")
+
+
+def test_proxies_are_handed_to_processes_and_contain_each_other(manager: Any) -> None:
+    """An important feature of proxy objects is that they are picklable so they can be passed between processes. As
+    such, a referent can contain proxy objects. This permits nesting of these managed lists, dicts, and other proxy
+    objects."""
+    numbers, nested = manager.list(), manager.list([manager.list()])
+    process = CONTEXT.Process(target=append, args=(numbers, nested))
+    process.start()
+    process.join(LONG)
+    assert (list(numbers), list(nested[0])) == ([process.pid], ["from a process"])
+
+
+def test_the_methods_of_lists_and_dictionaries(manager: Any) -> None:
+    """list(), list(sequence): create a shared list object and return a proxy for it. dict(), dict(mapping),
+    dict(sequence): create a shared dict object and return a proxy for it."""
+    numbers = manager.list([3, 1, 2])
+    numbers.sort()
+    numbers.extend([5])
+    numbers *= 2
+    numbers += [9]
+    assert (list(numbers), 9 in numbers, numbers.pop(), numbers.index(5), len(numbers)) == (
+        [1, 2, 3, 5, 1, 2, 3, 5, 9],
+        True,
+        9,
+        3,
+        8,
+    )
+    names = manager.dict([("a", 1)])
+    names.update(b=2)
+    assert (names.pop("a"), names.setdefault("c", 3), dict(names), sorted(names.keys()), "b" in names) == (
+        1,
+        3,
+        {"b": 2, "c": 3},
+        ["b", "c"],
+        True,
+    )
+
+
+def test_proxies_nest_and_changes_of_mutable_values_are_not_seen() -> None:
+    """If standard (non-proxy) list or dict objects are contained in a referent, modifications to those mutable values
+    will not be propagated through the manager. A shared object can contain multiple shared objects."""
+    with CONTEXT.Manager() as manager:
+        inner = manager.list([1])
+        outer = manager.dict(inner=inner, plain=[1])
+        outer["inner"].append(2)
+        outer["plain"].append(2)
+        assert (list(outer["inner"]), outer["plain"]) == ([1, 2], [1])
+        assert repr(manager.list([1])).startswith("<ListProxy")
+        assert str(manager.list([1])) == "[1]"
+
+
+class Numbers:
+    """Something that a manager of the tests shares."""
+
+    def __init__(self, box: Any = None) -> None:
+        self.numbers = [1, 2, 3]
+        self.box = box
+
+    def __del__(self) -> None:
+        if self.box is not None:
+            self.box.put("deleted")
+
+    def below(self, most: int) -> Iterator[int]:
+        return (number for number in self.numbers if number < most)
+
+    def themselves(self) -> list[int]:
+        return self.numbers
+
+    def last(self) -> int:
+        return self.numbers[-1]
+
+    def locks(self) -> Any:
+        return threading.Lock()
+
+
+class IteratorProxy(BaseProxy):
+    _exposed_ = ("__next__",)
+
+    def __iter__(self) -> IteratorProxy:
+        return self
+
+    def __next__(self) -> Any:
+        return self._callmethod("__next__")  # type: ignore[func-returns-value]
+
+
+class NumbersProxy(BaseProxy):
+    _exposed_ = ("below",)
+    _method_to_typeid_: ClassVar = {"below": "Iterator"}
+
+    def below(self, most: int) -> Any:
+        return self._callmethod("below", (most,))  # type: ignore[func-returns-value]
+
+
+class Manager(BaseManager):
+    pass
+
+
+Manager.register("Iterator", proxytype=IteratorProxy, create_method=False)
+Manager.register("List", list)
+Manager.register("Numbers", Numbers, method_to_typeid={"below": "Iterator", "themselves": "List"})
+Manager.register("Limited", Numbers, NumbersProxy)
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Any]:
+    with Manager(ctx=CONTEXT) as manager:
+        yield manager
+
+
+def test_a_method_may_return_a_proxy(own: Any) -> None:
+    """method_to_typeid is a mapping used to specify the return type of those exposed methods which should return a
+    proxy. If a method's name is not a key of this mapping then the object returned by the method will be copied by
+    value. proxytype is a subclass of BaseProxy which is used to create proxies for shared objects with this typeid."""
+    numbers = own.Numbers()
+    below = numbers.below(3)
+    assert isinstance(below, IteratorProxy)
+    assert list(below) == [1, 2]
+    themselves = numbers.themselves()
+    themselves.append(4)
+    assert isinstance(themselves, BaseProxy)
+    assert themselves._getvalue() == [1, 2, 3, 4]
+    assert type(numbers.last()) is int
+
+
+def test_a_class_of_proxies_tells_what_is_exposed(own: Any) -> None:
+    """If exposed is None then proxytype._exposed_ is used instead if it exists. If method_to_typeid is None then
+    proxytype._method_to_typeid_ is used instead if it exists."""
+    limited = own.Limited()
+    assert type(limited) is NumbersProxy
+    assert list(limited.below(3)) == [1, 2]
+    with pytest.raises(RemoteError, match="AttributeError"):
+        limited._callmethod("last")
+
+
+def test_there_may_be_no_method_to_create_a_type(own: Any) -> None:
+    """create_method determines whether a method should be created with name typeid which can be used to tell the server
+    process to create a new shared object and return a proxy for it. By default it is True."""
+    assert hasattr(own, "Numbers")
+    assert not hasattr(own, "Iterator")
+
+
+def test_what_is_not_exposed_is_an_error(own: Any) -> None:
+    """Note in particular that an exception will be raised if methodname has not been exposed. If some other exception
+    is raised in the manager's process then this is converted into a RemoteError exception and is raised by
+    _callmethod()."""
+    numbers = own.Numbers()
+    with pytest.raises(RemoteError, match="AttributeError"):
+        numbers._callmethod("_hidden")
+    assert numbers.last() == 3
+
+
+def test_a_result_that_cannot_be_sent_is_a_remote_error(own: Any) -> None:
+    """If some other exception is raised in the manager's process then this is converted into a RemoteError exception
+    and is raised by _callmethod()."""
+    numbers = own.Numbers()
+    with pytest.raises(RemoteError, match="lock"):
+        numbers.locks()
+    assert numbers.last() == 3
+
+
+def test_the_copy_of_what_cannot_be_pickled_is_an_error(own: Any) -> None:
+    """Return a copy of the referent. If the referent is unpicklable then this will raise an exception."""
+    with pytest.raises(RemoteError, match="generator"):
+        own.Numbers().below(3)._getvalue()
+
+
+def test_an_object_without_proxies_is_deleted(own: Any) -> None:
+    """A proxy object uses a weakref callback so that when it gets garbage collected it deregisters itself from the
+    manager which owns its referent. A shared object gets deleted from the manager process when there are no longer any
+    proxies referring to it."""
+    box = CONTEXT.Queue()
+    proxy = own.Numbers(box)
+    other = own_copy(proxy)
+    del proxy
+    gc.collect()
+    with pytest.raises(queue.Empty):
+        box.get(timeout=0.05)
+    assert other.last() == 3
+    del other
+    gc.collect()
+    assert box.get(timeout=LONG) == "deleted"
+
+
+def own_copy(proxy: Any) -> Any:
+    there, here = CONTEXT.Pipe()
+    there.send(proxy)
+    return here.recv()
+
+
+def test_several_proxies_have_one_referent(manager: Any) -> None:
+    """Multiple proxy objects may have the same referent."""
+    numbers = manager.list([1])
+    other = own_copy(numbers)
+    assert other is not numbers
+    other.append(2)
+    assert numbers[:] == [1, 2]
+
+
+def test_a_proxy_is_used_as_its_referent(manager: Any) -> None:
+    """In this way, a proxy can be used just like its referent can: l[4], l[2:5]."""
+    squares = manager.list([i * i for i in range(10)])
+    assert (squares[4], squares[2:5], len(squares)) == (16, [4, 9, 16], 10)
+
+
+def test_proxies_of_dictionaries_and_lists_are_nested(manager: Any) -> None:
+    """Similarly, dict and list proxies may be nested inside one another."""
+    outer = manager.list([manager.dict() for _ in range(2)])
+    inner = outer[0]
+    inner["a"], inner["b"] = 1, 2
+    outer[1]["c"] = 3
+    outer[1]["z"] = 26
+    assert (str(outer[0]), str(outer[1])) == ("{'a': 1, 'b': 2}", "{'c': 3, 'z': 26}")
+
+
+def test_an_item_that_is_assigned_again_is_changed(manager: Any) -> None:
+    """However, storing a value in a container proxy (which triggers a __setitem__ on the proxy object) does propagate
+    through the manager and so to effectively modify such an item, one could re-assign the modified value."""
+    items = manager.list([{}])
+    names = items[0]
+    names["a"] = 1
+    assert items[0] == {}
+    items[0] = names
+    assert items[0] == {"a": 1}
+
+
+def test_several_processes_use_one_proxy(manager: Any) -> None:
+    """(There is never a problem with different processes using the same proxy.)"""
+    numbers = manager.list()
+    processes = [CONTEXT.Process(target=append_many, args=(numbers,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(LONG)
+    assert len(numbers) == 60
+
+
+def append_many(numbers: Any) -> None:
+    for _ in range(20):
+        numbers.append(1)
+
+
+def test_arguments_that_cannot_be_pickled_are_an_error(manager: Any) -> None:
+    """Ensure that the arguments to the methods of proxies are picklable."""
+    numbers = manager.list()
+    with pytest.raises(TypeError, match="lock"):
+        numbers.append(threading.Lock())
+    numbers.append(1)
+    assert numbers[:] == [1]

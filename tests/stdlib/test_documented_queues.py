@@ -1,0 +1,309 @@
+"""What the standard library's documentation promises of queues.
+
+Each test begins with the sentence that it tests, from https://docs.python.org/3/library/multiprocessing.html.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import multiprocessing.queues
+import queue
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import dragon  # noqa: F401
+
+LONG = 30
+CONTEXT: Any = mp.get_context("dragon")
+
+
+def start(target: Any, *args: Any, **options: Any) -> Any:
+    process = CONTEXT.Process(target=target, args=args, **options)
+    process.start()
+    return process
+
+
+def ended(process: Any) -> Any:
+    process.join(LONG)
+    return process.exitcode
+
+
+def put(box: Any, *values: Any) -> None:
+    for value in values:
+        box.put(value)
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+def test_queues_time_out_as_documented(kind: str) -> None:
+    """If timeout is a positive number, it blocks at most timeout seconds and raises the queue.Full exception if no free
+    slot was available within that time. Otherwise (block is False), put an item on the queue if a free slot is
+    immediately available, else raise the queue.Full exception."""
+    box = getattr(CONTEXT, kind)(1)
+    with pytest.raises(queue.Empty):
+        box.get(False)
+    with pytest.raises(queue.Empty):
+        box.get_nowait()
+    with pytest.raises(queue.Empty):
+        box.get(timeout=0.01)
+    box.put("item")
+    for call in (lambda: box.put(1, False), lambda: box.put_nowait(1), lambda: box.put(1, timeout=0.01)):
+        with pytest.raises(queue.Full):
+            call()
+    assert (box.qsize(), box.full(), box.empty(), box.get()) == (1, True, False, "item")
+
+
+def test_closed_queues_take_and_give_nothing() -> None:
+    """If the queue is closed, ValueError is raised."""
+    box = CONTEXT.Queue()
+    box.close()
+    box.join_thread()
+    for call in (lambda: box.put(1), lambda: box.get(False)):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+def test_order_of_one_process() -> None:
+    """If a process puts several objects they come in that order (queues are first-in first-out)."""
+    box = CONTEXT.Queue()
+    ended(start(put, box, *range(100)))
+    assert [box.get(timeout=LONG) for _ in range(100)] == list(range(100))
+
+
+def test_joinable_queues() -> None:
+    """Blocks until all items in the queue have been gotten and processed. Raises a ValueError if called more times than
+    there were items placed in the queue."""
+    box = CONTEXT.JoinableQueue()
+    put(box, 1, 2)
+    process = start(process_all, box, 2)
+    box.join()
+    assert box.empty()
+    with pytest.raises(ValueError, match="too many"):
+        box.task_done()
+    ended(process)
+
+
+def process_all(box: Any, count: int) -> None:
+    for _ in range(count):
+        box.get()
+        box.task_done()
+
+
+def test_simple_queues() -> None:
+    """It is a simplified Queue type, very close to a locked Pipe: empty(), get(), put(), close()."""
+    box = CONTEXT.SimpleQueue()
+    assert box.empty()
+    box.put("item")
+    assert not box.empty()
+    assert box.get() == "item"
+    box.close()
+
+
+def test_put_nowait_and_get_nowait() -> None:
+    """put_nowait(obj): equivalent to put(obj, False). get_nowait(): equivalent to get(False)."""
+    box = CONTEXT.Queue(1)
+    box.put_nowait("x")
+    with pytest.raises(queue.Full):
+        box.put_nowait("y")
+    with pytest.raises(queue.Full):
+        box.put("y", False, 99)  # timeout is ignored in that case
+    assert box.get_nowait() == "x"
+    with pytest.raises(queue.Empty):
+        box.get_nowait()
+    with pytest.raises(queue.Empty):
+        box.get(block=False, timeout=99)
+
+
+def test_a_get_with_a_timeout_raises_empty() -> None:
+    """If timeout is a positive number, it blocks at most timeout seconds and raises the queue.Empty exception if
+    no item was available within that time."""
+    begun = time.monotonic()
+    with pytest.raises(queue.Empty):
+        CONTEXT.Queue().get(timeout=0.1)
+    assert 0.1 <= time.monotonic() - begun < LONG
+
+
+def test_sizes_of_a_queue() -> None:
+    """Return the approximate size of the queue. Return True if the queue is empty, False otherwise. Return True if
+    the queue is full, False otherwise."""
+    box = CONTEXT.Queue(2)
+    assert (box.qsize(), box.empty(), box.full()) == (0, True, False)
+    box.put(1)
+    assert (box.qsize(), box.empty(), box.full()) == (1, False, False)
+    box.put(2)
+    assert (box.qsize(), box.empty(), box.full()) == (2, False, True)
+
+
+def put_and_leave(box: Any) -> None:
+    box.put(bytes(10**6))
+    box.close()
+    box.join_thread()
+
+
+def test_what_was_put_is_there_after_its_process_has_ended() -> None:
+    """By default if a process is not the creator of the queue then on exit it will attempt to join the queue's
+    background thread. (So what it has put is not lost.)"""
+    box = CONTEXT.Queue()
+    assert ended(start(put_and_leave, box)) == 0
+    assert len(box.get(timeout=LONG)) == 10**6
+
+
+def test_who_waits_for_tasks_waits_for_all_of_them() -> None:
+    """The count of unfinished tasks goes up whenever an item is added to the queue. The count goes down whenever a
+    consumer calls task_done() to indicate that the item was retrieved and all work on it is complete. When the
+    count of unfinished tasks drops to zero, join() unblocks."""
+    box = CONTEXT.JoinableQueue()
+    for number in range(3):
+        box.put(number)
+    joined = threading.Event()
+    threading.Thread(target=lambda: (box.join(), joined.set())).start()
+    for _ in range(3):
+        assert not joined.is_set()
+        box.get(timeout=LONG)
+        time.sleep(0.01)
+        assert not joined.is_set()
+        box.task_done()
+    assert joined.wait(LONG)
+
+
+def test_several_processes_and_threads_put_and_get() -> None:
+    """Queues are thread and process safe. They are multi-producer, multi-consumer FIFO queues."""
+    box, results = CONTEXT.Queue(), CONTEXT.Queue()
+    getters = [start(get_until_none, box, results) for _ in range(2)]
+    putters = [start(put, box, *range(number * 100, number * 100 + 100)) for number in range(2)]
+    threads = [threading.Thread(target=put, args=(box, *range(n * 100, n * 100 + 100))) for n in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert [ended(process) for process in putters] == [0, 0]
+    put(box, None, None)
+    got = [results.get(timeout=LONG) for _ in getters]
+    assert sorted(got[0] + got[1]) == list(range(400))
+    for numbers in got:  # what one has put comes in its order to each
+        for n in range(4):
+            assert [x for x in numbers if x // 100 == n] == sorted(x for x in numbers if x // 100 == n)
+    assert [ended(process) for process in getters] == [0, 0]
+
+
+def get_until_none(box: Any, results: Any) -> None:
+    results.put(list(iter(box.get, None)))
+
+
+def test_a_queue_has_the_methods_of_a_threads_queue() -> None:
+    """Queue implements all the methods of queue.Queue except for task_done() and join()."""
+    box = CONTEXT.Queue()
+    for name in ("qsize", "empty", "full", "put", "put_nowait", "get", "get_nowait"):
+        assert callable(getattr(box, name))
+    assert not hasattr(box, "task_done")
+    assert not hasattr(box, "join")
+
+
+def test_put_blocks_until_a_slot_is_free() -> None:
+    """If the optional argument block is True (the default) and timeout is None (the default), block if necessary until
+    a free slot is available."""
+    box, done = CONTEXT.Queue(1), threading.Event()
+    box.put(1)
+    thread = threading.Thread(target=lambda: (box.put(2), done.set()))
+    thread.start()
+    assert not done.wait(0.05)
+    assert box.get() == 1
+    assert done.wait(LONG)
+    assert box.get() == 2
+    thread.join(LONG)
+
+
+def test_get_blocks_until_there_is_an_item() -> None:
+    """Remove and return an item from the queue. If optional args block is True (the default) and timeout is None (the
+    default), block if necessary until an item is available."""
+    box = CONTEXT.Queue()
+    threading.Timer(0.05, box.put, ["item"]).start()
+    assert box.get() == "item"
+    assert box.empty()
+
+
+def test_a_size_below_one_is_no_limit() -> None:
+    """maxsize sets the upperbound limit on the number of items. If maxsize is less than or equal to zero, the queue
+    size is infinite. (queue.Queue, after which this one is modelled.)"""
+    for size in (0, -1):
+        box = CONTEXT.Queue(size)
+        for number in range(100):
+            box.put_nowait(number)
+        assert not box.full()
+
+
+def test_who_closes_a_queue_closes_it_for_one_process() -> None:
+    """Indicate that no more data will be put on this queue by the current process."""
+    box = CONTEXT.Queue()
+    assert ended(start(close, box)) == 0
+    box.put("item")
+    assert box.get(timeout=LONG) == "item"
+
+
+def close(box: Any) -> None:
+    box.close()
+
+
+def test_the_thread_is_joined_once_the_queue_is_closed() -> None:
+    """Join the background thread. It blocks until the background thread exits, ensuring that all data in the buffer has
+    been flushed to the pipe. (There is no such thread here: the data is there at once.)"""
+    box = CONTEXT.Queue()
+    other = box_of_the_same(box)
+    box.put("item")
+    box.close()
+    box.join_thread()
+    assert other.get(False) == "item"
+
+
+def box_of_the_same(box: Any) -> Any:
+    """Another object for the same queue."""
+    there, here = CONTEXT.Pipe()
+    there.send(box)
+    return here.recv()
+
+
+def test_a_process_may_leave_without_its_thread() -> None:
+    """The process can call cancel_join_thread() to make join_thread() do nothing. In particular, this prevents the
+    background thread from being joined automatically when the process exits."""
+    assert ended(start(put_and_cancel, CONTEXT.Queue())) == 0
+
+
+def put_and_cancel(box: Any) -> None:
+    box.cancel_join_thread()
+    box.put(bytes(10**6))
+    box.close()
+    box.join_thread()
+
+
+def test_a_joinable_queue_without_tasks_is_joined_at_once() -> None:
+    """Block until all items in the queue have been gotten and processed."""
+    box = CONTEXT.JoinableQueue()
+    box.join()
+    assert isinstance(box, mp.queues.Queue)
+
+
+def test_a_simple_queue_is_used_by_several_processes() -> None:
+    """get(): remove and return an item from the queue. put(item): put item into the queue. empty(): return True if the
+    queue is empty, False otherwise."""
+    box, back = CONTEXT.SimpleQueue(), CONTEXT.SimpleQueue()
+    process = start(hand_back, box, back)
+    box.put([42, None, "hello"])
+    assert back.get() == [42, None, "hello"]
+    assert ended(process) == 0
+    assert (box.empty(), back.empty()) == (True, True)
+
+
+def hand_back(box: Any, back: Any) -> None:
+    back.put(box.get())
+
+
+def test_a_closed_simple_queue_is_not_used_any_more() -> None:
+    """A queue must not be used anymore after it is closed. For example, get(), put() and empty() methods must no longer
+    be called."""
+    box = CONTEXT.SimpleQueue()
+    box.close()
+    for call in (box.get, box.empty, lambda: box.put(1)):
+        with pytest.raises(OSError, match="closed"):
+            call()
