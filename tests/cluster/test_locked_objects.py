@@ -18,10 +18,10 @@ PROGRAM = """
 
     def stir(queue, ended, told):
         told.put(os.getpid())
-        # Takes and puts back what is there, so that it often holds the queue's lock.
+        # Often holds the queue's lock, and leaves it as it is.
         while ended.empty():
             for _ in range(1000):
-                queue.put(queue.get())
+                queue._fileno()
 
     @contextmanager
     def stopped_with_the_lock(queue, pid):
@@ -47,7 +47,7 @@ PROGRAM = """
             away = Process(work, (stirred, told), policy=AWAY)
             away.start()
             assert told.get(timeout=30) == "begun"
-            time.sleep(1)
+            time.sleep(0.5)
         assert told.get(timeout=30) == "done"
         away.join()
         ended.put(None)

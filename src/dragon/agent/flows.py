@@ -24,7 +24,7 @@ _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
 # Seconds until it is looked again whether a process has let go of the channel's lock, which doubles each time.
-_LOCKED, _LOCKED_LONG = 0.002, 1.0
+_LOCKED, _LOCKED_LONG = 0.002, 0.1
 _IN_ORDER = 1.0  # seconds for which what comes after a message waits with it
 _REMEMBERED = 256  # channels for which messages were lost, until somebody asks
 _PATIENCE = 10.0  # seconds without room for a message, after which it is lost and its sender is told
