@@ -7,8 +7,9 @@ An operation of unknown outcome may happen at any time after its call, or never.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import accumulate
 from typing import Any
 
 from jepsen.history import Operation
@@ -31,11 +32,13 @@ class Verdict(Enum):
 class Model:
     """An object: its first state; `step`, which gives whether an operation is possible in a state, and the state after
     it; and `spare`, which says that operations may be left out of a history without making a wrong one of a good one:
-    those that change nothing, and, where given what the others have seen, those whose change nobody saw."""
+    those that change nothing, and, where given what the others have seen, those whose change nobody saw. `known` gives,
+    in place of one that nothing else overlaps, what says the same of the state after it without what came before."""
 
     first: Any
     step: Callable[[Any, Operation], tuple[bool, Any]]
     spare: Callable[[Operation, set[Any]], bool]
+    known: Callable[[Operation], Operation]
 
 
 def _register(state: Any, operation: Operation) -> tuple[bool, Any]:
@@ -65,15 +68,27 @@ def _spare_in_register(operation: Operation, seen: set[Any]) -> bool:
     return operation.given not in seen
 
 
+def _known_of_register(operation: Operation) -> Operation:
+    if operation.name == "pop":
+        return replace(operation, name="get", result=None)
+    value = operation.given if operation.name == "put" else operation.result
+    return operation if value is None else replace(operation, name="put", given=value, result=None)
+
+
+def _known_of_counter(operation: Operation) -> Operation:
+    value = operation.result + (operation.given or 0)
+    return replace(operation, name="add", given=value, result=0)
+
+
 def _counter(state: int, operation: Operation) -> tuple[bool, int]:
     after = state + operation.given if operation.name == "add" else state
     return operation.ended is None or operation.result == state, after
 
 
 # put, get, pop and setdefault of values that are put once each; None is no value.
-REGISTER = Model(None, _register, _spare_in_register)
+REGISTER = Model(None, _register, _spare_in_register, _known_of_register)
 # add, which gives what was there before, and get.
-COUNTER = Model(0, _counter, lambda operation, seen: operation.name == "get")
+COUNTER = Model(0, _counter, lambda operation, seen: operation.name == "get", _known_of_counter)
 
 
 def is_linearizable(model: Model, operations: Sequence[Operation], steps: int = _STEPS) -> Verdict:
@@ -164,22 +179,47 @@ def _relevant(model: Model, operations: Sequence[Operation]) -> list[Operation]:
 
 
 def explained(model: Model, operations: Sequence[Operation]) -> list[Operation]:
-    """A few operations that cannot have happened, out of many that cannot: what can be left out is, from both ends."""
+    """A few operations that cannot have happened, out of many that cannot."""
     _, reached = _search(model, operations, _STEPS)
     left = _relevant(model, [operation for operation in operations if operation.begun <= reached])
-    size = max(len(left) // 2, 1)
-    tries = _LONGEST
+    known, left = _begun_late(model, left)
+    left = _shortened(model, known, left)
+    seen = {one.result for one in left if one.result is not None}
+    before = [one for one in operations if known and one.ended is not None and one.ended < known[0].begun]
+    sources = (
+        [one for one in before if one.name != "get" and {one.given, one.result} & seen] if model is REGISTER else []
+    )
+    return sorted([*sources, *known, *left], key=lambda one: one.begun)
+
+
+def _shortened(model: Model, known: list[Operation], left: list[Operation]) -> list[Operation]:
+    """Without what may be left out of it, and need not be there for it to be wrong."""
+    size, tries = max(len(left) // 2, 1), _LONGEST
     while tries > 0:
         smaller = left
         for start in range(0, len(left), size):
             tries -= 1
             without = _without(model, smaller, left[start : start + size])
-            if len(without) < len(smaller) and is_linearizable(model, without) is Verdict.NO:
+            if len(without) < len(smaller) and is_linearizable(model, [*known, *without]) is Verdict.NO:
                 smaller = without
         if size == 1 and len(smaller) == len(left):
             break
         left, size = smaller, max(size // 2, 1)
     return left
+
+
+def _begun_late(model: Model, operations: list[Operation]) -> tuple[list[Operation], list[Operation]]:
+    """The latest operation after which the state is known, and that cannot be followed by what comes later, with
+    that; or none, and all. Those of unknown outcome stay: they may happen later."""
+    ordered = sorted((one for one in operations if one.ended is not None), key=lambda one: one.begun)
+    unknown = [one for one in operations if one.ended is None]
+    ends = list(accumulate((one.ended or 0 for one in ordered), max))
+    for at in range(len(ordered) - 2, 0, -1):
+        if ends[at - 1] < ordered[at].begun and ends[at] < ordered[at + 1].begun:
+            known, later = model.known(ordered[at]), [*unknown, *ordered[at + 1 :]]
+            if is_linearizable(model, [known, *later]) is Verdict.NO:
+                return [known], later
+    return [], operations
 
 
 def _without(model: Model, operations: list[Operation], unwanted: list[Operation]) -> list[Operation]:

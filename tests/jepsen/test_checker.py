@@ -187,6 +187,15 @@ def test_a_few_operations_explain_what_is_wrong_with_many() -> None:
     assert set(told) == {put("3996", 3996, 3997), put("new", 4000, 4001), wrong}
 
 
+def test_what_came_before_a_known_state_explains_nothing() -> None:
+    history = [add(n, 10 * n, 10 * n + 1) for n in range(100)]
+    told = explained(COUNTER, [*history, add(100, 1000, 1001), add(100, 1002, 1003)])
+    assert [(one.given, one.result) for one in told] == [(101, 0), (1, 100)]
+    taking = [one for n in range(0, 400, 4) for one in (put(str(n), n, n + 1), done("pop", n + 2, n + 3, None, str(n)))]
+    stale = get("0", 500, 501)
+    assert explained(REGISTER, [*taking, stale]) == [*taking[:2], get(None, 398, 399), stale]
+
+
 def test_many_unknown_additions_are_decided() -> None:
     unknown = [add(None, 1, None) for _ in range(40)]
     assert is_linearizable(COUNTER, [*unknown, add(20, 5, 6), add(25, 7, 8)]) is Verdict.YES
