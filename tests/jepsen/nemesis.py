@@ -55,7 +55,7 @@ class Nemesis:
     def work(self, seconds: float) -> None:
         """Do one thing after the other for that long; all is mended then, but for what cannot be."""
         end = time.monotonic() + seconds
-        great = self._chance.choice([self._lose_a_host, self._lose_a_host, self._part_for_long, None])
+        great = self._chance.choice([*[self._lose_a_host] * 3, self._part_for_long, self._part_from_all, None])
         great_at = time.monotonic() + self._chance.uniform(0.1, 0.4) * seconds
         while time.monotonic() < end:
             if great is not None and time.monotonic() > great_at:
@@ -141,7 +141,7 @@ class Nemesis:
 
     def _lose_a_host(self) -> None:
         host = self._chance.choice(self._hosts[1:])
-        how = self._chance.choice(["killed", "paused", "cut off", "killed the agent of"])
+        how = self._chance.choice(["killed", "paused", "cut off", "cut off", "killed the agent of"])
         self.lost.append(host)
         if how.startswith("killed"):
             for pid in self._agents_of(host) if "agent" in how else self._all_of(host):
@@ -163,6 +163,17 @@ class Nemesis:
             what = f"let nothing pass from {one} to {other} for long"
             self._hold(self.lan.deaf(other, one), what, seconds, busy=True)
         self._calm_until = float("inf")  # when both have copies again only they know
+
+    def _part_from_all(self) -> None:
+        """The front end, which decides who is lost, reaches it."""
+        one = self._chance.choice(self._hosts)
+        with ExitStack() as mending:
+            for other in self._hosts:
+                if other != one:
+                    mending.enter_context(self.lan.parted(one, other))
+            seconds = self._chance.uniform(*_PARTED_LONG)
+            self._hold(mending, f"parted {one} from all hosts for long", seconds, busy=True)
+        self._calm_until = float("inf")
 
     def clean_up(self) -> None:
         """Take away the files that are left at a host on which everything was killed, as its restart would."""
