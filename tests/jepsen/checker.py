@@ -86,8 +86,12 @@ def _by_object(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 
 
 def _writes(operations: Iterable[Operation]) -> list[Operation]:
-    """Without those that only read."""
-    return [one for one in operations if one.name not in ("get", "get_many")]
+    """Without those that only read, as a setdefault does that finds a value."""
+    return [one for one in operations if one.name not in ("get", "get_many") and not _found(one)]
+
+
+def _found(operation: Operation) -> bool:
+    return operation.name == "setdefault" and operation.ended is not None and operation.result != operation.given
 
 
 # ---- registers and counters

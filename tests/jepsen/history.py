@@ -27,7 +27,7 @@ _OPEN = (DragonError, OSError, EOFError)
 @dataclass(frozen=True, slots=True)
 class Operation:
     """`ended` is None where the outcome is not known; `error` says why, and `broken` that it should not have been
-    raised."""
+    raised. In an explanation `error` is a note about it."""
 
     client: str
     object: str

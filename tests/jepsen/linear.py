@@ -217,6 +217,8 @@ def _begun_late(model: Model, operations: list[Operation]) -> tuple[list[Operati
     for at in range(len(ordered) - 2, 0, -1):
         if ends[at - 1] < ordered[at].begun and ends[at] < ordered[at + 1].begun:
             known, later = model.known(ordered[at]), [*unknown, *ordered[at + 1 :]]
+            if known != ordered[at]:
+                known = replace(known, error=f"so it is after that client's {ordered[at].name}")
             if is_linearizable(model, [known, *later]) is Verdict.NO:
                 return [known], later
     return [], operations

@@ -175,6 +175,14 @@ class Nemesis:
             self._hold(mending, f"parted {one} from all hosts for long", seconds, busy=True)
         self._calm_until = float("inf")
 
+    def end_all(self) -> None:
+        """End all that is left of a run, so that the next one finds none of it."""
+        for host in self._hosts:
+            for pid in self._all_of(host):
+                _signal(pid, signal.SIGKILL)
+        self._wrecked = list(self._hosts)
+        self.clean_up()
+
     def clean_up(self) -> None:
         """Take away the files that are left at a host on which everything was killed, as its restart would."""
         for host in self._wrecked:

@@ -19,6 +19,7 @@ __all__ = ["Round", "round_of"]
 
 CLIENTS = Path(__file__).with_name("clients.py")
 QUIET = 3.0  # seconds in which clients go on after all is mended
+ENDING = 30.0  # seconds that may pass until nothing of a run is left
 LONGEST = 150.0  # seconds that the rest may take: time-outs of those who were away, and looking at everything
 
 
@@ -69,6 +70,10 @@ def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: floa
     if out != "looked at all\n":
         faults.append(Fault("program", f"it did not look at all; it ended with {run.returncode}"))
     nemesis.clean_up()
+    left = what_is_left(hosts)
+    if left:
+        faults.append(Fault("hosts", "this was left there: " + "; ".join(left)))
+        nemesis.end_all()
     operations = gathered(folder)
     write(folder / "history.jsonl", operations)
     (folder / "faults.json").write_text(json.dumps({"done": nemesis.done, "lost": nemesis.lost}, indent=1))
@@ -79,3 +84,11 @@ def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: floa
     faults += check(without_reads(operations) if behind else operations, nemesis.lost)
     stale = stale_reads(operations) if behind else []
     return Round(operations, nemesis.done, nemesis.missing, faults, stale, err, folder / "history.jsonl")
+
+
+def what_is_left(hosts: SshHosts) -> list[str]:
+    """What a run that is over has left at its hosts, and does not take away in time."""
+    deadline = time.monotonic() + ENDING
+    while (left := hosts.leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left

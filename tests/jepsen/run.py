@@ -38,8 +38,7 @@ from conftest import Site
 from jepsen.checker import check
 from jepsen.history import read
 from jepsen.rounds import round_of
-from peers import nothing_left
-from peers.ssh import start_hosts
+from peers.ssh import SshHosts, start_hosts
 
 
 def main() -> int:
@@ -67,15 +66,14 @@ def main() -> int:
             site.end()
 
 
-def go_on(hosts: object, site: Site, keep: Path, arguments: argparse.Namespace) -> int:
+def go_on(hosts: SshHosts, site: Site, keep: Path, arguments: argparse.Namespace) -> int:
     """One round after the other; 1 where something was wrong."""
     end, number, totals = time.monotonic() + arguments.minutes * 60, 0, Counter[str]()
     missing, unknown = set[str](), Counter[str]()
     while time.monotonic() < end:
         number += 1
         seed = f"{arguments.seed}-{number}"
-        with nothing_left(hosts):
-            done = round_of(hosts, site, keep / seed, seed, arguments.seconds, arguments.reads)  # type: ignore[arg-type]
+        done = round_of(hosts, site, keep / seed, seed, arguments.seconds, arguments.reads)
         print(f"{seed}: {done.summary()}", flush=True)
         for fault in [*done.faults, *done.stale]:
             print(("" if fault in done.faults else "behind: ") + str(fault), flush=True)
