@@ -16,6 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -31,23 +33,28 @@ from jepsen.history import FINAL, Recorder
 PROCESSES, THREADS = 2, 2  # processes on each node, and clients in each
 PAUSE = 0.03  # seconds between two operations of a client, at most
 AGE = 4.0  # seconds in which a short register is used
-OLD, COUNTERS, PAIRS = 2, 2, 2  # how many there are of what is used all the time
+OLD, COUNTERS = 2, 2  # how many there are of what is used all the time, beside a pair of each manager
 LATE = 10.0  # seconds that clients on a host that cannot be reached are waited for
 ELEMENT = "element "
 
 
+@dataclass(frozen=True)
 class Things:
-    """What clients share."""
+    """What clients share. `homes` are the hosts of the dictionary's managers, by their numbers."""
 
-    def __init__(self, folder: Path, seed: str, data: str, queues: dict[str, Queue], pairs: list[list[str]]) -> None:
-        self.folder, self.seed, self.data, self.queues, self.pairs = folder, seed, data, queues, pairs
+    folder: Path
+    seed: str
+    data: str
+    queues: dict[str, Queue]
+    pairs: list[list[str]]
+    homes: list[str]
 
     def stopped(self) -> bool:
         return (self.folder / "stop").exists()
 
     def reached(self) -> Things:
         """The same without the queues of lost nodes, which nobody can be given any more."""
-        return Things(self.folder, self.seed, self.data, dict(filter(is_reached, self.queues.items())), self.pairs)
+        return replace(self, queues=dict(filter(is_reached, self.queues.items())))
 
 
 def is_reached(named: tuple[str, Queue]) -> bool:
@@ -60,24 +67,42 @@ def is_reached(named: tuple[str, Queue]) -> bool:
 
 
 class Client:
-    """One thread. It does one thing at a time."""
+    """One thread. It does one thing at a time, here and there; or, where it is devoted, to one object only: where that
+    is decided about on its own node it goes on when there is no way to others, and must not be told lies."""
 
-    def __init__(self, things: Things, name: str) -> None:
-        self._things, self._name = things, name
+    def __init__(self, things: Things, name: str, devoted: bool) -> None:
+        self._things = things
         self._chance = random.Random(f"{things.seed} {name}")
-        self._ddict = DDict.attach(things.data, timeout=self._chance.choice([3.0, 8.0, None]))
+        self._ddict = DDict.attach(things.data, timeout=self._chance.choice([1.0, 3.0, 8.0, None]))
         self._recorder = Recorder(things.folder, name)
         self._values = (f"{name}-{number}" for number in itertools.count())
+        self._loved = self._chance.choice(self._near(name.partition(".")[0])) if devoted else None
 
     def work(self) -> None:
-        kinds = [self._use_register, self._use_pair, self._count, self._use_set, self._use_queue]
         while not self._things.stopped():
-            known = self._chance.choices(kinds, [5, 2, 2, 1, 3])[0]()
+            known = (self._loved or self._something())()
             time.sleep(self._chance.uniform(0, PAUSE) if known else PAUSE * 10)
 
-    def _use_register(self) -> bool:
-        short = f"short {int(time.monotonic() / AGE)}"
-        key = self._chance.choice([short, *(f"old {number}" for number in range(OLD))])
+    def _old(self) -> dict[str, Callable[[], bool]]:
+        """The use of each of those that are used all the time, by a key of it."""
+        registers, counters = [f"old {number}" for number in range(OLD)], [f"counter {n}" for n in range(COUNTERS)]
+        return {
+            **{key: partial(self._use_register, key) for key in registers},
+            **{keys[0]: partial(self._use_pair, which) for which, keys in enumerate(self._things.pairs)},
+            **{key: partial(self._count, key) for key in counters},
+        }
+
+    def _near(self, host: str) -> list[Callable[[], bool]]:
+        """The use of those that a host decides about as long as all is well."""
+        homes = self._things.homes
+        return [use for key, use in self._old().items() if homes[self._ddict.which_manager(key)] == host]
+
+    def _something(self) -> Callable[[], bool]:
+        short = partial(self._use_register, f"short {int(time.monotonic() / AGE)}")
+        old = self._chance.choice(list(self._old().values()))
+        return self._chance.choices([short, old, self._use_set, self._use_queue], [3, 6, 1, 3])[0]
+
+    def _use_register(self, key: str) -> bool:
         value = next(self._values)
         ddict = self._ddict
         calls: dict[str, Callable[[], str | None]] = {
@@ -90,16 +115,14 @@ class Client:
         given = value if name in ("put", "setdefault") else None
         return self._recorder.do(f"register {key}", name, given, calls[name])
 
-    def _use_pair(self) -> bool:
-        which = self._chance.randrange(PAIRS)
+    def _use_pair(self, which: int) -> bool:
         keys, ddict = self._things.pairs[which], self._ddict
         if self._chance.random() < 0.5:
             return self._recorder.do(f"pair {which}", "get_many", None, lambda: ddict.get_many(keys))
         value = next(self._values)
         return self._recorder.do(f"pair {which}", "put", value, lambda: ddict.put_many(dict.fromkeys(keys, value)))
 
-    def _count(self) -> bool:
-        key = f"counter {self._chance.randrange(COUNTERS)}"
+    def _count(self, key: str) -> bool:
         if self._chance.random() < 0.3:
             return self._recorder.do(key, "get", None, lambda: self._ddict.get(key, 0))
         by = self._chance.choice([1, 1, 1, 5])
@@ -141,7 +164,9 @@ def take(source: Queue, timeout: float) -> str | None:
 
 def clients(things: Things, name: str) -> None:
     """Those of one process, whose id is kept for whoever wants to end it."""
-    threads = [threading.Thread(target=Client(things, f"{name}.{number}").work) for number in range(THREADS)]
+    threads = [
+        threading.Thread(target=Client(things, f"{name}.{number}", number % 2 == 1).work) for number in range(THREADS)
+    ]
     (things.folder / f"{name}.pid").write_text(str(os.getpid()))
     for thread in threads:
         thread.start()
@@ -229,11 +254,11 @@ def on(host: str) -> Policy:
 
 
 def pairs_of(ddict: DDict) -> list[list[str]]:
-    """Pairs of keys, each of one manager."""
+    """Two keys of each manager."""
     by_manager: dict[int, list[str]] = {}
     for number in range(50):
         by_manager.setdefault(ddict.which_manager(f"pair {number}"), []).append(f"pair {number}")
-    return [keys[:2] for _, keys in sorted(by_manager.items())][:PAIRS]
+    return [keys[:2] for _, keys in sorted(by_manager.items())]
 
 
 def main() -> None:
@@ -241,7 +266,8 @@ def main() -> None:
     nodes = [Node(ident).hostname for ident in System().nodes]
     ddict = DDict(1, len(nodes), len(nodes) * 2**25, replicas=2, linearizable=reads == "linearizable")
     queues = {host: Queue(50, policy=on(host)) for host in nodes}
-    things = Things(folder, seed, ddict.serialize(), queues, pairs_of(ddict))
+    homes = [node.hostname for node in ddict.manager_nodes]
+    things = Things(folder, seed, ddict.serialize(), queues, pairs_of(ddict), homes)
     first = Recorder(folder, "first")
     for which, keys in enumerate(things.pairs):
         first.do(f"pair {which}", "put", "first", lambda keys=keys: ddict.put_many(dict.fromkeys(keys, "first")))

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from peers.lan import RUNTIME, Lan
@@ -141,7 +142,7 @@ class Nemesis:
 
     def _lose_a_host(self) -> None:
         host = self._chance.choice(self._hosts[1:])
-        how = self._chance.choice(["killed", "paused", "cut off", "cut off", "killed the agent of"])
+        how = self._chance.choice(["killed", "killed the agent of", "paused", "cut off", "cut off and paused"])
         self.lost.append(host)
         if how.startswith("killed"):
             for pid in self._agents_of(host) if "agent" in how else self._all_of(host):
@@ -150,9 +151,20 @@ class Nemesis:
             self._note(f"{how} {host}")
             self._during(_REPAIR)
         else:
-            away = self._stopped(self._all_of(host)) if how == "paused" else self.lan.cut(host)
-            self._hold(away, f"{how} {host} until it was lost", self._chance.uniform(*_AWAY), busy=True)
+            self._take_away(host, how)
         self._calm_until = time.monotonic() + _REPAIR
+
+    def _take_away(self, host: str, how: str) -> None:
+        """When one that was paused goes on without its cable, it hears from nobody that it is lost."""
+        away, seconds = self._stopped(self._all_of(host)), self._chance.uniform(*_AWAY)
+        with ExitStack() as mending:
+            if how.startswith("cut off"):
+                mending.enter_context(self.lan.cut(host))
+            if how.endswith("paused"):
+                self._hold(away, f"{how} {host} until it was lost", seconds, busy=True)
+                seconds = 2.0
+            if how.startswith("cut off"):
+                self._hold(mending, f"left {host} without its cable", seconds, busy=True)
 
     def _part_for_long(self) -> None:
         one, other = self._chance.sample(self._hosts, 2)
@@ -201,7 +213,9 @@ class Nemesis:
         return [pid for pid, command in self.lan.processes(host).items() if not command.startswith(_NOT_OURS)]
 
     def _agents_of(self, host: str) -> list[int]:
-        return [pid for pid, command in self.lan.processes(host).items() if "dragon.agent" in command]
+        """All processes of a run there are called as the agent is, and come from it."""
+        found = [pid for pid, command in self.lan.processes(host).items() if "dragon node" in command]
+        return [pid for pid in found if _parent(pid) not in [None, *found]]
 
     def _hold(self, fault: object, what: str, seconds: float, busy: bool = False) -> None:
         """Have a fault for so long; `busy`, with small ones meanwhile."""
@@ -242,6 +256,13 @@ class Nemesis:
 
     def _note(self, what: str) -> None:
         self.done.append((time.monotonic_ns(), what))
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return psutil.Process(pid).ppid()
+    except psutil.NoSuchProcess:
+        return None  # it has ended
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
