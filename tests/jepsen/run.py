@@ -56,6 +56,8 @@ def main() -> int:
     if arguments.check:
         return check_again(arguments.check)
     keep = (arguments.keep or Path(tempfile.mkdtemp(prefix="jepsen-"))).resolve()
+    if keep.exists() and any(keep.iterdir()):
+        parser.error(f"{keep} has histories already")
     print(f"seed {arguments.seed}, histories in {keep}", flush=True)
     with tempfile.TemporaryDirectory() as folder, start_hosts(Path(folder)) as hosts:
         site = Site(Path(folder) / "s")
