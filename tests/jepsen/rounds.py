@@ -15,7 +15,7 @@ from jepsen.history import Operation, gathered, write
 from jepsen.nemesis import Nemesis
 from peers.ssh import SshHosts
 
-__all__ = ["Round", "round_of"]
+__all__ = ["Round", "judged", "round_of"]
 
 CLIENTS = Path(__file__).with_name("clients.py")
 QUIET = 3.0  # seconds in which clients go on after all is mended
@@ -76,14 +76,22 @@ def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: floa
         nemesis.end_all()
     operations = gathered(folder)
     write(folder / "history.jsonl", operations)
-    (folder / "faults.json").write_text(json.dumps({"done": nemesis.done, "lost": nemesis.lost}, indent=1))
+    (folder / "faults.json").write_text(
+        json.dumps({"reads": reads, "lost": nemesis.lost, "done": nemesis.done}, indent=1)
+    )
     (folder / "stderr").write_text(err)
     for file in [*folder.glob("*.client"), *folder.glob("*.pid")]:
         file.unlink()
-    behind = reads != "linearizable"
-    faults += check(without_reads(operations) if behind else operations, nemesis.lost)
-    stale = stale_reads(operations) if behind else []
+    wrong, stale = judged(operations, nemesis.lost, reads)
+    faults += wrong
     return Round(operations, nemesis.done, nemesis.missing, faults, stale, err, folder / "history.jsonl")
+
+
+def judged(operations: list[Operation], lost: list[str], reads: str) -> tuple[list[Fault], list[Fault]]:
+    """What is wrong, and what is behind, as reads of a dictionary of the kind `default` may be."""
+    if reads == "linearizable":
+        return check(operations, lost), []
+    return check(without_reads(operations), lost), stale_reads(operations)
 
 
 def what_is_left(hosts: SshHosts) -> list[str]:

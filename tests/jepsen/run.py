@@ -35,9 +35,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conftest import Site
-from jepsen.checker import check
 from jepsen.history import read
-from jepsen.rounds import round_of
+from jepsen.rounds import judged, round_of
 from peers.ssh import SshHosts, start_hosts
 
 
@@ -97,9 +96,13 @@ def go_on(hosts: SshHosts, site: Site, keep: Path, arguments: argparse.Namespace
 
 
 def check_again(folder: Path) -> int:
-    faults = check(read(folder / "history.jsonl"), json.loads((folder / "faults.json").read_text())["lost"])
+    """Judge a history that was kept."""
+    known = json.loads((folder / "faults.json").read_text())
+    faults, stale = judged(read(folder / "history.jsonl"), known["lost"], known["reads"])
     for fault in faults:
         print(fault)
+    for fault in stale:
+        print(f"behind: {fault}")
     print(f"{len(faults)} violations")
     return 1 if faults else 0
 
