@@ -42,9 +42,9 @@ class Operation:
     def __str__(self) -> str:
         end = f"{self.ended / 1e9:.6f}" if self.ended is not None else "?"
         outcome = repr(self.result) if self.ended is not None else f"unknown {self.error}".strip()
-        return (
-            f"{self.begun / 1e9:.6f} .. {end} {self.client}: {self.name}({self.given!r}) of {self.object} -> {outcome}"
-        )
+        what = f"{self.name}({'' if self.given is None else repr(self.given)}) of {self.object}"
+        note = f" ({self.error})" if self.ended is not None and self.error else ""
+        return f"{self.begun / 1e9:.6f} .. {end} {self.client}: {what} -> {outcome}{note}"
 
 
 class Recorder:
@@ -75,7 +75,7 @@ class Recorder:
 
 def gathered(folder: Path) -> list[Operation]:
     """What all clients noted, in the order of their beginnings."""
-    found = []
+    found: list[Operation] = []
     for file in folder.glob("*.client"):
         operations: dict[int, Operation] = {}
         for line in file.read_text().splitlines():

@@ -113,7 +113,7 @@ def _search(model: Model, operations: Sequence[Operation], steps: int) -> tuple[
         if at < count:  # a call
             operation, twin = operations[at], twins[at]
             possible, after = model.step(state, operation)
-            possible = possible and (twin is None or done >> twin & 1)
+            possible = possible and (twin is None or bool(done >> twin & 1))
             step = done | 1 << at, after
             if not possible or step in been:
                 at = following[at]

@@ -16,7 +16,7 @@ from jepsen.linear import COUNTER, REGISTER, Model, Verdict, explained, is_linea
 
 def done(
     name: str, begun: int, ended: int | None, given: Any = None, result: Any = None, what: str = "register a"
-) -> Any:
+) -> Operation:
     return Operation(f"client {begun}", what, name, given, begun, ended, result)
 
 
