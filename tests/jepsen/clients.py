@@ -100,7 +100,8 @@ class Client:
     def _something(self) -> Callable[[], bool]:
         short = partial(self._use_register, f"short {int(time.monotonic() / AGE)}")
         old = self._chance.choice(list(self._old().values()))
-        return self._chance.choices([short, old, self._use_set, self._use_queue], [3, 6, 1, 3])[0]
+        uses: list[Callable[[], bool]] = [short, old, self._use_set, self._use_queue]
+        return self._chance.choices(uses, [3, 6, 1, 3])[0]
 
     def _use_register(self, key: str) -> bool:
         value = next(self._values)
@@ -224,12 +225,12 @@ def look_at_all(things: Things, ddict: DDict) -> None:
     recorder = Recorder(things.folder, FINAL)
     for number in range(OLD):
         key = f"old {number}"
-        recorder.do(f"register {key}", "get", None, lambda key=key: ddict.get(key))
+        recorder.do(f"register {key}", "get", None, partial(ddict.get, key))
     for which, keys in enumerate(things.pairs):
-        recorder.do(f"pair {which}", "get_many", None, lambda keys=keys: ddict.get_many(keys))
+        recorder.do(f"pair {which}", "get_many", None, partial(ddict.get_many, keys))
     for number in range(COUNTERS):
         key = f"counter {number}"
-        recorder.do(key, "get", None, lambda key=key: ddict.get(key, 0))
+        recorder.do(key, "get", None, partial(ddict.get, key, 0))
     recorder.do("set", "elements", None, lambda: elements(ddict))
     for host, source in things.queues.items():
         drain(recorder, f"queue {host}", source)
@@ -270,7 +271,7 @@ def main() -> None:
     things = Things(folder, seed, ddict.serialize(), queues, pairs_of(ddict), homes)
     first = Recorder(folder, "first")
     for which, keys in enumerate(things.pairs):
-        first.do(f"pair {which}", "put", "first", lambda keys=keys: ddict.put_many(dict.fromkeys(keys, "first")))
+        first.do(f"pair {which}", "put", "first", partial(ddict.put_many, dict.fromkeys(keys, "first")))
     slots = [threading.Thread(target=keep_up, args=(things, host, slot)) for host in nodes for slot in range(PROCESSES)]
     for thread in slots:
         thread.start()
