@@ -176,3 +176,44 @@ def test_a_node_that_could_not_be_reached_is_called_again() -> None:
         assert not ends.links[0].unreachable
 
     run(test)
+
+
+async def in_doubt(ends: Ends) -> asyncio.Future[object]:
+    """What waits for a node that cannot be reached, of which it is not known yet whether it is lost."""
+    ends.links[0].members[1] = msgspec.structs.replace(ends.links[0].members[1], port=1)  # nobody listens there
+    waiting = ends.links[0].call(1, "echo", {})
+    while ends.links[0].settled(1).done():
+        await asyncio.sleep(0.01)
+    return waiting
+
+
+def test_one_that_waits_no_more_for_what_becomes_of_a_node_leaves_the_others_waiting() -> None:
+    async def test(ends: Ends) -> None:
+        ends.links[0].verdict = 0.5
+        waiting = await in_doubt(ends)
+        killed, other = ends.links[0].settled(1), ends.links[0].settled(1)
+        killed.cancel()
+        await other
+        with pytest.raises(NodeLostError, match="no connection"):
+            await waiting
+
+    run(test)
+
+
+def test_no_wait_for_what_becomes_of_a_node_is_cut_short_by_an_earlier_one() -> None:
+    async def test(ends: Ends) -> None:
+        loop, verdict = asyncio.get_running_loop(), 1.0
+        ends.links[0].verdict = verdict
+        waiting = await in_doubt(ends)
+        await asyncio.sleep(verdict / 2)
+        await ends.links[1].call(0, "echo", {})  # it lives
+        assert ends.links[0].settled(1).done()
+        await waiting
+        begun = loop.time()
+        ends.links[1].close()
+        while ends.links[0].settled(1).done():
+            await asyncio.sleep(0.01)
+        await ends.links[0].settled(1)
+        assert loop.time() - begun > 0.9 * verdict
+
+    run(test)

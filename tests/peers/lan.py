@@ -129,15 +129,19 @@ class Lan:
     @contextmanager
     def parted(self, one: str, other: str) -> Iterator[None]:
         """For the time of the block two hosts do not reach each other; all else goes on, and no interface goes down."""
-        ends = [(one, self.addresses[other]), (other, self.addresses[one])]
+        with self.deaf(one, other), self.deaf(other, one):
+            yield
+
+    @contextmanager
+    def deaf(self, name: str, to: str) -> Iterator[None]:
+        """For the time of the block nothing that the host `to` sends arrives at a host; what that sends does."""
+        address = self.addresses[name]
         nowhere = ["lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"]
-        for name, address in ends:
-            run(*self.at(name, "ip", "neigh", "replace", address, *nowhere))
+        run(*self.at(to, "ip", "neigh", "replace", address, *nowhere))
         try:
             yield
         finally:
-            for name, address in ends:
-                run(*self.at(name, "ip", "neigh", "del", address, "dev", "eth0"))
+            run(*self.at(to, "ip", "neigh", "del", address, "dev", "eth0"))
 
     @contextmanager
     def delayed(self, name: str, by: str) -> Iterator[None]:

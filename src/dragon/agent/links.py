@@ -98,12 +98,13 @@ class Links:
         self._fail(node, [future for _, future, _, _ in self._waiting.pop(node, [])])
 
     def settled(self, node: int) -> asyncio.Future[None]:
-        """Done once it is known whether a node whose connection broke is lost."""
+        """Done once it is known whether a node whose connection broke is lost. Each caller has one of its own, which it
+        may cancel."""
         doubt = self._doubts.get(node)
         if doubt is None:
             doubt = self._loop.create_future()
             doubt.set_result(None)
-        return doubt
+        return asyncio.shield(doubt)
 
     def probe(self, node: int) -> None:
         """Find out whether a node whose connection broke is there: a new connection settles it."""
@@ -112,13 +113,15 @@ class Links:
 
     def _doubt(self, node: int) -> asyncio.Future[None]:
         if node not in self._doubts and node not in self.lost:
-            self._doubts[node] = self._loop.create_future()
-            self._loop.call_later(self.verdict, self._settle, node)
+            doubt = self._doubts[node] = self._loop.create_future()
+            self._loop.call_later(self.verdict, self._settle, node, doubt)
         return self.settled(node)
 
-    def _settle(self, node: int) -> None:
-        doubt = self._doubts.pop(node, None)
-        if doubt is not None:
+    def _settle(self, node: int, when: asyncio.Future[None] | None = None) -> None:
+        """End the doubt about a node; of a later one than `when` that is not the time."""
+        doubt = self._doubts.get(node)
+        if doubt is not None and when in (doubt, None):
+            del self._doubts[node]
             doubt.set_result(None)
 
     def close(self) -> None:

@@ -1,0 +1,186 @@
+"""What a history says against what docs/dictionary.md and docs/queues_and_pools.md promise.
+
+Objects are told by the first word of their names, and looked at one by one:
+
+- register, pair: linearizable. The two keys of a pair, which one put_many writes, are one register, of which a get_many
+  is two reads.
+- counter: linearizable.
+- set: whoever looks sees all that was added before it looked, and nothing that nobody added.
+- queue: of messages nothing is taken twice and nothing invented; they are taken in the order in which they were put, as
+  far as that is known; one that was put is there until somebody takes it. Only a taker whose outcome is not known may
+  have one with it, and with its node a queue is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from jepsen.history import FINAL, Operation
+from jepsen.linear import COUNTER, REGISTER, Model, Verdict, explained, is_linearizable
+
+__all__ = ["Fault", "check", "stale_reads", "without_reads"]
+
+_SHOWN = 12
+_MODELS = {"register": REGISTER, "pair": REGISTER, "counter": COUNTER}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with an object, and the operations that show it. `sure` is False where the search was given up."""
+
+    object: str
+    what: str
+    operations: Sequence[Operation] = ()
+    sure: bool = True
+
+    def __str__(self) -> str:
+        shown = self.operations[-_SHOWN:]
+        lines = [f"{self.object}: {self.what}", *(f"    {operation}" for operation in shown)]
+        if len(shown) < len(self.operations):
+            lines.insert(1, f"    (and {len(self.operations) - len(shown)} operations before these)")
+        return "\n".join(lines)
+
+
+def check(operations: Iterable[Operation], lost: Collection[str] = ()) -> list[Fault]:
+    """All that is wrong. `lost` are the hosts that may have been taken for lost: their queues may be gone."""
+    found = []
+    for name, those in sorted(_by_object(operations).items()):
+        found += [Fault(name, "raised what it should not", [one]) for one in those if one.broken]
+        kind, _, which = name.partition(" ")
+        if kind in _MODELS:
+            found += _check_model(name, _MODELS[kind], _single(those))
+        elif kind == "set":
+            found += _check_set(name, those)
+        elif kind == "queue":
+            found += _check_queue(name, those, which in lost)
+        else:
+            raise ValueError(f"what is a {kind}?")
+    return found
+
+
+def stale_reads(operations: Iterable[Operation]) -> list[Fault]:
+    """Registers and counters that are wrong only for what was read of them: without their reads they are right."""
+    found = []
+    for name, those in sorted(_by_object(operations).items()):
+        model = _MODELS.get(name.partition(" ")[0])
+        if model is not None and not _check_model(name, model, _writes(those)):
+            found += _check_model(name, model, _single(those))
+    return found
+
+
+def without_reads(operations: Iterable[Operation]) -> list[Operation]:
+    """What a dictionary whose reads may be behind promises about its registers and counters."""
+    found = []
+    for name, those in _by_object(operations).items():
+        found += _writes(those) if name.partition(" ")[0] in _MODELS else those
+    return found
+
+
+def _by_object(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    found = defaultdict(list)
+    for operation in operations:
+        found[operation.object].append(operation)
+    return found
+
+
+def _writes(operations: Iterable[Operation]) -> list[Operation]:
+    """Without those that only read, as a setdefault does that finds a value."""
+    return [one for one in operations if one.name not in ("get", "get_many") and not _found(one)]
+
+
+def _found(operation: Operation) -> bool:
+    return operation.name == "setdefault" and operation.ended is not None and operation.result != operation.given
+
+
+# ---- registers and counters
+
+
+def _single(operations: Iterable[Operation]) -> list[Operation]:
+    """A get_many is several reads."""
+    found = []
+    for one in operations:
+        if one.name != "get_many":
+            found.append(one)
+        elif one.ended is not None:
+            found += [replace(one, name="get", result=value) for value in one.result]
+    return found
+
+
+def _check_model(name: str, model: Model, operations: Sequence[Operation]) -> list[Fault]:
+    verdict = is_linearizable(model, operations)
+    if verdict is Verdict.YES:
+        return []
+    if verdict is Verdict.OPEN:
+        return [Fault(name, verdict.value, sure=False)]
+    return [Fault(name, "these cannot have happened one after the other", explained(model, operations))]
+
+
+# ---- sets
+
+
+def _check_set(name: str, operations: Sequence[Operation]) -> list[Fault]:
+    found = []
+    adds = {one.given: one for one in operations if one.name == "add"}
+    looks = [one for one in operations if one.name == "elements" and one.ended is not None]
+    if not any(look.client == FINAL for look in looks):
+        found.append(Fault(name, "it could not be read at the end", operations[-1:]))
+    for look in looks:
+        assert look.ended is not None
+        seen = set(look.result)
+        missing = [one for one in adds.values() if one.ended is not None and one.ended < look.begun]
+        missing = [one for one in missing if one.given not in seen]
+        if missing:
+            found.append(Fault(name, f"{len(missing)} elements that were added are missing", [*missing, _brief(look)]))
+        invented = [one for one in seen if one not in adds or adds[one].begun > look.ended]
+        if invented:
+            found.append(Fault(name, f"nobody had added {invented[:3]}", [_brief(look)]))
+    return found
+
+
+def _brief(look: Operation) -> Operation:
+    return replace(look, result=f"{len(look.result)} elements")
+
+
+# ---- queues
+
+
+def _check_queue(name: str, operations: Sequence[Operation], may_be_gone: bool) -> list[Fault]:
+    found = []
+    puts = {one.given: one for one in operations if one.name == "put" and (one.ended is None or one.result)}
+    takes = [one for one in operations if one.name == "take" and one.ended is not None and one.result is not None]
+    unknown = [one for one in operations if one.name == "take" and one.ended is None]
+    often = Counter(one.result for one in takes)
+    for message in [message for message, times in often.items() if times > 1]:
+        found.append(Fault(name, "a message was taken twice", [one for one in takes if one.result == message]))
+    for one in takes:
+        put = puts.get(one.result)
+        if put is None or put.begun > (one.ended or 0):
+            found.append(Fault(name, "a message was taken that nobody had put", [one]))
+    found += _check_order(name, puts, takes)
+    emptied = [one.begun for one in operations if one.name == "drained" and one.ended is not None]
+    ended = [(one.ended, message) for message, one in puts.items() if one.ended is not None]
+    lost = [puts[message] for end, message in ended if emptied and end < emptied[0] and message not in often]
+    if len(lost) > len(unknown):
+        what = f"{len(lost)} messages are lost, and no more than {len(unknown)} takers may have one with them"
+        found.append(Fault(name, what, lost))
+    if not emptied and not may_be_gone:
+        found.append(Fault(name, "it could not be emptied at the end, and its host was not lost", operations[-1:]))
+    return found
+
+
+def _check_order(name: str, puts: dict[str, Operation], takes: Sequence[Operation]) -> list[Fault]:
+    """A message that was put before another one was begun to be put is not taken after that one."""
+    taken = [(puts[one.result], one) for one in takes if one.result in puts]
+    by_end = sorted((pair for pair in taken if pair[0].ended is not None), key=lambda pair: pair[0].ended or 0)
+    latest: tuple[Operation, Operation] | None = None  # of those put before, the one that was begun to be taken last
+    at, found = 0, []
+    for put, take in sorted(taken, key=lambda pair: pair[0].begun):
+        while at < len(by_end) and (by_end[at][0].ended or 0) < put.begun:
+            if latest is None or by_end[at][1].begun > latest[1].begun:
+                latest = by_end[at]
+            at += 1
+        if latest is not None and take.ended is not None and latest[1].begun > take.ended:
+            found.append(Fault(name, "a message overtook another one", [latest[0], put, take, latest[1]]))
+    return found

@@ -1,0 +1,286 @@
+"""Clients on all nodes use registers, counters and a set in a replicated dictionary, and a queue of each node, until
+they are told to stop; a last one then looks at all that is left. Each notes what it does.
+
+clients.py FOLDER SEED linearizable|default
+
+Clients begin at once ("begun" is printed) and end when FOLDER/stop is there. One that is killed is replaced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from dragon.data.ddict import DDict
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.policy import Policy
+from dragon.native.machine import Node, System
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+from jepsen.history import FINAL, Recorder
+
+PROCESSES, THREADS = 2, 2  # processes on each node, and clients in each
+PAUSE = 0.03  # seconds between two operations of a client, at most
+AGE = 4.0  # seconds in which a short register is used
+OLD, COUNTERS = 2, 2  # how many there are of what is used all the time, beside a pair of each manager
+LATE = 10.0  # seconds that clients on a host that cannot be reached are waited for
+ELEMENT = "element "
+
+
+@dataclass(frozen=True)
+class Things:
+    """What clients share. `homes` are the hosts of the dictionary's managers, by their numbers."""
+
+    folder: Path
+    seed: str
+    data: str
+    queues: dict[str, Queue]
+    pairs: list[list[str]]
+    homes: list[str]
+
+    def stopped(self) -> bool:
+        return (self.folder / "stop").exists()
+
+    def reached(self) -> Things:
+        """The same without the queues of lost nodes, which nobody can be given any more."""
+        return replace(self, queues=dict(filter(is_reached, self.queues.items())))
+
+
+def is_reached(named: tuple[str, Queue]) -> bool:
+    """Whether there is a way to a queue."""
+    try:
+        named[1].size()
+    except (DragonError, OSError):
+        return False
+    return True
+
+
+class Client:
+    """One thread. It does one thing at a time, here and there; or, where it is devoted, to one object only: where that
+    is decided about on its own node it goes on when there is no way to others, and must not be told lies."""
+
+    def __init__(self, things: Things, name: str, devoted: bool) -> None:
+        self._things = things
+        self._chance = random.Random(f"{things.seed} {name}")
+        self._ddict = DDict.attach(things.data, timeout=self._chance.choice([1.0, 3.0, 8.0, None]))
+        self._recorder = Recorder(things.folder, name)
+        self._values = (f"{name}-{number}" for number in itertools.count())
+        self._loved = self._chance.choice(self._near(name.partition(".")[0])) if devoted else None
+
+    def work(self) -> None:
+        while not self._things.stopped():
+            known = (self._loved or self._something())()
+            time.sleep(self._chance.uniform(0, PAUSE) if known else PAUSE * 10)
+
+    def _old(self) -> dict[str, Callable[[], bool]]:
+        """The use of each of those that are used all the time, by a key of it."""
+        registers, counters = [f"old {number}" for number in range(OLD)], [f"counter {n}" for n in range(COUNTERS)]
+        return {
+            **{key: partial(self._use_register, key) for key in registers},
+            **{keys[0]: partial(self._use_pair, which) for which, keys in enumerate(self._things.pairs)},
+            **{key: partial(self._count, key) for key in counters},
+        }
+
+    def _near(self, host: str) -> list[Callable[[], bool]]:
+        """The use of those that a host decides about as long as all is well."""
+        homes = self._things.homes
+        return [use for key, use in self._old().items() if homes[self._ddict.which_manager(key)] == host]
+
+    def _something(self) -> Callable[[], bool]:
+        short = partial(self._use_register, f"short {int(time.monotonic() / AGE)}")
+        old = self._chance.choice(list(self._old().values()))
+        uses: list[Callable[[], bool]] = [short, old, self._use_set, self._use_queue]
+        return self._chance.choices(uses, [3, 6, 1, 3])[0]
+
+    def _use_register(self, key: str) -> bool:
+        value = next(self._values)
+        ddict = self._ddict
+        calls: dict[str, Callable[[], str | None]] = {
+            "get": lambda: ddict.get(key),
+            "put": lambda: ddict.__setitem__(key, value),
+            "pop": lambda: ddict.pop(key, None),
+            "setdefault": lambda: ddict.setdefault(key, value),
+        }
+        [name] = self._chance.choices(list(calls), [6, 4, 1, 1])
+        given = value if name in ("put", "setdefault") else None
+        return self._recorder.do(f"register {key}", name, given, calls[name])
+
+    def _use_pair(self, which: int) -> bool:
+        keys, ddict = self._things.pairs[which], self._ddict
+        if self._chance.random() < 0.5:
+            return self._recorder.do(f"pair {which}", "get_many", None, lambda: ddict.get_many(keys))
+        value = next(self._values)
+        return self._recorder.do(f"pair {which}", "put", value, lambda: ddict.put_many(dict.fromkeys(keys, value)))
+
+    def _count(self, key: str) -> bool:
+        if self._chance.random() < 0.3:
+            return self._recorder.do(key, "get", None, lambda: self._ddict.get(key, 0))
+        by = self._chance.choice([1, 1, 1, 5])
+        return self._recorder.do(key, "add", by, lambda: self._ddict.fetch_add(key, by))
+
+    def _use_set(self) -> bool:
+        if self._chance.random() < 0.03:
+            return self._recorder.do("set", "elements", None, lambda: elements(self._ddict))
+        value = next(self._values)
+        return self._recorder.do("set", "add", value, lambda: self._ddict.__setitem__(f"{ELEMENT}{value}", 1))
+
+    def _use_queue(self) -> bool:
+        host = self._chance.choice(list(self._things.queues))
+        if self._chance.random() < 0.5:
+            return self._recorder.do(f"queue {host}", "take", None, lambda: take(self._things.queues[host], 0.05))
+        value = next(self._values)
+        return self._recorder.do(f"queue {host}", "put", value, lambda: put(self._things.queues[host], value))
+
+
+def elements(ddict: DDict) -> list[str]:
+    return [key.removeprefix(ELEMENT) for key in ddict if key.startswith(ELEMENT)]
+
+
+def put(target: Queue, message: str) -> bool:
+    try:
+        target.put(message, timeout=0.5)
+    except queue.Full:
+        return False
+    return True
+
+
+def take(source: Queue, timeout: float) -> str | None:
+    try:
+        message: str = source.get(timeout=timeout)
+    except queue.Empty:
+        return None
+    return message
+
+
+def clients(things: Things, name: str) -> None:
+    """Those of one process, whose id is kept for whoever wants to end it."""
+    threads = [
+        threading.Thread(target=Client(things, f"{name}.{number}", number % 2 == 1).work) for number in range(THREADS)
+    ]
+    (things.folder / f"{name}.pid").write_text(str(os.getpid()))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def keep_up(things: Things, host: str, slot: int) -> None:
+    """Have a process of clients on a host for as long as that can be reached."""
+    for generation in itertools.count():
+        name = f"{host}.{slot}.{generation}"
+        process = start(things, host, name)
+        if process is None:
+            return
+        await_end(things, process, name)
+
+
+def start(things: Things, host: str, name: str) -> Process | None:
+    """A process of clients, once there is a way to its host; none where they are to stop."""
+    said = ""
+    while not things.stopped():
+        try:
+            process = Process(clients, (things.reached(), name), policy=on(host))
+            process.start()
+            return process
+        except (DragonError, OSError) as error:
+            said = say(f"{name} is not started: {error}", said)
+        time.sleep(1)
+    return None
+
+
+def await_end(things: Things, process: Process, name: str) -> None:
+    """Wait for a process, also while there is no way to it; some seconds longer than it should last."""
+    deadline, said = float("inf"), ""
+    while time.monotonic() < deadline:
+        try:
+            process.join()
+            return
+        except (DragonError, OSError) as error:
+            said = say(f"{name} is not to be seen: {error}", said)
+        time.sleep(1)
+        if things.stopped():
+            deadline = min(deadline, time.monotonic() + LATE)
+
+
+def say(what: str, said: str) -> str:
+    """Say it, unless that was what was said last."""
+    if what != said:
+        print(what, file=sys.stderr)
+    return what
+
+
+def look_at_all(things: Things, ddict: DDict) -> None:
+    """What there is at the end."""
+    recorder = Recorder(things.folder, FINAL)
+    for number in range(OLD):
+        key = f"old {number}"
+        recorder.do(f"register {key}", "get", None, partial(ddict.get, key))
+    for which, keys in enumerate(things.pairs):
+        recorder.do(f"pair {which}", "get_many", None, partial(ddict.get_many, keys))
+    for number in range(COUNTERS):
+        key = f"counter {number}"
+        recorder.do(key, "get", None, partial(ddict.get, key, 0))
+    recorder.do("set", "elements", None, lambda: elements(ddict))
+    for host, source in things.queues.items():
+        drain(recorder, f"queue {host}", source)
+
+
+def drain(recorder: Recorder, name: str, source: Queue) -> None:
+    """Take all that is in a queue, and note that it is empty then."""
+    found: list[str | None] = [""]
+
+    def take_one() -> str | None:
+        found.append(take(source, 1))
+        return found[-1]
+
+    while found[-1] is not None:
+        if not recorder.do(name, "take", None, take_one):
+            return
+    recorder.do(name, "drained", None, lambda: None)
+
+
+def on(host: str) -> Policy:
+    return Policy(placement=Policy.Placement.HOST_NAME, host_name=host)
+
+
+def pairs_of(ddict: DDict) -> list[list[str]]:
+    """Two keys of each manager."""
+    by_manager: dict[int, list[str]] = {}
+    for number in range(50):
+        by_manager.setdefault(ddict.which_manager(f"pair {number}"), []).append(f"pair {number}")
+    return [keys[:2] for _, keys in sorted(by_manager.items())]
+
+
+def main() -> None:
+    folder, seed, reads = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    nodes = [Node(ident).hostname for ident in System().nodes]
+    ddict = DDict(1, len(nodes), len(nodes) * 2**25, replicas=2, linearizable=reads == "linearizable")
+    queues = {host: Queue(50, policy=on(host)) for host in nodes}
+    homes = [node.hostname for node in ddict.manager_nodes]
+    things = Things(folder, seed, ddict.serialize(), queues, pairs_of(ddict), homes)
+    first = Recorder(folder, "first")
+    for which, keys in enumerate(things.pairs):
+        first.do(f"pair {which}", "put", "first", partial(ddict.put_many, dict.fromkeys(keys, "first")))
+    slots = [threading.Thread(target=keep_up, args=(things, host, slot)) for host in nodes for slot in range(PROCESSES)]
+    for thread in slots:
+        thread.start()
+    print("begun", flush=True)
+    for thread in slots:
+        thread.join()
+    look_at_all(things, ddict)
+    print("looked at all", flush=True)
+
+
+if __name__ == "__main__":
+    main()

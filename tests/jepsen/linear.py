@@ -1,0 +1,235 @@
+"""Whether operations on one object can have happened one after the other, each at one moment between its call and its
+return: the search of Wing and Gong, which remembers where it has been as Lowe's does.
+
+An operation of unknown outcome may happen at any time after its call, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import accumulate
+from typing import Any
+
+from jepsen.history import Operation
+
+__all__ = ["COUNTER", "REGISTER", "Model", "Verdict", "explained", "is_linearizable"]
+
+_STEPS = 2_000_000  # looks at an operation, after which it is given up
+_LONGEST = 300  # operations that are tried to be left out of an explanation
+
+
+class Verdict(Enum):
+    """What is_linearizable() found out."""
+
+    YES = "linearizable"
+    NO = "not linearizable"
+    OPEN = "not decided: too many operations of unknown outcome"
+
+
+@dataclass(frozen=True)
+class Model:
+    """An object: its first state; `step`, which gives whether an operation is possible in a state, and the state after
+    it; and `spare`, which says that operations may be left out of a history without making a wrong one of a good one:
+    those that change nothing, and, where given what the others have seen, those whose change nobody saw. `known` gives,
+    in place of one that nothing else overlaps, what says the same of the state after it without what came before."""
+
+    first: Any
+    step: Callable[[Any, Operation], tuple[bool, Any]]
+    spare: Callable[[Operation, set[Any]], bool]
+    known: Callable[[Operation], Operation]
+
+
+def _register(state: Any, operation: Operation) -> tuple[bool, Any]:
+    match operation.name:
+        case "put":
+            return True, operation.given
+        case "get":
+            seen, after = state, state
+        case "pop":
+            seen, after = state, None
+        case "setdefault":
+            seen = after = operation.given if state is None else state
+        case other:
+            raise ValueError(other)
+    return operation.ended is None or operation.result == seen, after
+
+
+def _spare_in_register(operation: Operation, seen: set[Any]) -> bool:
+    """`seen` is what the operations other than this one have returned."""
+    match operation.name:
+        case "get":
+            return True
+        case "pop":
+            return operation.ended is not None and operation.result is None
+        case "setdefault" if operation.ended is not None and operation.result != operation.given:
+            return True
+    return operation.given not in seen
+
+
+def _known_of_register(operation: Operation) -> Operation:
+    if operation.name == "pop":
+        return replace(operation, name="get", result=None)
+    value = operation.given if operation.name == "put" else operation.result
+    return operation if value is None else replace(operation, name="put", given=value, result=None)
+
+
+def _known_of_counter(operation: Operation) -> Operation:
+    value = operation.result + (operation.given or 0)
+    return replace(operation, name="add", given=value, result=0)
+
+
+def _counter(state: int, operation: Operation) -> tuple[bool, int]:
+    after = state + operation.given if operation.name == "add" else state
+    return operation.ended is None or operation.result == state, after
+
+
+# put, get, pop and setdefault of values that are put once each; None is no value.
+REGISTER = Model(None, _register, _spare_in_register, _known_of_register)
+# add, which gives what was there before, and get.
+COUNTER = Model(0, _counter, lambda operation, seen: operation.name == "get", _known_of_counter)
+
+
+def is_linearizable(model: Model, operations: Sequence[Operation], steps: int = _STEPS) -> Verdict:
+    """Whether there is such an order."""
+    return _search(model, operations, steps)[0]
+
+
+def _search(model: Model, operations: Sequence[Operation], steps: int) -> tuple[Verdict, int]:
+    """The verdict, and the latest return to which an order could be found."""
+    operations = sorted(_relevant(model, operations), key=lambda operation: operation.begun)
+    count, twins = len(operations), _twins(operations)
+    following, preceding = _linked(operations)
+    due = sum(operation.ended is not None for operation in operations)
+    head, state, done, reached = 2 * count, model.first, 0, 0
+    been: set[tuple[int, Any]] = set()
+    stack: list[tuple[int, Any]] = []
+    at = following[head]
+    while due:
+        steps -= 1
+        if steps < 0:
+            return Verdict.OPEN, reached
+        if at < count:  # a call
+            operation, twin = operations[at], twins[at]
+            possible, after = model.step(state, operation)
+            possible = possible and (twin is None or bool(done >> twin & 1))
+            step = done | 1 << at, after
+            if not possible or step in been:
+                at = following[at]
+                continue
+            been.add(step)
+            stack.append((at, state))
+            done, state = step
+            due -= operation.ended is not None
+            for entry in _entries(operations, at):
+                following[preceding[entry]] = following[entry]
+                preceding[following[entry]] = preceding[entry]
+            at = following[head]
+        else:  # the return of what has not happened yet: something before it was wrong
+            reached = max(reached, operations[at - count].ended or 0)
+            if not stack:
+                return Verdict.NO, reached
+            at, state = stack.pop()
+            done &= ~(1 << at)
+            due += operations[at].ended is not None
+            for entry in reversed(_entries(operations, at)):
+                following[preceding[entry]] = preceding[following[entry]] = entry
+            at = following[at]
+    return Verdict.YES, reached
+
+
+def _entries(operations: Sequence[Operation], at: int) -> list[int]:
+    """An operation's call, and its return where it has one, in the list of _linked()."""
+    return [at] if operations[at].ended is None else [at, at + len(operations)]
+
+
+def _linked(operations: Sequence[Operation]) -> tuple[list[int], list[int]]:
+    """All calls (an operation's index) and returns (the index and their number) in the order of time, as a list that
+    things can be taken out of and put back: what follows each, and what precedes it. Its head and end is one entry
+    more."""
+    count = len(operations)
+    moments = [(operation.begun, 0, index) for index, operation in enumerate(operations)]
+    moments += [(one.ended, 1, count + index) for index, one in enumerate(operations) if one.ended is not None]
+    order = [entry for _, _, entry in sorted(moments)]
+    following, preceding = [0] * (2 * count + 1), [0] * (2 * count + 1)
+    for one, other in zip([2 * count, *order], [*order, 2 * count], strict=True):
+        following[one], preceding[other] = other, one
+    return following, preceding
+
+
+def _twins(operations: Sequence[Operation]) -> list[int | None]:
+    """For each operation of unknown outcome the one before it that is the same: that may as well happen first."""
+    last: dict[tuple[str, Any], int] = {}
+    twins: list[int | None] = []
+    for index, operation in enumerate(operations):
+        if operation.ended is not None:
+            twins.append(None)
+            continue
+        kind = operation.name, operation.given
+        twins.append(last.get(kind))
+        last[kind] = index
+    return twins
+
+
+def _relevant(model: Model, operations: Sequence[Operation]) -> list[Operation]:
+    """Without those of unknown outcome that nobody would notice."""
+    seen = {operation.result for operation in operations if operation.ended is not None}
+    return [one for one in operations if one.ended is not None or not model.spare(one, seen)]
+
+
+def explained(model: Model, operations: Sequence[Operation]) -> list[Operation]:
+    """A few operations that cannot have happened, out of many that cannot."""
+    _, reached = _search(model, operations, _STEPS)
+    left = _relevant(model, [operation for operation in operations if operation.begun <= reached])
+    known, left = _begun_late(model, left)
+    left = _shortened(model, known, left)
+    seen = {one.result for one in left if one.result is not None}
+    before = [one for one in operations if known and one.ended is not None and one.ended < known[0].begun]
+    sources = (
+        [one for one in before if one.name != "get" and {one.given, one.result} & seen] if model is REGISTER else []
+    )
+    return sorted([*sources, *known, *left], key=lambda one: one.begun)
+
+
+def _shortened(model: Model, known: list[Operation], left: list[Operation]) -> list[Operation]:
+    """Without what may be left out of it, and need not be there for it to be wrong."""
+    size, tries = max(len(left) // 2, 1), _LONGEST
+    while tries > 0:
+        smaller = left
+        for start in range(0, len(left), size):
+            tries -= 1
+            without = _without(model, smaller, left[start : start + size])
+            if len(without) < len(smaller) and is_linearizable(model, [*known, *without]) is Verdict.NO:
+                smaller = without
+        if size == 1 and len(smaller) == len(left):
+            break
+        left, size = smaller, max(size // 2, 1)
+    return left
+
+
+def _begun_late(model: Model, operations: list[Operation]) -> tuple[list[Operation], list[Operation]]:
+    """The latest operation after which the state is known, and that cannot be followed by what comes later, with
+    that; or none, and all. Those of unknown outcome stay: they may happen later."""
+    ordered = sorted((one for one in operations if one.ended is not None), key=lambda one: one.begun)
+    unknown = [one for one in operations if one.ended is None]
+    ends = list(accumulate((one.ended or 0 for one in ordered), max))
+    for at in range(len(ordered) - 2, 0, -1):
+        if ends[at - 1] < ordered[at].begun and ends[at] < ordered[at + 1].begun:
+            known, later = model.known(ordered[at]), [*unknown, *ordered[at + 1 :]]
+            if known != ordered[at]:
+                known = replace(known, error=f"so it is after that client's {ordered[at].name}")
+            if is_linearizable(model, [known, *later]) is Verdict.NO:
+                return [known], later
+    return [], operations
+
+
+def _without(model: Model, operations: list[Operation], unwanted: list[Operation]) -> list[Operation]:
+    """Leave out of the unwanted ones what may be."""
+    left = list(operations)
+    for one in unwanted:
+        if one in left:
+            others = [other for other in left if other is not one]
+            if model.spare(one, {other.result for other in others if other.ended is not None}):
+                left = others
+    return left

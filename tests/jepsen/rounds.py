@@ -1,0 +1,102 @@
+"""One run of the clients with faults, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from conftest import Site
+from jepsen.checker import Fault, check, stale_reads, without_reads
+from jepsen.history import Operation, gathered, write
+from jepsen.nemesis import Nemesis
+from peers.ssh import SshHosts
+
+__all__ = ["Round", "judged", "round_of"]
+
+CLIENTS = Path(__file__).with_name("clients.py")
+QUIET = 3.0  # seconds in which clients go on after all is mended
+ENDING = 30.0  # seconds that may pass until nothing of a run is left
+LONGEST = 150.0  # seconds that the rest may take: time-outs of those who were away, and looking at everything
+
+
+@dataclass
+class Round:
+    """What was done, and what is wrong with it. `stale` are reads that were behind, where they may be."""
+
+    operations: list[Operation]
+    done: list[tuple[int, str]]
+    missing: set[str]
+    faults: list[Fault]
+    stale: list[Fault]
+    said: str
+    history: Path
+
+    def summary(self) -> str:
+        unknown = sum(operation.ended is None for operation in self.operations)
+        begun = [what for _, what in self.done if not what.startswith("end of")]
+        return (
+            f"{len(self.operations)} operations ({unknown} of unknown outcome), {len(begun)} faults, "
+            f"{len(self.faults)} violations"
+        )
+
+    def unknown(self) -> Counter[str]:
+        """Why outcomes are unknown."""
+        errors = [operation.error for operation in self.operations if operation.ended is None]
+        return Counter(error.partition(":")[0] or "its process was killed" for error in errors)
+
+
+def round_of(hosts: SshHosts, site: Site, folder: Path, seed: str, seconds: float, reads: str) -> Round:
+    """Have clients work for so long, with faults, and look at what they have noted. `folder` is where that goes."""
+    folder.mkdir(parents=True)
+    nemesis = Nemesis(hosts.lan, folder, seed)
+    run = hosts.start(site, "--no-label", CLIENTS, folder, seed, reads)
+    assert run.stdout is not None
+    faults = []
+    if run.stdout.readline() == "begun\n":
+        time.sleep(1)
+        nemesis.work(seconds)
+        time.sleep(QUIET)
+    (folder / "stop").touch()
+    try:
+        out, err = run.communicate(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        site.kill()
+        out, err = run.communicate(timeout=60)
+        faults.append(Fault("program", f"it did not end within {LONGEST:g} s after all was mended"))
+    if out != "looked at all\n":
+        faults.append(Fault("program", f"it did not look at all; it ended with {run.returncode}"))
+    nemesis.clean_up()
+    left = what_is_left(hosts)
+    if left:
+        faults.append(Fault("hosts", "this was left there: " + "; ".join(left)))
+        nemesis.end_all()
+    operations = gathered(folder)
+    write(folder / "history.jsonl", operations)
+    (folder / "faults.json").write_text(
+        json.dumps({"reads": reads, "lost": nemesis.lost, "done": nemesis.done}, indent=1)
+    )
+    (folder / "stderr").write_text(err)
+    for file in [*folder.glob("*.client"), *folder.glob("*.pid")]:
+        file.unlink()
+    wrong, stale = judged(operations, nemesis.lost, reads)
+    faults += wrong
+    return Round(operations, nemesis.done, nemesis.missing, faults, stale, err, folder / "history.jsonl")
+
+
+def judged(operations: list[Operation], lost: list[str], reads: str) -> tuple[list[Fault], list[Fault]]:
+    """What is wrong, and what is behind, as reads of a dictionary of the kind `default` may be."""
+    if reads == "linearizable":
+        return check(operations, lost), []
+    return check(without_reads(operations), lost), stale_reads(operations)
+
+
+def what_is_left(hosts: SshHosts) -> list[str]:
+    """What a run that is over has left at its hosts, and does not take away in time."""
+    deadline = time.monotonic() + ENDING
+    while (left := hosts.leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left

@@ -1,0 +1,24 @@
+"""Whatever happens to processes, hosts and cables, clients see what the documents promise. run.py does it for hours."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Site
+from jepsen.rounds import round_of
+from peers.ssh import SshHosts
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_clients_see_what_is_promised_whatever_fails(
+    site: Site, ssh_hosts: SshHosts, tmp_path: Path, number: int
+) -> None:
+    seed = f"{int(time.time())}-{number}"
+    print(f"seed {seed}")
+    done = round_of(ssh_hosts, site, tmp_path / seed, seed, 15, "linearizable")
+    print(done.summary())
+    assert len(done.operations) > 100
+    assert not done.faults, "\n".join(map(str, done.faults)) + f"\n{done.done}\n{done.said}"
