@@ -191,7 +191,7 @@ def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site:
             builtins.kept = Slow()  # the end takes a while, in which the thread looks for it
             print("main is done", flush=True)
     """)
-    assert (done.stdout, done.returncode) == ("main is done\n", 0), done.stderr
+    assert (done.stdout, done.returncode, done.stderr) == ("main is done\n", 0, "")
     assert "terminate called" not in done.stderr
 
 
@@ -215,3 +215,27 @@ def test_nothing_is_left_open_at_the_end(site: Site) -> None:
     for way in ([], ["-m", "dragon"]):
         done = site.run(sys.executable, "-X", "dev", "-W", "error", *way, program)
         assert (done.stdout, done.stderr, done.returncode) == ("native\n1\n", "", 0)
+
+
+def test_an_exit_handler_that_waits_for_a_result_is_told_that_its_pool_has_ended(site: Site) -> None:
+    done = site.python("""
+        import atexit
+
+        def ask():
+            try:
+                result.get(60)
+            except RuntimeError as error:
+                print(error)
+
+        atexit.register(ask)  # called after all that is registered later
+
+        import time
+        import multiprocessing as mp
+        import dragon
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            pool = mp.Pool(1)
+            result = pool.apply_async(time.sleep, (60,))
+    """)
+    assert done.stdout == "the pool was terminated before this task was done\n", done.stderr

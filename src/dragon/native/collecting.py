@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import util as mp_util
 from typing import Any, Protocol
 
 from dragon import _core
@@ -59,6 +60,7 @@ class Collector:
         self._promptly = 0  # jobs with callbacks, and threads that wait for room
         self._delivered = 0
         self._closed = False
+        self._at_exit: BaseException | None = None
         self.jobs: dict[int, Job] = {}
         self.tickets: dict[int, tuple[int, int]] = {}  # of each task that has no result yet: its job, and which part
         self.on_start_failure: Callable[[BaseException], None] = lambda error: None
@@ -73,6 +75,8 @@ class Collector:
 
     def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
         """Collect, or let another thread collect, until `done()`; False after `timeout` seconds."""
+        if self._at_exit is not None and threading.current_thread() is threading.main_thread():
+            self.fail_all(self._at_exit)
         end = None if timeout is None else time.monotonic() + timeout
         while not done():
             left = _SLICE if end is None else min(_SLICE, end - time.monotonic())
@@ -262,6 +266,14 @@ class Collector:
             self.jobs.pop(number, None)
         self.wake()
         self.notify_room()
+
+    def fail_all_unless_exiting(self, error: BaseException) -> None:
+        """The same; but where the program ends, only for those who wait from then on. Who waits already is a daemon
+        thread, which waits to the end, as in the standard library: what it said might be in the way of that."""
+        if mp_util._exiting:  # type: ignore[attr-defined]
+            self._at_exit = error
+        else:
+            self.fail_all(error)
 
     def close(self) -> None:
         """No more results come: the attendant ends, after a callback that it is in."""

@@ -311,7 +311,7 @@ class Pool:
     def _end(workers: Workers, feeding: Feeding, collector: Collector, patience: list[float]) -> None:
         feeding.stop()
         workers.terminate(patience[0])
-        collector.fail_all(RuntimeError("the pool was terminated before this task was done"))
+        collector.fail_all_unless_exiting(RuntimeError("the pool was terminated before this task was done"))
         feeding.join()
         collector.close()
 
