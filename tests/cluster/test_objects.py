@@ -92,6 +92,30 @@ def test_what_a_process_of_another_node_has_put_is_there_once_it_has_ended(site:
     assert (done.returncode, done.stdout, done.stderr) == (0, "all there\n", "")
 
 
+def test_an_agent_keeps_no_descriptor_of_queues_that_are_gone(site: Site) -> None:
+    program = site.write("""
+        import os
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.queue import Queue
+        from dragon.runtime.folder import RunInfo
+        from dragon.runtime.run import this_run
+
+        def use(away):
+            for number in range(100):
+                queue = Queue(0, policy=away)
+                queue.put(number)
+                assert queue.get() == number
+            return len(os.listdir(f"/proc/{RunInfo.read(this_run().folder).agent.pid}/fd"))
+
+        if __name__ == "__main__":
+            away = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            before = use(away)
+            assert use(away) < before + 50
+    """)
+    done = site.dragon("--nodes", "2", program)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_answer_of_a_dictionary_for_which_there_is_no_memory_is_an_error(site: Site) -> None:
     program = site.write("""
         from dragon.data.ddict import DDict

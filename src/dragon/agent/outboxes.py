@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +40,7 @@ class Outboxes:
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
         self._used: dict[int, set[Name]] = {}  # by process id: where the outboxes lead to that it writes to
-        self._bells: dict[int, _Bells] = {}  # by node
+        self._bells: defaultdict[int, _Bells] = defaultdict(_Bells)  # by node
         self.on_sent: Watcher | None = None
         self._last = 0
         self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
@@ -49,8 +49,7 @@ class Outboxes:
         """The outbox that leads to a channel, for that process."""
         outbox = self._outboxes.get(name)
         if outbox is None:
-            bells = self._bells.setdefault(node_of(name), _Bells())
-            outbox = self._outboxes[name] = _Outbox(self, self._links, bells, name)
+            outbox = self._outboxes[name] = _Outbox(self, self._links, self._bells[node_of(name)], name)
             self._open_flow(name, outbox)
         outbox.users.add(pid)
         self._used.setdefault(pid, set()).add(name)
@@ -89,9 +88,8 @@ class Outboxes:
 
     def flush(self, node: int) -> None:
         """Send what is there, before something else goes to that node."""
-        bells = self._bells.get(node)
-        if bells is not None:
-            bells.answer()
+        if node in self._bells:
+            self._bells[node].answer()
 
     def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
         """Send a message of this head for each buffer, which is kept until it has gone, after those that are there."""
@@ -176,7 +174,7 @@ class _Bells:
 
     def answer(self) -> None:
         """Answer those that ring."""
-        for bell, _ in self._poll.poll(0):
+        for bell, _ in self._poll.poll(0, max(len(self._answers), 1)):
             answer = self._answers.get(bell)
             if answer is not None:
                 answer()

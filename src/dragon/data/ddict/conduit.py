@@ -116,6 +116,8 @@ class Conduit:
             self._give_up(number)
             text = f"there is no connection to node {self.node}; a request may be lost"
             raise self._why_gone(way, text) from None
+        if self.node == this_run().node:
+            return
         kind, told = ask("remote.why_lost", name=self.name)
         if kind:  # whose answer it was is not known
             self._arrived.update((each, Arrival([], None, (kind, told))) for each in self._ways)
