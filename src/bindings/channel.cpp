@@ -144,8 +144,6 @@ nb::tuple get_frames(ChannelHandle& h, nb::handle timeout) {
     return to_frames(take(h, message, deadline_from(timeout.ptr())), message);
 }
 
-nb::tuple take_packed(ChannelHandle& h, size_t most) { return take_parcel(*h.a, h.get(), most); }
-
 size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
     View view(buffer);
     if (start > view.size()) throw nb::value_error("a parcel is shorter than that");
@@ -233,7 +231,7 @@ void bind_channel(nb::module_& m) {
         .def("_put_frames", &put_frames_of, nb::arg("head"), nb::arg("buffers"), nb::arg("timeout").none())
         .def("_get_frames", &get_frames, nb::arg("timeout").none())
         .def_static("_before_frame", &before_frame, nb::arg("head"), nb::arg("size"))
-        .def("_take_parcel", &take_packed, nb::arg("most"))
+        .def("_take_parcel", &take_parcel, nb::arg("most"))
         .def("_put_parcel", &put_packed, nb::arg("buffer"), nb::arg("start"))
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())

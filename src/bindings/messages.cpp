@@ -355,11 +355,15 @@ Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t 
     return put_bytes(to, kind, data, size);
 }
 
-nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
+nb::tuple take_parcel(ChannelHandle& h, size_t most) {
+    Channel& channel = h.get();
+    Arena& a = *h.a;
     std::string parcel;
     Message message;
-    Status status = Status::Ok;
-    while (parcel.size() < most && (status = channel.get(a, message, 0)) == Status::Ok) {
+    auto take = [&](Nanoseconds deadline) { return channel.get(a, message, deadline); };
+    // Throws StillLocked where a process holds the lock on and on: the queue is not known to be empty.
+    Status status = wait(h, Purpose::Get, 0, take);
+    for (; status == Status::Ok; status = parcel.size() < most ? take(0) : Status::Timeout) {
         if (message.block && message.label.size > kPacked) {
             auto* loan = new Loan{&a, message.block, a.self(), message.label.size};
             return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), message.label.kind,
@@ -370,7 +374,6 @@ nb::tuple take_parcel(Arena& a, Channel& channel, size_t most) {
         parcel.append(reinterpret_cast<const char*>(&head), sizeof head);
         parcel.append(message.block ? block.data() : message.data, message.label.size);
     }
-    if (status == Status::Busy && parcel.empty()) throw StillLocked();
     return nb::make_tuple(nb::bytes(parcel.data(), parcel.size()), 0, nb::none());
 }
 
@@ -390,6 +393,7 @@ size_t put_parcel(const Destination& to, const char* data, size_t size, Status& 
         if (status != Status::Ok) break;
         done += sizeof head + head.size;
     }
+    if (!done && size && status == Status::Ok) throw nb::value_error("a parcel is cut off");
     return done;
 }
 

@@ -50,7 +50,7 @@ Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t 
 
 // Messages on their way to another node, as many as there are up to about `most` bytes: those that are small
 // as one parcel, and the kind and memory of a large one that follows them (or None).
-nb::tuple take_parcel(Arena& a, Channel& channel, size_t most);
+nb::tuple take_parcel(ChannelHandle& h, size_t most);
 // Puts the messages of a parcel; returns the bytes of those that were put.
 size_t put_parcel(const Destination& to, const char* data, size_t size, Status& status);
 // Puts a message that was written into a loan, whose memory passes on; without waiting.
