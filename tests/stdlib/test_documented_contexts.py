@@ -18,25 +18,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-import dragon  # noqa: F401
+from documented import CONTEXT, LONG, ended, start
 
 if TYPE_CHECKING:
     from conftest import Site
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
-
-
-def start(target: Any, *args: Any, **options: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args, **options)
-    process.start()
-    return process
-
-
-def ended(process: Any) -> Any:
-    process.join(LONG)
-    return process.exitcode
 
 
 # ---- contexts and start methods

@@ -27,14 +27,10 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-import dragon  # noqa: F401
+from documented import CONTEXT, LONG
 
 if TYPE_CHECKING:
     from conftest import Site
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
 
 
 def double(x: Any) -> Any:

@@ -6,7 +6,6 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 from __future__ import annotations
 
 import logging
-import multiprocessing as mp
 import operator
 import threading
 import time
@@ -24,11 +23,7 @@ from concurrent.futures import (
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG
 
 
 @pytest.fixture(scope="module")

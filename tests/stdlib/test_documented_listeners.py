@@ -17,22 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
-
-
-def start(target: Any, *args: Any, **options: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args, **options)
-    process.start()
-    return process
-
-
-def ended(process: Any) -> Any:
-    process.join(LONG)
-    return process.exitcode
+from documented import CONTEXT, LONG, ended, start
 
 
 @contextlib.contextmanager

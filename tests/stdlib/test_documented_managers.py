@@ -15,11 +15,7 @@ from multiprocessing.managers import BaseManager, SyncManager
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG
 
 
 def test_a_manager_runs_in_a_process_of_its_own_until_it_is_shut_down() -> None:

@@ -17,11 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG
 
 
 def double(x: Any) -> Any:

@@ -16,26 +16,11 @@ import time
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG, ended, start
 
 
 def sleep(seconds: float = 60) -> None:
     time.sleep(seconds)
-
-
-def start(target: Any, *args: Any, **options: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args, **options)
-    process.start()
-    return process
-
-
-def ended(process: Any) -> Any:
-    process.join(LONG)
-    return process.exitcode
 
 
 def test_the_sentinel_becomes_ready_at_the_end() -> None:

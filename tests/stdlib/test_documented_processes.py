@@ -16,11 +16,7 @@ import time
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG, ended, start
 
 
 def describe(box: Any) -> None:
@@ -42,17 +38,6 @@ def fail() -> None:
 
     sys.stderr = io.StringIO()
     raise ValueError("on purpose")
-
-
-def start(target: Any, *args: Any, **options: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args, **options)
-    process.start()
-    return process
-
-
-def ended(process: Any) -> Any:
-    process.join(LONG)
-    return process.exitcode
 
 
 def tell_ids(box: Any) -> None:

@@ -6,7 +6,6 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 from __future__ import annotations
 
 import gc
-import multiprocessing as mp
 import os
 import queue
 import threading
@@ -15,11 +14,7 @@ from multiprocessing.managers import BaseManager, BaseProxy, RemoteError
 from typing import Any, ClassVar
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG
 
 
 @pytest.fixture(scope="module")

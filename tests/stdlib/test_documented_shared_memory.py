@@ -6,7 +6,6 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 from __future__ import annotations
 
 import contextlib
-import multiprocessing as mp
 import pickle
 import sys
 import warnings
@@ -17,11 +16,7 @@ from typing import Any
 
 import numpy
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG, ended, start
 
 
 @pytest.fixture
@@ -32,17 +27,6 @@ def block() -> Iterator[SharedMemory]:
     finally:
         memory.close()
         memory.unlink()
-
-
-def start(target: Any, *args: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args)
-    process.start()
-    return process
-
-
-def ended(process: Any) -> Any:
-    process.join(LONG)
-    return process.exitcode
 
 
 def test_shared_memory_has_a_name_and_a_size() -> None:

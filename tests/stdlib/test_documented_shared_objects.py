@@ -5,8 +5,6 @@ Each test begins with the sentence that it tests, from https://docs.python.org/3
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import multiprocessing.util
 import queue
 import sys
 from collections.abc import Iterator
@@ -14,11 +12,7 @@ from multiprocessing.managers import NamespaceProxy
 from typing import Any
 
 import pytest
-
-import dragon  # noqa: F401
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
+from documented import CONTEXT, LONG
 
 
 @pytest.fixture(scope="module")

@@ -12,25 +12,10 @@ import multiprocessing.synchronize
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-import dragon  # noqa: F401
+from documented import CONTEXT, ended, start
 
 if TYPE_CHECKING:
     from conftest import Site
-
-LONG = 30
-CONTEXT: Any = mp.get_context("dragon")
-
-
-def start(target: Any, *args: Any, **options: Any) -> Any:
-    process = CONTEXT.Process(target=target, args=args, **options)
-    process.start()
-    return process
-
-
-def ended(process: Any) -> Any:
-    process.join(LONG)
-    return process.exitcode
 
 
 def test_values_have_a_lock_and_a_type() -> None:
