@@ -138,6 +138,7 @@ WAITS = {
     "native lock": "native.acquire",
     "native process": "native_process.join",
     "group": "group.join",
+    "batch": "batch.function(time.sleep, 60).get",
 }
 
 
@@ -150,6 +151,7 @@ def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site:
         from dragon.native.lock import Lock
         from dragon.native.process import Process, ProcessTemplate
         from dragon.native.process_group import ProcessGroup
+        from dragon.workflows.batch import Batch
 
         class Slow:
             def __del__(self, sleep=time.sleep):
@@ -177,6 +179,8 @@ def test_a_daemon_thread_that_still_waits_ends_with_the_program(wait: str, site:
                 group = ProcessGroup()
                 group.add_process(1, ProcessTemplate(time.sleep, (60,)))
                 group.init(), group.start()
+            if name == "batch":
+                batch = Batch()
             condition = mp.Condition()
 
             def wait_in_condition():

@@ -172,6 +172,24 @@ def test_a_program_that_does_not_shut_it_down_ends(site: Site) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\nprinted\n", "")
 
 
+def test_a_program_that_ends_waits_for_its_calls(site: Site) -> None:
+    done = site.python("""
+        import time
+
+        from dragon.workflows.executor import DragonExecutor
+
+        def slow() -> str:
+            time.sleep(0.5)
+            return "called"
+
+        if __name__ == "__main__":
+            future = DragonExecutor(1).submit(slow)
+            future.add_done_callback(lambda future: print(future.result()))
+            print("at the end")
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "at the end\ncalled\n", "")
+
+
 # ---- libraries
 
 

@@ -70,6 +70,8 @@ class DragonExecutor(Executor):
         policy: where the workers run: a policy for all, or one for each, which says how many there are. Workers of
             which no policy names the node go round robin over the nodes.
 
+    A program that ends without shutdown() waits for its calls first.
+
     A task whose worker dies raises LostTaskError, which is a BrokenExecutor; the other tasks go on. When none can go
     on, every future raises BrokenProcessPool, and so does submit(). Raises ValueError for less than one worker.
     """
@@ -105,7 +107,7 @@ class DragonExecutor(Executor):
             target=_settle, args=(self._ended, self._futures, self._scheduler), name="dragon-executor", daemon=True
         )
         self._thread.start()
-        self._end = mp_util.Finalize(self, _end, (self._scheduler, self._ended), exitpriority=15)
+        self._end = mp_util.Finalize(self, _end, (self._scheduler, self._ended, self._thread), exitpriority=15)
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         """Have `fn(*args, **kwargs)` called; its future. Raises what pickling the call raises, RuntimeError after
@@ -165,9 +167,7 @@ class DragonExecutor(Executor):
         self._end()
 
     def _finish(self) -> None:
-        while unfinished := self._scheduler.unfinished():
-            for entry in unfinished:
-                entry.wait(None)
+        _await_all(self._scheduler)
         if self._end.still_active():
             self._scheduler.finish()
             self._end()
@@ -208,6 +208,20 @@ def _as_in_pools(error: BaseException, broken: str) -> BaseException:
     return error
 
 
-def _end(scheduler: Scheduler, ended: queue.SimpleQueue[Entry | None]) -> None:
-    scheduler.end()
-    ended.put(None)
+def _end(scheduler: Scheduler, ended: queue.SimpleQueue[Entry | None], thread: threading.Thread) -> None:
+    """End an executor; where the program ends, when its calls have, as those of the standard library do."""
+    exiting = mp_util._exiting  # type: ignore[attr-defined]
+    try:
+        if exiting:
+            _await_all(scheduler)
+    finally:
+        scheduler.end()
+        ended.put(None)
+    if exiting:
+        thread.join()  # which calls the last callbacks
+
+
+def _await_all(scheduler: Scheduler) -> None:
+    while unfinished := scheduler.unfinished():
+        for entry in unfinished:
+            entry.wait(None)

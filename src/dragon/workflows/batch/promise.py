@@ -26,12 +26,12 @@ class Promise:
         self.fetched = False  # whether somebody in this process has asked for it and got it
         self._set: threading.Event | None = None
 
-    def fulfil(self, outcome: Outcome) -> None:
-        """Set the outcome and wake whoever waits for it."""
+    def fulfil(self, outcome: Outcome, wake: bool = True) -> None:
+        """Set the outcome, and wake whoever waits for it."""
         with Promise._lock:
             self.outcome = outcome
             waited_for = self._set
-        if waited_for is not None:
+        if waited_for is not None and wake:
             waited_for.set()
 
     def wait(self, timeout: float | None) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from multiprocessing import util as mp_util
 from typing import Any
 
 from dragon.infrastructure.errors import DestroyedError
@@ -67,6 +68,7 @@ class Scheduler:
         self._places = Places(workers, most_jobs)
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
+        self._wakes = True  # who waits for a task, when it ends
         self.events, self._tasks = Channel(), Channel()
         self._claims = Words(len(self._places))
         self.crew = crew(self._tasks, self.events, self._claims)
@@ -148,7 +150,7 @@ class Scheduler:
             one.call, one.inputs = None, []
             if one.accesses:
                 self._accesses.ended(one, f"{one}: {outcome.brief}" if isinstance(outcome, Failure) else "")
-            one.fulfil(outcome)
+            one.fulfil(outcome, self._wakes)
             self._ended(one)
             dependents, one.dependents = one.dependents, []
             for dependent, need in dependents:
@@ -365,8 +367,12 @@ class Scheduler:
         self._fail_all("the batch was terminated")
 
     def end(self) -> None:
-        """End the workers and the thread, whatever they do."""
+        """End the workers and the thread, whatever they do.
+
+        Where the program ends, who waits for a task already is a daemon thread, which waits to the end, as for a pool.
+        """
         with self.lock:
+            self._wakes = not mp_util._exiting  # type: ignore[attr-defined]
             for entry in [*self._unfinished.values(), *self._ending.values()]:
                 if entry.running is not None:
                     self.crew.end_processes(entry.running)()
