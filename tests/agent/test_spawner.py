@@ -15,6 +15,6 @@ def test_nothing_is_to_be_caught_up_with_once_the_zygote_was_told_of_the_end() -
         with requests, their_requests, their_events:
             spawner = Spawner(requests, events, lambda *_: None, lambda _: None)
             spawner.close()
-            spawner.catch_up()  # as a node does whose processes are to be ended because another one is lost
+            await spawner.catch_up()  # as a node does whose processes are to be ended because another one is lost
 
     asyncio.run(end_and_catch_up())

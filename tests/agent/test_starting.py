@@ -183,3 +183,49 @@ def test_a_zygote_that_comes_up_late_belongs_to_its_node(site: Site) -> None:
     path = os.pathsep.join(filter(None, [str(site.folder), os.environ.get("PYTHONPATH")]))
     done = site.dragon("--nodes", "2", program, env={"PYTHONPATH": path})
     assert done.stdout == "['node-0', 'node-0', 'node-1', 'node-1']\n", done.stderr
+
+
+def test_what_is_asked_of_the_agent_does_not_wait_for_the_import_of_the_main_program(site: Site) -> None:
+    done = site.python("""
+        import os, threading, time
+        import dragon
+        import multiprocessing as mp
+        from dragon.native.process import Process, ProcessTemplate
+        from dragon.native.process_group import ProcessGroup
+
+        if __name__ != "__main__":
+            time.sleep(3)
+
+        if __name__ == "__main__":
+            mp.set_start_method("dragon")
+            group = ProcessGroup()
+            group.add_process(1, ProcessTemplate("/bin/sleep", ("60",)))
+            group.init(), group.start()
+            puid, = group.puids
+            order = []
+
+            def start():
+                process = mp.Process(target=os.getpid)
+                process.start()
+                process.join()
+                order.append("started")
+
+            def look():
+                Process(None, ident=puid)
+                order.append("looked")
+
+            starting = threading.Thread(target=start)
+            starting.start()
+            time.sleep(0.3)
+            looking = [threading.Thread(target=look) for _ in range(8)]
+            for thread in looking:
+                thread.start()
+            time.sleep(0.1)
+            assert group.puids == [puid]
+            order.append("asked")
+            for thread in [starting, *looking]:
+                thread.join()
+            group.stop(), group.close()
+            print(order[0], order.count("looked"), order[-1])
+    """)
+    assert (done.stdout, done.stderr) == ("asked 8 started\n", "")

@@ -186,7 +186,7 @@ class Cluster:
         """End every process of this node."""
         loop, registry = self._services.loop, self._services.registry
         self._services.groups.close_all()
-        self._services.spawner.catch_up()
+        await self._services.spawner.catch_up()
         kill_at = loop.time() + _GRACE
         for known in registry.living():
             registry.kill(known.puid, signal.SIGTERM)
@@ -231,7 +231,8 @@ class Cluster:
         request = {"operation": operation, "arguments": arguments}
         here = self._do(self.index, "list", request)
         asked = [then(self.peers.links.call(node, "list", request), value_of) for node in self.peers.others()]
-        answers = [here, *await asyncio.gather(*asked, return_exceptions=True)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        answers.insert(0, await here if isinstance(here, asyncio.Future) else here)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, NodeLostError):
                 raise answer
@@ -331,7 +332,8 @@ class Cluster:
             part, _, name = arguments["operation"].partition(".")
             return self._services.do(part, name, arguments["arguments"], [])
         if operation == "list":
-            return encode(self._do(node, "operation", arguments))
+            value = self._do(node, "operation", arguments)
+            return then(value, encode) if isinstance(value, asyncio.Future) else encode(value)
         if operation == "start":
             return asyncio.ensure_future(self._start_for(node, **arguments))
         if operation == "announce":
@@ -398,7 +400,5 @@ class Cluster:
 
     def _kill(self, puid: int, number: int) -> None:
         """Send a signal to a process that another node has had started here; once it is, where it is not yet."""
-        if self._services.spawner.awaits(puid):
-            self._services.loop.call_later(_LOOK_AGAIN, self._kill, puid, number)
-        elif self._services.registry.knows(puid):
+        if self._services.registry.knows(puid):
             self._services.registry.kill(puid, number)

@@ -25,6 +25,7 @@ class Member:
         self.alive = False
         self.code: int | None = None
         self.restarts = 0
+        self.signals: list[int] = []  # that it gets when it is started
         self.connections: dict[int, Connection] = {}  # by stream: our ends, for whoever asks
 
     def connect(self) -> list[Output]:
@@ -73,6 +74,8 @@ class Group:
         self.aborter: Member | None = None  # the rank that had an MPI job end
         self.timers: list[asyncio.TimerHandle] = []
         self.by_puid: dict[int, Member] = {}
+        # What was told of processes before it was known which members they are: by process id, kinds and values.
+        self.early: dict[int, list[dict[str, Any]]] = {}
 
     @property
     def live(self) -> int:

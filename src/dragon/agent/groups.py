@@ -120,7 +120,7 @@ class Groups:
             raise RuntimeError("the group is running already")
         group.ended, group.failure, group.failed_codes, group.culprit = [], "", [], None
         group.started, group.ending, group.aborter = True, False, None
-        group.by_puid = {}
+        group.by_puid, group.early = {}, {}
         group.live = len(group.members)
         for member in group.members:
             member.restarts = 0
@@ -157,6 +157,7 @@ class Groups:
         for member in members:
             member.code = None
             member.alive = True
+            member.puid, member.signals = 0, []
             by_node.setdefault(member.template.node, []).append(member)
         waits: list[asyncio.Future[Any]] = []
         asked = [(node, several, group.requests(several)) for node, several in by_node.items()]
@@ -176,6 +177,9 @@ class Groups:
     ) -> None:
         try:
             await self._processes.start_on(node, group, members, requests, part)
+            for member in members:
+                for event in group.early.pop(member.puid, ()):
+                    self.on_event(**event)
         except NodeLostError as error:
             self._jobs.give_up(group, str(error))
             for member in members:
@@ -226,7 +230,7 @@ class Groups:
         """Everything a client asks of a group."""
         group = self._group(number)
         return {
-            "live": [m.puid for m in group.members if m.alive],
+            "live": [m.puid for m in group.members if m.alive and m.puid],
             "ended": group.ended,
             "failure": group.failure,
             "failed_codes": group.failed_codes,
@@ -278,7 +282,8 @@ class Groups:
             return
         if member is None:
             # It ended before the answer came that says which member it is.
-            self.loop.call_later(0.01, self.on_event, kind, puid, group, text, code, error)
+            event = {"kind": kind, "puid": puid, "group": group, "text": text, "code": code, "error": error}
+            found.early.setdefault(puid, []).append(event)
         elif kind == "failed" and member.alive:
             what = f"{self._name(member)} could not be started: {text}{what_to_raise(error)}"
             if found.restart and may_pass(error):

@@ -56,6 +56,7 @@ class Head:
         os.set_blocking(reading, True)
         try:
             self._services.registry.await_end(self._puid).add_done_callback(self._ended)
+            self._services.registry.asked(self._puid)
             self._services.spawner.start(request, [Copies([reading, null, null])], record)
         finally:
             os.close(reading)
@@ -63,12 +64,8 @@ class Head:
         self._send("read")
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
-        self._services.spawner.catch_up()
-        try:
-            self._services.registry.kill(self._puid, number)
-        except LookupError:
-            self._services.loop.call_later(0.05, self.signal, number)  # it is being started
+        """Send it a signal, once it is started."""
+        self._services.registry.kill(self._puid, number)
 
     def notice(self, number: int) -> None:
         """Pass on a signal that this agent got, if the program is on this node."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from dragon.agent.group import Group, Member
@@ -19,8 +17,6 @@ from dragon.runtime.nodes import run_nodes
 
 __all__ = ["MemberProcesses", "Requests"]
 
-_LOOK_AGAIN = 0.01
-
 # Of some members: their templates, and of each which of them it has.
 Requests = tuple[list[Spawn], list[Instance]]
 
@@ -33,12 +29,11 @@ class MemberProcesses:
         self._registry = registry
         self._processes = processes
         self._peers = peers
-        self._loop = asyncio.get_running_loop()
 
     def start_here(self, group: Group, members: list[Member], requests: Requests, part: Part | None = None) -> None:
         """Start members on this node, with `part` as the ranks of a job for which it is ready. Raises OSError."""
         started = self._processes.start_here(*requests, group.descriptors, part)
-        group.take(members, [request.puid for request in started])
+        self._take(group, members, [request.puid for request in started])
 
     async def start_on(
         self, node: int, group: Group, members: list[Member], requests: Requests, part: Part | None
@@ -46,7 +41,7 @@ class MemberProcesses:
         """Start members on any node. Raises NodeLostError, OSError, RuntimeError, RemoteError."""
         if self._peers is not None and node != self._node:
             started = await self._peers.start(node, *requests, part=part)
-            group.take(members, [puid for puid, _ in started])
+            self._take(group, members, [puid for puid, _ in started])
             return
         if self._peers is not None:
             await self._peers.announce_all(node, *requests)
@@ -54,16 +49,21 @@ class MemberProcesses:
             await self._processes.prepare(part)
         self.start_here(group, members, requests, part)
 
+    def _take(self, group: Group, members: list[Member], puids: list[int]) -> None:
+        group.take(members, puids)
+        for member in members:
+            signals, member.signals = member.signals, []
+            for number in signals:
+                self.kill(member, number)
+
     def kill(self, member: Member, number: int) -> None:
-        """Send a member a signal."""
-        if node_of_puid(member.puid) != self._node and self._peers is not None and member.puid:
+        """Send a member a signal; one that is being started gets it then."""
+        if not member.puid:
+            member.signals.append(number)
+        elif node_of_puid(member.puid) != self._node and self._peers is not None:
             self._peers.kill(member.puid, number)
-            return
-        try:
+        elif self._registry.knows(member.puid):
             self._registry.kill(member.puid, number)
-        except LookupError:
-            # Asked for, not yet started: it gets the signal then.
-            self._loop.call_later(_LOOK_AGAIN, self.kill, member, number) if member.alive else None
 
     def move(self, member: Member) -> None:
         """Where its node is lost, a member gets another one."""

@@ -14,6 +14,7 @@ from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.part import Part
 from dragon.agent.peers import Peers
+from dragon.agent.registry import Registry
 from dragon.agent.spawner import Copies, Spawner
 from dragon.infrastructure.limits import files_left
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
@@ -29,10 +30,11 @@ class Processes:
 
     OPERATIONS: ClassVar[set[str]] = {"start"}
 
-    def __init__(self, run: Run, spawner: Spawner, jobs: Jobs, peers: Peers | None) -> None:
+    def __init__(self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, peers: Peers | None) -> None:
         self._node = run.node
         self._labels = bool(run.label)
         self._spawner = spawner
+        self._registry = registry
         self._jobs = jobs
         self._peers = peers
         self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has had others started
@@ -87,6 +89,7 @@ class Processes:
             inherited = self._join(request, part, part.ranks[number]) if part is not None else []
             copies = [streams, Copies(inherited)] if inherited else [streams]
             # Until the zygote is attached, which it is before it says anything of this process.
+            self._registry.asked(puid)
             self._spawner.start(request, copies, [record, *filter(None, payloads)])
             for fd in inherited:
                 os.close(fd)

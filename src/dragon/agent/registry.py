@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal as signals
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from typing import ClassVar
 
 import msgspec
 
+from dragon import _core
+from dragon.agent.parents import parent_of
 from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.messages import Name
 
@@ -43,20 +47,29 @@ class Registry:
 
     OPERATIONS: ClassVar[set[str]] = {"processes", "query", "kill", "end_of", "end_started_by"}
 
-    def __init__(self, node: int) -> None:
+    def __init__(self, node: int, zygote: int) -> None:
         self._node = node
+        self._zygote = zygote
         self._processes: OrderedDict[int, Known] = OrderedDict()
         self._living: dict[int, Known] = {}
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
+        self._asked: dict[int, list[int]] = {}  # of each process that is to be started: the signals that it gets then
+
+    def asked(self, puid: int) -> None:
+        """The zygote is asked to start it."""
+        self._asked[puid] = []
 
     def started(self, puid: int, pid: int, name: str, parent: int, group: int, record: Name) -> None:
         """The zygote started it."""
         known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
         self._processes[puid] = self._living[puid] = known
+        for number in self._asked.pop(puid, ()):
+            self._signal(known, number)
 
     def failed(self, puid: int, group: int, text: str, error: int) -> None:
         """The zygote could not start it."""
+        self._asked.pop(puid, None)
         for future in self._awaited.pop(puid, ()):
             if not future.done():
                 failure = OSError(text + what_to_raise(error))
@@ -83,8 +96,8 @@ class Registry:
         return list(self._processes.values())
 
     def knows(self, puid: int) -> bool:
-        """Whether that process is remembered."""
-        return puid in self._processes
+        """Whether that process is remembered, or is about to be started."""
+        return puid in self._processes or puid in self._asked
 
     def living(self) -> list[Known]:
         """The processes that have not ended."""
@@ -108,13 +121,30 @@ class Registry:
         raise LookupError(f"the run has no process {identifier!r}")
 
     def kill(self, identifier: int | str, number: int = signals.SIGKILL) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+        """Send a signal, to a process that is about to be started once it is; nothing happens if it has ended. Raises
+        LookupError."""
+        if isinstance(identifier, int) and identifier in self._asked:
+            self._asked[identifier].append(number)
+            return
         known = self.query(identifier)
         if known.code is None:
+            self._signal(known, number)
+
+    def _signal(self, known: Known, number: int) -> None:
+        """Send a signal to it, and to no process that has got its number since."""
+        with suppress(ProcessLookupError):
             try:
-                os.kill(known.pid, number)
-            except ProcessLookupError:
+                handle = _core.open_process(known.pid)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                os.kill(known.pid, number)  # without a descriptor nothing can be looked at
                 return
+            try:
+                if parent_of(known.pid) == self._zygote:
+                    _core.signal_process(handle, known.pid, number)
+            finally:
+                os.close(handle)
 
     def end_started_by(self, creator: int, killed: bool) -> None:
         """End what a process of another node had started here: killed if that was, else asked before."""

@@ -27,10 +27,13 @@ def error_of(error: BaseException) -> tuple[str, str]:
 
 
 def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.Future[Any]:
-    """A future of what `change` makes of another one's result; cancelling it cancels the other one."""
+    """A future of what `change` makes of another one's result, or of the result of a future that it makes; cancelling
+    it cancels the other one."""
     result = future.get_loop().create_future()
+    awaited = future
 
     def done(source: asyncio.Future[Any]) -> None:
+        nonlocal awaited
         error = None if source.cancelled() else source.exception()
         if result.done():
             return
@@ -38,12 +41,23 @@ def then(future: asyncio.Future[Any], change: Callable[[Any], Any]) -> asyncio.F
             result.cancel()
         elif error is not None:
             result.set_exception(error)
+        elif source is not future:
+            result.set_result(source.result())
         else:
-            result.set_result(change(source.result()))
+            try:
+                changed = change(source.result())
+            except Exception as failure:
+                result.set_exception(failure)
+                return
+            if isinstance(changed, asyncio.Future):
+                awaited = changed
+                changed.add_done_callback(done)
+            else:
+                result.set_result(changed)
 
     def cancelled(target: asyncio.Future[Any]) -> None:
         if target.cancelled():
-            future.cancel()
+            awaited.cancel()
 
     future.add_done_callback(done)
     result.add_done_callback(cancelled)

@@ -16,11 +16,11 @@ import uvloop
 from dragon import _core
 from dragon.agent.clients import Clients
 from dragon.agent.cluster import Cluster
+from dragon.agent.parents import children_of
 from dragon.agent.report import report
 from dragon.agent.services import Services
 from dragon.agent.spawner import Spawner
 from dragon.agent.telemetry.service import Telemetry
-from dragon.agent.zygote import children_of
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import ENDING, heeded
@@ -127,7 +127,7 @@ class Agent:
 
     def _open(self) -> None:
         peers = self.cluster.peers if self.cluster is not None else None
-        self.services = Services(self.run, self.spawner, peers, self.over)
+        self.services = Services(self.run, self.zygote, self.spawner, peers, self.over)
         self._held = hold(self.run.folder)
         self._sweep()
         if self.cluster is not None:
@@ -200,7 +200,7 @@ class Agent:
     async def _finish(self) -> None:
         if hasattr(self, "spawner"):
             if hasattr(self, "telemetry") and self.telemetry.recording:
-                self.spawner.catch_up()  # what has ended did so by itself, and with an exit code
+                await self.spawner.catch_up()  # what has ended did so by itself, and with an exit code
             self.spawner.close()
         try:
             gone = _core.open_process(self.zygote)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import socket
 from typing import Any
@@ -16,6 +17,7 @@ from dragon.agent.peers import Peers
 from dragon.agent.processes import Processes
 from dragon.agent.registry import Registry
 from dragon.agent.remote_objects import RemoteObjects
+from dragon.agent.responses import then
 from dragon.agent.shards import Shards
 from dragon.agent.spawner import Spawner
 from dragon.agent.streams import Streams
@@ -26,10 +28,12 @@ __all__ = ["Services"]
 
 
 class Services:
-    """The services of one node, which know of each other only what they are given here. `peers` are the other nodes,
-    where the run has any. Once `over` is done the run ends."""
+    """The services of one node, which know of each other only what they are given here. `zygote` is its process id,
+    `peers` are the other nodes, where the run has any. Once `over` is done the run ends."""
 
-    def __init__(self, run: Run, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]) -> None:
+    def __init__(
+        self, run: Run, zygote: int, spawner: Spawner, peers: Peers | None, over: asyncio.Future[None]
+    ) -> None:
         self.run = run
         self.spawner = spawner
         self.peers = peers
@@ -37,9 +41,9 @@ class Services:
         self.loop = asyncio.get_running_loop()
         self.host_name = peers.host(run.node) if peers is not None else socket.gethostname()
         self.streams = Streams(run.label, run.node, self.host_name)
-        self.registry = Registry(run.node)
+        self.registry = Registry(run.node, zygote)
         self.jobs = Jobs(run.node, peers)
-        self.processes = Processes(run, spawner, self.jobs, peers)
+        self.processes = Processes(run, spawner, self.registry, self.jobs, peers)
         self.groups = Groups(run.node, self.registry, self.processes, self.jobs, self.host_name, peers)
         self._notices = GroupNotices(peers, spawner) if peers is not None else None
         self.shards = Shards(run, peers)
@@ -65,13 +69,14 @@ class Services:
         served = self._parts.get(part)
         if served is None or name not in served.OPERATIONS:
             raise ValueError(f"the agent knows no operation {part}.{name}")
-        if part == "registry" or name == "lifetimes":
-            self.spawner.catch_up(arguments.get("identifier"))
         if descriptors:
             arguments["descriptors"] = descriptors
         if part == "named_objects":
             arguments.pop("node", None)
-        return getattr(served, name)(**arguments)
+        do = functools.partial(getattr(served, name), **arguments)
+        if part == "registry" or name == "lifetimes":
+            return then(self.spawner.catch_up(arguments.get("identifier")), lambda _: do())
+        return do()
 
     def on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
         """The zygote says what became of a process, or hands over what one writes to."""

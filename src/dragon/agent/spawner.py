@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ __all__ = ["Copies", "Spawner"]
 log = runtime_log("agent")
 
 _LARGEST_EVENT = 64 * 1024
+_PATIENCE = 1.0  # seconds for which the zygote may say nothing
 _TOO_MANY_FILES = int(socket.MSG_CTRUNC)  # a plain number: operators of flags are slow
 
 
@@ -55,7 +55,11 @@ class Spawner:
         self._is_gone = False
         self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
         self._kept: dict[int, Any] = {}
-        self._synchronised = False
+        # Who is to be told once the zygote has told what it has done, and of which process: those for whom it is asked,
+        # those for whom it will be, and those who wait for one process.
+        self._asking: list[tuple[asyncio.Future[None], object]] = []
+        self._to_ask: list[tuple[asyncio.Future[None], object]] = []
+        self._to_answer: dict[int, list[asyncio.Future[None]]] = {}
         requests.setblocking(False)
         events.setblocking(False)
         self._loop.add_reader(events, self._on_events)
@@ -75,27 +79,51 @@ class Spawner:
         self._events.send(encode(settings))
         self._events.setblocking(False)
 
-    def catch_up(self, puid: object = None) -> None:
-        """Take in what the zygote has done so far: who saw a process start or end must find that with the agent. If it
-        was asked for the process of that id, that is started too."""
-        while self._synchronise() and self.awaits(puid):
-            self._send_waiting()
+    def catch_up(self, puid: object = None) -> asyncio.Future[None]:
+        """A future that is done once this has heard what the zygote has done so far: who saw a process start or end
+        must find that with the agent. If the zygote was asked for the process of that id, that is started too.
 
-    def _synchronise(self) -> bool:
-        """False where the zygote is gone, was told of the end, or says nothing for a second."""
-        self._synchronised = False
-        if self._events.fileno() < 0:
-            return False
+        It is done sooner where the zygote is gone, was told of the end, or says nothing for a second, as it may while
+        it imports the main program.
+        """
+        caught_up = self._loop.create_future()
+        timer = self._loop.call_later(_PATIENCE, _release, caught_up)
+        caught_up.add_done_callback(lambda _: timer.cancel())
+        self._to_ask.append((caught_up, puid))
+        if not self._asking:
+            self._ask()
+        return caught_up
+
+    def _ask(self) -> None:
+        """Ask for all who wait, once it has answered those before."""
+        self._asking, self._to_ask = self._to_ask, []
+        if not self._asking:
+            return
+        if self._is_gone or self._events.fileno() < 0:
+            self._release_all()
+            return
         try:
             self._events.send(SYNCHRONISE)
         except BrokenPipeError:
             self._on_events()  # the zygote is gone, and what it said last is still to be heard
-            return False
-        waiting = select.poll()
-        waiting.register(self._events, select.POLLIN)
-        while not self._synchronised and not self._is_gone and waiting.poll(1000):
-            self._on_events()
-        return self._synchronised
+
+    def _synchronised(self) -> None:
+        """The zygote has told what it had done when it was asked."""
+        for caught_up, puid in self._asking:
+            if isinstance(puid, int) and self.awaits(puid):
+                self._to_answer.setdefault(puid, []).append(caught_up)
+            else:
+                _release(caught_up)
+        self._ask()
+
+    def _release_all(self) -> None:
+        """Nothing more is heard of the zygote."""
+        waiting = [caught_up for caught_up, _ in self._asking + self._to_ask]
+        waiting += [caught_up for several in self._to_answer.values() for caught_up in several]
+        self._asking, self._to_ask = [], []
+        self._to_answer.clear()
+        for caught_up in waiting:
+            _release(caught_up)
 
     @property
     def waiting(self) -> int:
@@ -121,6 +149,7 @@ class Spawner:
         except (BrokenPipeError, ConnectionResetError, BlockingIOError):
             log.debug("the zygote (or what is left of it) was not told of the end")
         self._events.close()
+        self._release_all()
 
     def _send_waiting(self) -> None:
         while self._waiting:
@@ -155,15 +184,23 @@ class Spawner:
             for event in msgspec.msgpack.decode(data):
                 kind = event.pop("event")
                 if kind == "synchronised":
-                    self._synchronised = True
+                    self._synchronised()
                 else:
-                    if kind in ("started", "failed"):
-                        self._kept.pop(event["puid"], None)
+                    puid = event["puid"] if kind in ("started", "failed") else 0  # which no process has
+                    self._kept.pop(puid, None)
                     count = event.pop("descriptors", 0)
                     self._on_event(kind, event, descriptors[:count])
                     del descriptors[:count]
+                    for caught_up in self._to_answer.pop(puid, ()):
+                        _release(caught_up)
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:
             self._is_gone = True
+            self._release_all()
             self._gone(reason)
+
+
+def _release(caught_up: asyncio.Future[None]) -> None:
+    if not caught_up.done():
+        caught_up.set_result(None)

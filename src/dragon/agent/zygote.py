@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import time
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -19,6 +18,7 @@ from dragon.agent.forking import Forker
 from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.orphans import become_reaper
+from dragon.agent.parents import children_of
 from dragon.infrastructure import variables
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
@@ -28,7 +28,7 @@ from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.run import Identity, Run, belong
 
-__all__ = ["Zygote", "children_of"]
+__all__ = ["Zygote"]
 
 _GRACE = 3.0
 _LARGEST_MESSAGE = 256 * 1024
@@ -189,17 +189,3 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
-
-
-def children_of(parent: int) -> list[int]:
-    """Process ids of a process's children."""
-    result = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                result.append(int(entry))
-    return result
