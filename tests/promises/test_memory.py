@@ -211,10 +211,10 @@ def test_messages_of_a_process_that_has_ended_wait_for_room_as_long_as_it_takes(
 
         COUNT = 110  # more than fit into the memory of their node, fewer than that and what may be under way
 
-        def read(answers):
+        def read(asked, answers):
             queue = Queue(0)
             answers.put(queue)
-            answers.get()
+            asked.get()
             time.sleep(12)  # longer than a process that lives is let wait
             answers.put([queue.get(timeout=60)[0] for _ in range(COUNT)] == list(range(COUNT)))
 
@@ -223,14 +223,14 @@ def test_messages_of_a_process_that_has_ended_wait_for_room_as_long_as_it_takes(
                 queue.put((number, bytes(1 << 20)))
 
         if __name__ == "__main__":
-            answers = Queue()
-            reader = Process(read, (answers,), policy=Policy(host_name="node-1"))
+            asked, answers = Queue(), Queue()
+            reader = Process(read, (asked, answers), policy=Policy(host_name="node-1"))
             reader.start()
             queue = answers.get()
             writer = Process(write, (queue,), policy=Policy(host_name="node-0"))
             writer.start()
             writer.join()
-            answers.put("all is put")
+            asked.put("all is put")
             reader.join()
             print(answers.get())
         """
