@@ -34,9 +34,9 @@ _STARTED_ONCE = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """As many as there are processors, or none where they cannot be kept apart."""
+    """One more than there are processors, or none where they cannot be kept apart."""
     tried = subprocess.run(["sh", "-c", _TRY], capture_output=True, check=False)
-    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS) if tried.returncode == 0 else 0
+    return min(len(os.sched_getaffinity(0)) + 1, _MOST_WORKERS) if tried.returncode == 0 else 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
