@@ -181,9 +181,11 @@ bool join(ChannelHandle& h, nb::handle timeout) {
 int fileno(ChannelHandle& h) {
     Channel& channel = h.get();
     int fd = open_bell(h.handle);
-    channel.enable_bell(*h.a);
+    channel.enable_bell(*h.a, Channel::kOwn);
     return fd;
 }
+
+void ring_agent_for(ChannelHandle& h) { h.get().enable_bell(*h.a, Channel::kAgents); }
 
 PyMethodDef methods[] = {
     {"put", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put)),
@@ -236,6 +238,7 @@ void bind_channel(nb::module_& m) {
         .def("_put_loan", &put_lent, nb::arg("kind"), nb::arg("loan"))
         .def("_wait_readable", &wait_readable, nb::arg("timeout").none())
         .def("_fileno", &fileno)
+        .def("_ring_agent", &ring_agent_for)
         .def("_holder",
              [](ChannelHandle& h) {
                  OwnerId holder = h.get().holder();

@@ -261,7 +261,8 @@ void Channel::await_room(Arena& a, size_t size) {
 
 // Timeout: there is none.
 Status Channel::try_get(Arena& a, Message& out, Nanoseconds deadline, std::atomic<uint64_t>* taker) {
-    if (count_.load(std::memory_order_relaxed) == 0) return Status::Timeout;
+    // Whoever rings for the agent does so before the message is there, with the lock held.
+    if (count_.load(std::memory_order_relaxed) == 0 && bell_.load() != kAgents) return Status::Timeout;
     Offset surplus = 0;
     {
         Locked locked(*this, a, deadline);
@@ -397,7 +398,7 @@ void Channel::free_list(Arena& a, Link& list) {
 }
 
 void Channel::tear_down(Arena& a) {
-    if (bell_.load()) {
+    if (bell_.load() == kOwn) {
         auto self = static_cast<Offset>(reinterpret_cast<char*>(this) - a.at<char>(0));
         Handle handle{self, a.meta(self).generation()};
         close_bell(handle);
@@ -408,12 +409,16 @@ void Channel::tear_down(Arena& a) {
     free_list(a, spare_);
 }
 
-void Channel::enable_bell(Arena& a) {
+void Channel::enable_bell(Arena& a, Bell which) {
     Locked locked(*this, a);
-    if (!bell_.exchange(1) && (count_.load() > 0 || is_over())) ring(a, true);
+    if (!bell_.exchange(which) && (count_.load() > 0 || is_over())) ring(a, true);
 }
 
 void Channel::ring(Arena& a, bool readable) {
+    if (bell_.load() == kAgents) {
+        if (readable) ring_agent(this);
+        return;
+    }
     auto self = static_cast<Offset>(reinterpret_cast<char*>(this) - a.at<char>(0));
     int fd = open_bell({self, a.meta(self).generation()});
     char byte = 0;

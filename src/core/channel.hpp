@@ -105,8 +105,10 @@ class Channel : public Object {
     OwnerId holder() const { return lock_.owner(); }  // of its lock, at this moment
     void recover(Arena& a, OwnerId dead);
 
-    // From now on the bell of this channel, a FIFO file, holds a byte whenever there is something to read.
-    void enable_bell(Arena& a);
+    // From now on the bell of this channel, a FIFO file, holds a byte whenever there is something to read; or
+    // the agent hears of this channel, which only the agent reads, each time that there is something again.
+    enum Bell : uint32_t { kOwn = 1, kAgents = 2 };
+    void enable_bell(Arena& a, Bell which);
 
   private:
     class Locked;

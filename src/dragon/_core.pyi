@@ -85,6 +85,9 @@ class Channel:
     def _put_loan(self, kind: int, loan: Loan) -> None: ...
     def _wait_readable(self, timeout: float | None) -> bool: ...
     def _fileno(self) -> int: ...
+    def _ring_agent(self) -> None:
+        """From now on the agent's bell rings when there is something in it again. Only the agent reads it."""
+
     def _holder(self) -> int:
         """The process that holds the channel's own lock at this moment, or 0."""
 

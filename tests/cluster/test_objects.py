@@ -175,3 +175,30 @@ def test_what_has_no_descriptor_on_another_node_says_so(site: Site) -> None:
     )
     assert "use poll(timeout)" in done.stdout, done.stdout + done.stderr
     assert "nanobind" not in done.stderr
+
+
+def test_queues_of_another_node_that_are_in_use_take_no_descriptors(site: Site) -> None:
+    program = site.write("""
+        import os
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.queue import Queue
+        from dragon.runtime.folder import RunInfo
+        from dragon.runtime.run import this_run
+
+        def descriptors():
+            return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (RunInfo.read(this_run().folder).agent.pid, os.getpid())]
+
+        def used(queue):
+            queue.put("to")
+            assert queue.get() == "to"
+            return queue
+
+        if __name__ == "__main__":
+            away = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            first = used(Queue(0, policy=away))
+            before = descriptors()
+            more = [used(Queue(0, policy=away)) for _ in range(300)]
+            print([after - some < 10 for after, some in zip(descriptors(), before)])
+    """)
+    done = site.dragon("--nodes", "2", program)
+    assert (done.stdout, done.stderr) == ("[True, True]\n", "")

@@ -537,7 +537,7 @@ void the_bell_is_readable_while_the_channel_is() {
     auto c = new_channel(0, true, Role::Reader);
     a.attach(c.handle, Kind::Channel, Role::Writer);
     int fd = open_bell(c.handle);
-    c->enable_bell(a);
+    c->enable_bell(a, Channel::kOwn);
     auto rung = [&] {
         char byte;
         ssize_t n = read(fd, &byte, 1);
@@ -561,6 +561,38 @@ void the_bell_is_readable_while_the_channel_is() {
     CHECK(rung());
     c.release();
     CHECK(rmdir(folder) == 0);  // the bell's file is gone
+}
+
+void the_agent_hears_of_a_channel_once_each_time_there_is_something_again() {
+    Arena& a = new_arena();
+    char folder[] = "/tmp/dragon-core-tests-XXXXXX";
+    CHECK(mkdtemp(folder));
+    set_bell_folder(folder);
+    auto c = new_channel();
+    int fd = open_agent_bell();
+    auto rung = [&] {
+        Offset offsets[8];
+        ssize_t n = read(fd, offsets, sizeof offsets);
+        if (n <= 0) return 0;
+        CHECK(offsets[0] == c.handle.offset);
+        return static_cast<int>(n / sizeof offsets[0]);
+    };
+    CHECK(put(*c, 1) == Status::Ok);
+    c->enable_bell(a, Channel::kAgents);
+    CHECK(rung() == 1);
+    CHECK(put(*c, 2) == Status::Ok);
+    CHECK(rung() == 0);
+    CHECK(take(*c) == 1 && take(*c) == 2);
+    uint64_t n;
+    CHECK(get(*c, n) == Status::Timeout);
+    CHECK(rung() == 0);
+    pid_t child = killed_child([&] { CHECK(put(*c, 3) == Status::Ok); });
+    CHECK(rung() == 1 && arena().reap(child));
+    CHECK(take(*c) == 3);
+    c->destroy(a);
+    CHECK(rung() == 1);
+    c.release();
+    CHECK(unlink((std::string(folder) + "/bell-agent").c_str()) == 0 && rmdir(folder) == 0);
 }
 
 void join_waits_for_every_task() {
@@ -1847,6 +1879,7 @@ const Test tests[] = {
     TEST(a_pipe_breaks_when_its_last_reader_goes),
     TEST(an_end_that_a_message_carries_is_not_gone),
     TEST(the_bell_is_readable_while_the_channel_is),
+    TEST(the_agent_hears_of_a_channel_once_each_time_there_is_something_again),
     TEST(join_waits_for_every_task),
     TEST(a_lock_admits_one_at_a_time),
     TEST(a_recursive_lock_counts),

@@ -13,7 +13,7 @@ from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 
-__all__ = ["PARCEL", "WINDOW", "Flows", "Watcher"]
+__all__ = ["LOCKED", "LOCKED_LONG", "PARCEL", "WINDOW", "Flows", "Watcher"]
 
 log = runtime_log("flows")
 
@@ -24,7 +24,7 @@ _ACKNOWLEDGED = WINDOW // 4
 
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
 # Seconds until it is looked again whether a process has let go of the channel's lock, which doubles each time.
-_LOCKED, _LOCKED_LONG = 0.002, 0.1
+LOCKED, LOCKED_LONG = 0.002, 0.1
 _IN_ORDER = 1.0  # seconds for which what comes after a message waits with it
 _REMEMBERED = 256  # channels for which messages were lost, until somebody asks
 _PATIENCE = 10.0  # seconds without room for a message, after which it is lost and its sender is told
@@ -47,7 +47,7 @@ class _Flow:
         self.waiting: deque[tuple[int, Any]] = deque()
         self.start = 0
         self.full_since: float | None = None
-        self.delay = _LOCKED
+        self.delay = LOCKED
         self.turn: asyncio.Future[None] | None = None
         self.orphaned = False  # nobody is left who could be told that something is lost
         self.closing = False
@@ -65,7 +65,7 @@ class _Flow:
         else:
             self.channel._put_loan(kind, payload)
         self.waiting.popleft()
-        self.start, self.full_since, self.delay = 0, None, _LOCKED
+        self.start, self.full_since, self.delay = 0, None, LOCKED
 
 
 class Flows:
@@ -128,11 +128,11 @@ class Flows:
 
     def _wait_for_lock(self, flow: _Flow) -> None:
         loop = asyncio.get_running_loop()
-        if flow.delay == _LOCKED:
+        if flow.delay == LOCKED:
             flow.turn = loop.create_future()
             loop.call_later(_IN_ORDER, self._go_on, flow)
         loop.call_later(flow.delay, self._put, flow)
-        flow.delay = min(flow.delay * 2, _LOCKED_LONG)
+        flow.delay = min(flow.delay * 2, LOCKED_LONG)
 
     def _go_on(self, flow: _Flow) -> None:
         if flow.turn is not None:

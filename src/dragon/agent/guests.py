@@ -84,8 +84,6 @@ class Guests:
         self._handles: dict[int, dict[tuple[str, int], Any]] = {}  # by offset
         self._locked: set[int] = set()  # offsets of what is tried again soon, as a process had it locked
         self._me = _core.myself()
-        self._bell = _core.agent_bell()
-        loop.add_reader(self._bell, self._on_bell)
         self._look_again()
 
     # ---- guests
@@ -107,7 +105,7 @@ class Guests:
             self._unpark(parked)
         _core.guest_left(place.slot)
         self._forget_handles()
-        self._try_all()
+        self.try_all()
 
     def node_left(self, node: int) -> None:
         """All processes of a node are gone."""
@@ -147,7 +145,7 @@ class Guests:
             raise ValueError(f"a {kind} has no operation {method!r}")
 
         self._do(guest, place, do, respond)
-        self._try_those_at(name[0])
+        self.try_those_at(name[0])
         return None
 
     def _do(self, guest: GuestId, place: _Place, do: Callable[[], Any], respond: Respond) -> None:
@@ -166,7 +164,7 @@ class Guests:
             self._do(guest, place, do, respond)
         except Exception as error:
             respond(None, b"", error)
-        self._try_all()
+        self.try_all()
 
     def make(self, node: int, kind: str, given: list[Any], options: dict[str, Any]) -> Name:
         """A new object, which lives until a process of that node has attached to it."""
@@ -238,7 +236,7 @@ class Guests:
         if timeout is not None:
             parked.timer = self._loop.call_later(timeout, self._time_out, parked)
         # It may have changed before it was watched.
-        self._try_those_at(offset)
+        self.try_those_at(offset)
         return lambda: self._unpark(parked)
 
     def _is_behind_others(self, offset: int, what: str, handle: Any, place: _Place, thread: int) -> bool:
@@ -295,25 +293,18 @@ class Guests:
             for parked in place.parked:
                 yield guest, parked.what, parked.offset, parked.since
 
-    def _on_bell(self) -> None:
-        data = os.read(self._bell, 8 * 4096)
-        if len(data) == 8 * 4096:  # more may have rung than the bell could hold
-            self._try_all()
-            return
-        for offset in {int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)}:
-            self._try_those_at(offset)
-
     def _look_again(self) -> None:
-        self._try_all()
+        self.try_all()
         self._loop.call_later(_LOOK_AGAIN, self._look_again)
 
-    def _try_all(self) -> None:
+    def try_all(self) -> None:
+        """Any object may have changed."""
         for offset in list(self._parked):
-            self._try_those_at(offset)
+            self.try_those_at(offset)
 
-    def _try_those_at(self, offset: int) -> None:
-        """Try those that wait for an object, in the order in which they came; behind one that must go on waiting no
-        other can do the same."""
+    def try_those_at(self, offset: int) -> None:
+        """An object has changed: try those that wait for it, in the order in which they came; behind one that must wait
+        on no other can do the same."""
         stuck = set()
         for parked in list(self._parked.get(offset, ())):
             if parked.what not in stuck and not self._try(parked) and parked.what in _IN_TURN:
@@ -341,7 +332,7 @@ class Guests:
 
     def _try_locked(self, offset: int) -> None:
         self._locked.discard(offset)
-        self._try_those_at(offset)
+        self.try_those_at(offset)
 
     def _time_out(self, parked: _Parked) -> None:
         if parked in parked.place.parked:

@@ -8,13 +8,13 @@ wrote them to. What is under way is bounded: a full outbox lets its writers wait
 from __future__ import annotations
 
 import asyncio
-import select
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from dragon._core import LockedError
-from dragon.agent.flows import PARCEL, WINDOW, Watcher
+from dragon.agent.bell import Bell
+from dragon.agent.flows import LOCKED, LOCKED_LONG, PARCEL, WINDOW, Watcher
 from dragon.agent.links import Links
 from dragon.agent.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
@@ -35,12 +35,12 @@ _Tell = Callable[[], tuple[str, str]]
 class Outboxes:
     """The outboxes of one node, by the channels that they lead to."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, bell: Bell) -> None:
         self._links = links
+        self.bell = bell
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
         self._used: dict[int, set[Name]] = {}  # by process id: where the outboxes lead to that it writes to
-        self._bells: defaultdict[int, _Bells] = defaultdict(_Bells)  # by node
         self.on_sent: Watcher | None = None
         self._last = 0
         self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
@@ -49,7 +49,7 @@ class Outboxes:
         """The outbox that leads to a channel, for that process."""
         outbox = self._outboxes.get(name)
         if outbox is None:
-            outbox = self._outboxes[name] = _Outbox(self, self._links, self._bells[node_of(name)], name)
+            outbox = self._outboxes[name] = _Outbox(self, self._links, name)
             self._open_flow(name, outbox)
         outbox.users.add(pid)
         self._used.setdefault(pid, set()).add(name)
@@ -86,10 +86,9 @@ class Outboxes:
         self._links.probe(node)
         return then(self._links.settled(node), lambda _: tell())
 
-    def flush(self, node: int) -> None:
-        """Send what is there, before something else goes to that node."""
-        if node in self._bells:
-            self._bells[node].answer()
+    def flush(self) -> None:
+        """Send what is there, before something else goes to another node."""
+        self.bell.answer()
 
     def lend(self, leads_to: Name, head: bytes, buffers: list[memoryview]) -> None:
         """Send a message of this head for each buffer, which is kept until it has gone, after those that are there."""
@@ -154,38 +153,11 @@ class Outboxes:
         outbox.end()
 
 
-class _Bells:
-    """Tells of the outboxes to one node which have something in them, whatever the number of all."""
-
-    def __init__(self) -> None:
-        self._poll = select.epoll()
-        self._answers: dict[int, Callable[[], None]] = {}
-        asyncio.get_running_loop().add_reader(self._poll.fileno(), self.answer)
-
-    def listen(self, bell: int, answer: Callable[[], None]) -> None:
-        """Have it called when that bell rings."""
-        self._answers[bell] = answer
-        self._poll.register(bell, select.EPOLLIN)
-
-    def ignore(self, bell: int) -> None:
-        """No more."""
-        del self._answers[bell]
-        self._poll.unregister(bell)
-
-    def answer(self) -> None:
-        """Answer those that ring."""
-        for bell, _ in self._poll.poll(0, max(len(self._answers), 1)):
-            answer = self._answers.get(bell)
-            if answer is not None:
-                answer()
-
-
 class _Outbox:
     """One channel here that leads to one there. `users` are the processes that write to it."""
 
-    def __init__(self, outboxes: Outboxes, links: Links, bells: _Bells, leads_to: Name) -> None:
+    def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
         self._outboxes = outboxes
-        self._bells = bells
         self.leads_to = leads_to
         self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
@@ -197,8 +169,11 @@ class _Outbox:
         self._links = links
         self._node = node_of(leads_to)
         self._under_way = 0
-        self.ended = self._closing = self._listening = False
-        self._bell = self.channel._fileno()
+        self.ended = self._closing = False
+        self._again: asyncio.TimerHandle | None = None
+        self._delay = LOCKED
+        outboxes.bell.listen(self.name[0], self.send)
+        self.channel._ring_agent()
 
     def open(self, flow: int) -> None:
         """The other node takes messages."""
@@ -216,7 +191,9 @@ class _Outbox:
             try:
                 parcel, kind, loan = self.channel._take_parcel(_PARCEL)
             except LockedError:
-                break  # a process that puts something has lost its processor; the bell rings on
+                self._look_again()
+                return
+            self._delay = LOCKED
             if parcel:
                 self._pass(PARCEL, parcel)
             if loan is not None:
@@ -229,19 +206,17 @@ class _Outbox:
                     continue
                 if self._closing:
                     self.end()
-                else:
-                    self._listen(True)
                 return
-        self._listen(self._under_way < WINDOW)
 
-    def _listen(self, on: bool) -> None:
-        if on == self._listening:
-            return
-        self._listening = on
-        if on:
-            self._bells.listen(self._bell, self.send)
-        else:
-            self._bells.ignore(self._bell)
+    def _look_again(self) -> None:
+        """A process that puts something has lost its processor: see later whether it has gone on."""
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_later(self._delay, self._send_again)
+            self._delay = min(self._delay * 2, LOCKED_LONG)
+
+    def _send_again(self) -> None:
+        self._again = None
+        self.send()
 
     def _pass(self, kind: int, data: Any, start: bytes = b"") -> None:
         size = len(start) + len(data)
@@ -271,7 +246,7 @@ class _Outbox:
             return
         self.ended = True
         self.lent.clear()
-        self._listen(False)
+        self._outboxes.bell.ignore(self.name[0])
         self.channel._destroy()
         self.channel._close()
         if self.flow:

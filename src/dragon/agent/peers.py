@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dragon.agent.bell import Bell
 from dragon.agent.flows import Flows
 from dragon.agent.guests import Guests
 from dragon.agent.links import Links
@@ -36,7 +37,7 @@ class Peers:
         # Has the front end decide who keeps a replicated shard.
         self.propose: Callable[[dict[str, Any]], None] = lambda proposal: None
         self.guests = Guests(asyncio.get_running_loop())
-        self.outboxes = Outboxes(links)
+        self.outboxes = Outboxes(links, Bell(self.guests.try_those_at, self.guests.try_all))
         self.flows = Flows(links.notify)
         self._idle = idle
 

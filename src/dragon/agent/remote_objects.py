@@ -42,7 +42,7 @@ class RemoteObjects:
             if node_of(name) not in self._peers.lost:
                 self._links.notify(node_of(name), "release", {"pid": caller, "name": name})
         node, payload = node_of(arguments["name"]), arguments.pop("payload")
-        self._peers.outboxes.flush(node)
+        self._peers.outboxes.flush()
         if arguments["method"] == "_release":
             self._peers.outboxes.left(caller, as_name(arguments["name"]))
         self._note_contact(caller, node)

@@ -1,0 +1,67 @@
+"""The bell of a node's agent: processes tell by it which object has changed, whatever the number of objects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from dragon import _core
+
+__all__ = ["Bell"]
+
+_LARGEST = 8 * 4096  # bytes that are read at once
+
+
+class Bell:
+    """Calls what is to be called for an object that has changed.
+
+    `changed` is called with the offset of an object for which nothing else was said, and `any_changed` where more have
+    rung than could be kept.
+    """
+
+    def __init__(self, changed: Callable[[int], None], any_changed: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed, self._any_changed = changed, any_changed
+        self._answers: dict[int, Callable[[], None]] = {}
+        self._bell = _core.agent_bell()
+        self._loop.add_reader(self._bell, self._on_bell)
+
+    def listen(self, offset: int, answer: Callable[[], None]) -> None:
+        """Call that when a channel has something in it again."""
+        self._answers[offset] = answer
+
+    def ignore(self, offset: int) -> None:
+        """No more."""
+        del self._answers[offset]
+
+    def answer(self) -> None:
+        """Do what is to be done for channels that have rung; for other objects, soon."""
+        others = self._hear()
+        if others:
+            self._loop.call_soon(self._tell, others)
+
+    def _on_bell(self) -> None:
+        self._tell(self._hear())
+
+    def _hear(self) -> set[int]:
+        """Call for channels; the offsets of other objects, and 0 for any."""
+        try:
+            data = os.read(self._bell, _LARGEST)
+        except BlockingIOError:
+            return set()
+        offsets = {int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)}
+        if len(data) == _LARGEST:  # more may have rung than it could hold
+            offsets.update(self._answers, [0])
+        for offset in sorted(offsets & self._answers.keys()):
+            answer = self._answers.get(offset)
+            if answer is not None:
+                answer()
+        return offsets - self._answers.keys()
+
+    def _tell(self, offsets: set[int]) -> None:
+        if 0 in offsets:
+            self._any_changed()
+            return
+        for offset in offsets:
+            self._changed(offset)
