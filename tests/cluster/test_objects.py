@@ -186,7 +186,8 @@ def test_queues_of_another_node_that_are_in_use_take_no_descriptors(site: Site) 
         from dragon.runtime.run import this_run
 
         def descriptors():
-            return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (RunInfo.read(this_run().folder).agent.pid, os.getpid())]
+            agent = RunInfo.read(this_run().folder).agent.pid
+            return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (agent, os.getpid())]
 
         def used(queue):
             queue.put("to")
