@@ -1,7 +1,7 @@
 """Dragon: a distributed runtime for processes, memory and data.
 
-Importing this package registers the start method "dragon" with multiprocessing and starts nothing; the runtime starts
-at its first use.
+Importing this package registers the start method "dragon" with multiprocessing, changes nothing else and starts
+nothing; the runtime starts at its first use.
 """
 
 from __future__ import annotations

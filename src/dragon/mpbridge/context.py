@@ -1,9 +1,10 @@
 """The start method "dragon": multiprocessing's own context, with our classes in place of its own.
 
-Only what chooses between start methods is changed: the default context's factory methods ask the chosen method's
-context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, else the standard one.
-The functions themselves are changed, as many hold them already: who wrote `from multiprocessing import Queue` above
-`import dragon`, and torch, which has all names of multiprocessing.
+Importing this registers the start method: it is in the table and the list of those that there are, and nothing else is
+changed. When it is first asked for, what chooses between start methods is: the default context's factory methods ask
+the chosen method's context first, so that `multiprocessing.Queue()` is ours after `set_start_method("dragon")`, else
+the standard one. The functions themselves are changed, as many hold them already: who wrote `from multiprocessing
+import Queue` above, and torch, which has all names of multiprocessing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class DragonContext(mp_context.BaseContext):
 
     def get_context(self, method: str | None = None) -> Any:
         return self if method in (None, NAME) else super().get_context(method)
+
+    def _check_available(self) -> None:
+        """multiprocessing calls this when the start method is asked for or chosen."""
+        _redirect_factories()
 
     def cpu_count(self) -> int:
         """CPUs that the run may use."""
@@ -155,9 +160,14 @@ def install() -> None:
     if NAME in mp_context._concrete_contexts:  # type: ignore[attr-defined]
         return
     mp_context._concrete_contexts[NAME] = DragonContext()  # type: ignore[attr-defined]
+    _redirect(mp_context.DefaultContext.get_all_start_methods)
+
+
+def _redirect_factories() -> None:
+    if mp_spawn.get_start_method is _start_method_for_spawn:  # type: ignore[attr-defined]
+        return
     for name in _DISPATCHED:
         _redirect(getattr(mp_context.BaseContext, name))
-    _redirect(mp_context.DefaultContext.get_all_start_methods)
     # The children of "spawn" and "forkserver" set this start method before anything of ours can be imported, and
     # their own soon after. Asking must not fix the start method, as get_start_method() does.
     mp_spawn.get_start_method = _start_method_for_spawn  # type: ignore[attr-defined]

@@ -1,0 +1,42 @@
+"""What importing the package changes in the standard library."""
+
+from __future__ import annotations
+
+from conftest import Site
+
+
+def test_importing_dragon_adds_a_start_method_and_changes_nothing_else(site: Site) -> None:
+    done = site.python("""
+        import sys, types
+        import concurrent.futures, multiprocessing as mp
+        from multiprocessing import connection, heap, managers, pool, queues, reduction, resource_tracker
+        from multiprocessing import shared_memory, sharedctypes, spawn, synchronize, util
+
+        PACKAGES = ("concurrent", "ctypes", "multiprocessing", "os", "pickle", "signal", "socket", "threading")
+
+        def all_there():
+            found = {}
+            for module in [m for name, m in sys.modules.items() if name.split(".")[0] in PACKAGES]:
+                for name, value in list(vars(module).items()):
+                    found[module.__name__, name] = [id(value), id(getattr(value, "__code__", 0))]
+                    if isinstance(value, type) and value.__module__ == module.__name__:
+                        for key, each in list(vars(value).items()):
+                            found[module.__name__, name, key] = [id(each), id(getattr(each, "__code__", 0))]
+                    elif isinstance(value, dict) and not name.startswith("__"):
+                        found[module.__name__, name, "keys"] = sorted(map(repr, value))
+            return found
+
+        before = all_there()
+        import dragon
+        after = all_there()
+        for name in before:
+            if after[name] != before[name]:
+                print(*name)
+        print("dragon" in mp.get_all_start_methods(), mp.get_start_method(allow_none=True))
+    """)
+    assert sorted(done.stdout.splitlines()) == [
+        "True None",
+        "multiprocessing get_all_start_methods",
+        "multiprocessing.context DefaultContext get_all_start_methods",
+        "multiprocessing.context _concrete_contexts keys",
+    ], done.stderr
