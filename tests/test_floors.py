@@ -46,12 +46,25 @@ FLOORS = {
         "cli": 7,
     },
 }
+# The agent's wings; the modules beside them put them together.
+WINGS = {
+    "wire": 1,
+    "objects": 2,
+    "output": 2,
+    "mpi": 3,
+    "shards": 3,
+    "processes": 4,
+    "groups": 5,
+    "services": 6,
+    "telemetry": 7,
+}
 HANDS_ON = {"dragon/infrastructure/connection.py", "dragon/infrastructure/parameters.py"}
 
 
 def imports(path: Path, package: str) -> set[str]:
     """The rooms of its package that a module imports anywhere, but for the sake of its annotations."""
     found = set()
+    depth = package.count(".") + 1
     tree = ast.parse(path.read_text())
     skipped = {
         id(inner)
@@ -65,7 +78,7 @@ def imports(path: Path, package: str) -> set[str]:
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
+        found |= {name.split(".")[depth] for name in names if name.startswith(f"{package}.")}
     return found
 
 
@@ -80,6 +93,14 @@ def test_imports_go_down(path: Path) -> None:
     if f"{package}/{room}" in HANDS_ON:
         pytest.skip("hands names on under the path that programs know")
     assert {name for name in imports(path, package) if floors.get(name, 0) > floor} == set()
+
+
+@pytest.mark.parametrize("wing", WINGS)
+def test_wings_of_the_agent_import_lower_ones_only(wing: str) -> None:
+    room = SOURCE / "dragon" / "agent" / wing
+    for path in room.rglob("*.py") if room.is_dir() else [room.with_suffix(".py")]:
+        for other in imports(path, "dragon.agent") - {wing}:
+            assert WINGS.get(other, 8) < WINGS[wing], f"{path.relative_to(SOURCE)} imports {other}"
 
 
 def name_of(path: Path) -> str:

@@ -11,10 +11,10 @@ import uvloop
 from hypothesis import strategies as st
 
 from conftest import described
-from dragon.agent.bulk import Fabric
-from dragon.agent.direct import Direct
-from dragon.agent.links import Links
-from dragon.agent.listener import Listener
+from dragon.agent.wire.bulk import Fabric
+from dragon.agent.wire.direct import Direct
+from dragon.agent.wire.links import Links
+from dragon.agent.wire.listener import Listener
 from dragon.infrastructure.membership import Member
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
 from dragon.runtime.run import this_run

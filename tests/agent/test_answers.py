@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragon.agent.answers import Answered, Answers
+from dragon.agent.shards.answers import Answered, Answers
 
 SHARD = ("dictionary", 0)
 

@@ -11,7 +11,7 @@ import pytest
 from ends import LARGE, SIZES, Ends, Fabrics, MakeFabrics, exchange, run
 from hypothesis import given, settings
 
-from dragon.agent.direct import _GREETING, Direct
+from dragon.agent.wire.direct import _GREETING, Direct
 from dragon.infrastructure.errors import NodeLostError
 
 

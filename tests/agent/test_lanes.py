@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ends import LARGE, Ends, run
 
-from dragon.agent import fabric
-from dragon.agent.bulk import Greeting
+from dragon.agent.wire import fabric
+from dragon.agent.wire.bulk import Greeting
 from dragon.infrastructure.errors import NodeLostError
 
 

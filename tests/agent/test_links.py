@@ -13,7 +13,7 @@ from ends import KEYS, Ends, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragon.agent.responses import RemoteError
+from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.credentials import client_context, server_context
 

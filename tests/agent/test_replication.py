@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragon.agent import followers, replication
-from dragon.agent.holding import Holding, Tag, Whose
-from dragon.agent.replication import REPLICATION, Replication
-from dragon.agent.responses import error_of
+from dragon.agent.shards import followers, replication
+from dragon.agent.shards.holding import Holding, Tag, Whose
+from dragon.agent.shards.replication import REPLICATION, Replication
+from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.decisions import Decisions, Proposal
 from dragon.runtime.entries import Settings

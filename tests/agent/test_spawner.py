@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from dragon.agent.spawner import Spawner
+from dragon.agent.processes.spawner import Spawner
 
 
 def test_nothing_is_to_be_caught_up_with_once_the_zygote_was_told_of_the_end() -> None:

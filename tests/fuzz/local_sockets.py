@@ -14,16 +14,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragon.agent.groups import Groups
+from dragon.agent.groups.groups import Groups
+from dragon.agent.groups.named_groups import NamedGroups
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.named_groups import NamedGroups
-from dragon.agent.named_objects import NamedObjects
-from dragon.agent.processes import Processes
-from dragon.agent.registry import Registry
-from dragon.agent.remote_objects import RemoteObjects
-from dragon.agent.shards import Shards
+from dragon.agent.objects.named_objects import NamedObjects
+from dragon.agent.objects.remote_objects import RemoteObjects
+from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.starting import Processes
+from dragon.agent.processes.trackers import Trackers
+from dragon.agent.shards.shards import Shards
 from dragon.agent.telemetry.service import Telemetry
-from dragon.agent.trackers import Trackers
 from dragon.data.ddict import DDict
 from dragon.infrastructure.messages import Request, encode
 from dragon.infrastructure.private import connect_within

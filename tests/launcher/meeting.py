@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from dragon.agent.control import Control, join
+from dragon.agent.wire.control import Control, join
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.launcher.rendezvous import Rendezvous

@@ -8,7 +8,7 @@ import signal
 import sys
 from types import SimpleNamespace
 
-from dragon.agent.control import Control, JoinError, join
+from dragon.agent.wire.control import Control, JoinError, join
 from dragon.cli import node
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node

@@ -16,7 +16,7 @@ from peers.lan import Lan, permitted
 ENDS = """
 import asyncio, sys, time
 import uvloop
-from dragon.agent.control import Control
+from dragon.agent.wire.control import Control
 
 async def main():
     over = asyncio.Event()

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.mpi.mapping import process_mapping
-from dragon.agent.mpi.part import Part
 from dragon.agent.mpi.pmi1 import Pmi1
+from dragon.agent.wire.part import Part
 
 RECORDED = Path(__file__).parent / "recorded_mpich.txt"
 

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from measured import gpu_readings, logged
 
-from dragon.agent.registry import Known
+from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry.amd import AmdDriver
 from dragon.agent.telemetry.gpu_source import GpuSource
 from dragon.agent.telemetry.nvidia import NvidiaDriver

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from measured import gpu_readings, logged
 
-from dragon.agent.registry import Known
+from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry.gpu_source import GpuSource, gpu_source
 from dragon.agent.telemetry.intel import IntelDriver
 from dragon.agent.telemetry.seen import Seen

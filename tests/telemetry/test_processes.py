@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragon.agent.registry import Known
+from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry import process_source
 from dragon.agent.telemetry.exposition import families
 from dragon.agent.telemetry.history import History

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from dragon.agent.responses import error_of
+from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.messages import Reply, Request, decode_request, encode
 from dragon.runtime.log import Once, runtime_log
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.bulk import Fabric
-from dragon.agent.control import Control
-from dragon.agent.direct import Direct
 from dragon.agent.head import Head
-from dragon.agent.links import OUTSIDE, Links
-from dragon.agent.listener import Listener
-from dragon.agent.mpi.part import Part
-from dragon.agent.output import Output
-from dragon.agent.peers import Peers
-from dragon.agent.responses import then, value_of
+from dragon.agent.objects.peers import Peers
+from dragon.agent.output.to_front_end import Output
 from dragon.agent.services import Services
+from dragon.agent.wire.bulk import Fabric
+from dragon.agent.wire.control import Control
+from dragon.agent.wire.direct import Direct
+from dragon.agent.wire.links import OUTSIDE, Links
+from dragon.agent.wire.listener import Listener
+from dragon.agent.wire.part import Part
+from dragon.agent.wire.responses import then, value_of
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from dragon.agent.processes.spawner import Copies
 from dragon.agent.services import Services
-from dragon.agent.spawner import Copies
 from dragon.infrastructure.executables import code_of_shells
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import plan

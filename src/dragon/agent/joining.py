@@ -9,11 +9,11 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.cluster import Cluster
-from dragon.agent.control import join
-from dragon.agent.direct import Direct
-from dragon.agent.fabric import open_fabric
+from dragon.agent.processes.spawner import Spawner
 from dragon.agent.server import Agent
-from dragon.agent.spawner import Spawner
+from dragon.agent.wire.control import join
+from dragon.agent.wire.direct import Direct
+from dragon.agent.wire.fabric import open_fabric
 from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon import _core
-from dragon.agent.orphans import become_reaper
+from dragon.agent.processes.orphans import become_reaper
 from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.signals import set_for_programs
 from dragon.runtime import folder as run_folder
@@ -56,7 +56,7 @@ def fork_zygote(
         here.close()
         for each in unwanted:
             each.close()
-        from dragon.agent.zygote import Zygote
+        from dragon.agent.processes.zygote import Zygote
 
         Zygote(requests, there, run).serve_for_ever()
     there.close()

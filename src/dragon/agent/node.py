@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dragon import _core
 from dragon.agent.main import fork_zygote
-from dragon.agent.orphans import become_reaper
+from dragon.agent.processes.orphans import become_reaper
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import RunEndedError, what_to_raise
 from dragon.infrastructure.membership import Token

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dragon.agent.clients import Client
-from dragon.agent.peers import Peers
+from dragon.agent.objects.peers import Peers
 from dragon.agent.services import Services
 from dragon.runtime.inspection import GroupState, Pending, Report, Task
 

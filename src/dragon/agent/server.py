@@ -16,10 +16,10 @@ import uvloop
 from dragon import _core
 from dragon.agent.clients import Clients
 from dragon.agent.cluster import Cluster
-from dragon.agent.parents import children_of
+from dragon.agent.processes.parents import children_of
+from dragon.agent.processes.spawner import Spawner
 from dragon.agent.report import report
 from dragon.agent.services import Services
-from dragon.agent.spawner import Spawner
 from dragon.agent.telemetry.service import Telemetry
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.limits import allow_many_files

@@ -8,20 +8,20 @@ import signal
 import socket
 from typing import Any
 
-from dragon.agent.group_notices import GroupNotices
-from dragon.agent.groups import Groups
+from dragon.agent.groups.groups import Groups
+from dragon.agent.groups.named_groups import NamedGroups
+from dragon.agent.groups.notices import GroupNotices
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.named_groups import NamedGroups
-from dragon.agent.named_objects import NamedObjects
-from dragon.agent.peers import Peers
-from dragon.agent.processes import Processes
-from dragon.agent.registry import Registry
-from dragon.agent.remote_objects import RemoteObjects
-from dragon.agent.responses import then
-from dragon.agent.shards import Shards
-from dragon.agent.spawner import Spawner
-from dragon.agent.streams import Streams
-from dragon.agent.trackers import Trackers
+from dragon.agent.objects.named_objects import NamedObjects
+from dragon.agent.objects.peers import Peers
+from dragon.agent.objects.remote_objects import RemoteObjects
+from dragon.agent.output.streams import Streams
+from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.spawner import Spawner
+from dragon.agent.processes.starting import Processes
+from dragon.agent.processes.trackers import Trackers
+from dragon.agent.shards.shards import Shards
+from dragon.agent.wire.responses import then
 from dragon.runtime.run import Run
 
 __all__ = ["Services"]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragon.agent.mpi.part import Part
+from dragon.agent.wire.part import Part
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
 

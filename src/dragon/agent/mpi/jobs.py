@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.launched import Launched
-from dragon.agent.mpi.part import JobOverError, Joining, Part, Serving
 from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
-from dragon.agent.peers import Peers
-from dragon.agent.responses import RemoteError
+from dragon.agent.objects.peers import Peers
+from dragon.agent.wire.part import JobOverError, Joining, Part, Serving
+from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log

@@ -10,8 +10,8 @@ import os
 import socket
 
 from dragon.agent.mpi.foreign import is_foreign
-from dragon.agent.mpi.part import JobOverError, Joining, Part, Way
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
+from dragon.agent.wire.part import JobOverError, Joining, Part, Way
 from dragon.infrastructure.gpus import GPU_VARIABLES
 
 __all__ = ["COME", "GIVEN", "LAUNCHER", "LaunchFailedError", "Launched"]

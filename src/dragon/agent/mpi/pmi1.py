@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.mpi.mapping import process_mapping
-from dragon.agent.mpi.part import JobOverError, Joining, Part, Way
+from dragon.agent.wire.part import JobOverError, Joining, Part, Way
 
 __all__ = ["Pmi1"]
 

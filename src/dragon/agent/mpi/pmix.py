@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragon.agent.mpi.frames import SIZE, framed
-from dragon.agent.mpi.part import JobOverError, Joining, Part, Way
+from dragon.agent.wire.part import JobOverError, Joining, Part, Way
 from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]

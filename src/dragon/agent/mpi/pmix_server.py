@@ -18,8 +18,8 @@ import msgspec
 
 from dragon.agent.mpi import pmix_library as pmix
 from dragon.agent.mpi.frames import SIZE, framed
-from dragon.agent.mpi.part import Part
 from dragon.agent.mpi.pmix_library import Info, Library, Module
+from dragon.agent.wire.part import Part
 
 __all__ = ["main", "receive", "send"]
 

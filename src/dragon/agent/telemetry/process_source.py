@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 
-from dragon.agent.registry import Known
+from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.metrics import PROCESS_STATES, Sample, tags_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dragon import _core
-from dragon.agent.registry import Known
+from dragon.agent.processes.registry import Known
 from dragon.agent.services import Services
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo

@@ -13,7 +13,7 @@ from dragon.infrastructure.spans import Span
 from dragon.runtime.log import runtime_log
 
 if TYPE_CHECKING:
-    from dragon.agent.flows import Watcher
+    from dragon.agent.objects.flows import Watcher
 
 __all__ = ["Tracer"]
 

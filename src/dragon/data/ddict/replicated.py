@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from dragon.agent.shard_operations import WRITES
+from dragon.agent.shards.operations import WRITES
 from dragon.data.ddict.session import Write, own_session
 from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon import _core
-from dragon.agent.distant import DistantChannel
-from dragon.agent.output import Output
-from dragon.agent.responses import RemoteError
+from dragon.agent.output.distant import DistantChannel
+from dragon.agent.output.to_front_end import Output
+from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log

@@ -14,11 +14,11 @@ from typing import NoReturn
 import msgspec
 
 from dragon import _core
-from dragon.agent.forking import Forker
 from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.segments import remove_segments
-from dragon.agent.orphans import become_reaper
-from dragon.agent.parents import children_of
+from dragon.agent.processes.forking import Forker
+from dragon.agent.processes.orphans import become_reaper
+from dragon.agent.processes.parents import children_of
 from dragon.infrastructure import variables
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from dragon.agent.responses import Answer
+from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.messages import Name
 from dragon.runtime.remote import from_parts, node_of, to_parts
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dragon import _core
-from dragon.agent.peers import Peers
-from dragon.agent.responses import Answer, then, value_of
+from dragon.agent.objects.peers import Peers
+from dragon.agent.wire.responses import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Name, as_name

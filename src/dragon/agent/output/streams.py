@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon import _core
-from dragon.agent.distant import Call, DistantChannel
-from dragon.agent.output import Output
-from dragon.agent.sinks import Lines, Sink, Tails, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
+from dragon.agent.output.distant import Call, DistantChannel
+from dragon.agent.output.sinks import Lines, Sink, Tails, ToChannel, ToDescriptor, ToDistantChannel, ToFrontEnd
+from dragon.agent.output.to_front_end import Output
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log

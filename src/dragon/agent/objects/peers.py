@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.bell import Bell
-from dragon.agent.flows import Flows
-from dragon.agent.guests import Guests
-from dragon.agent.links import Links
-from dragon.agent.mpi.part import Part
-from dragon.agent.outboxes import Outboxes
-from dragon.agent.responses import then, value_of
+from dragon.agent.objects.bell import Bell
+from dragon.agent.objects.flows import Flows
+from dragon.agent.objects.guests import Guests
+from dragon.agent.objects.outboxes import Outboxes
+from dragon.agent.wire.links import Links
+from dragon.agent.wire.part import Part
+from dragon.agent.wire.responses import then, value_of
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Instance, Name, Spawn

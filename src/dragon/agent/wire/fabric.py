@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dragon.agent.bulk import Fabric
-from dragon.agent.ucx import Ucx
+from dragon.agent.wire.bulk import Fabric
+from dragon.agent.wire.ucx import Ucx
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime.log import runtime_log
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dragon.agent.peers import Peers
-from dragon.agent.spawner import Spawner
+from dragon.agent.objects.peers import Peers
+from dragon.agent.processes.spawner import Spawner
 
 __all__ = ["GroupNotices"]
 

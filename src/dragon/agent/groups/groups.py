@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dragon.agent.group import Group, Member
-from dragon.agent.member_processes import MemberProcesses, Requests
-from dragon.agent.mpi.group_jobs import GroupJobs
+from dragon.agent.groups.group import Group, Member
+from dragon.agent.groups.group_jobs import GroupJobs
+from dragon.agent.groups.member_processes import MemberProcesses, Requests
 from dragon.agent.mpi.job import Job, follows_another
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.mpi.part import Part
-from dragon.agent.peers import Peers
-from dragon.agent.processes import Processes
-from dragon.agent.registry import Registry
-from dragon.agent.responses import RemoteError
+from dragon.agent.objects.peers import Peers
+from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.starting import Processes
+from dragon.agent.wire.part import Part
+from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError, may_pass, what_to_raise
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn

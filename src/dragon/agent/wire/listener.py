@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from dragon.agent.direct import LANE, Direct
+from dragon.agent.wire.direct import LANE, Direct
 from dragon.runtime.callers import Callers
 from dragon.runtime.log import Once, runtime_log
 

@@ -12,10 +12,10 @@ import msgspec
 
 from dragon.agent.mpi.foreign import without_foreign_variables
 from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.mpi.part import Part
-from dragon.agent.peers import Peers
-from dragon.agent.registry import Registry
-from dragon.agent.spawner import Copies, Spawner
+from dragon.agent.objects.peers import Peers
+from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.spawner import Copies, Spawner
+from dragon.agent.wire.part import Part
 from dragon.infrastructure.limits import files_left
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.runtime.handle import Words

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.holding import Tag, Whose
-from dragon.agent.peers import Peers
+from dragon.agent.objects.peers import Peers
+from dragon.agent.shards.holding import Tag, Whose
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel

@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dragon.agent.bulk import Fabric
-from dragon.agent.link import MESSAGES, NOTICE, REQUEST, Link, Serve
-from dragon.agent.responses import Answer
+from dragon.agent.wire.bulk import Fabric
+from dragon.agent.wire.link import MESSAGES, NOTICE, REQUEST, Link, Serve
+from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log

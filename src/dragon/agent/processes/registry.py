@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from dragon import _core
-from dragon.agent.parents import parent_of
+from dragon.agent.processes.parents import parent_of
 from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.messages import Name
 

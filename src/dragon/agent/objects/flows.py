@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon._core import LockedError
-from dragon.agent.responses import error_of
+from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log

@@ -25,12 +25,12 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.answers import Answered, Answers, Identity, Reply
-from dragon.agent.followers import Followers
-from dragon.agent.holding import Copies, Holding, Tag, Whose
-from dragon.agent.peers import Peers
-from dragon.agent.responses import error_of
-from dragon.agent.shard_operations import NOTHING, OPERATIONS, WRITES
+from dragon.agent.objects.peers import Peers
+from dragon.agent.shards.answers import Answered, Answers, Identity, Reply
+from dragon.agent.shards.followers import Followers
+from dragon.agent.shards.holding import Copies, Holding, Tag, Whose
+from dragon.agent.shards.operations import NOTHING, OPERATIONS, WRITES
+from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from dragon.agent.group import Group, Member
-from dragon.agent.mpi.part import Part
-from dragon.agent.peers import Peers
-from dragon.agent.processes import Processes
-from dragon.agent.registry import Registry
+from dragon.agent.groups.group import Group, Member
+from dragon.agent.objects.peers import Peers
+from dragon.agent.processes.registry import Registry
+from dragon.agent.processes.starting import Processes
+from dragon.agent.wire.part import Part
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Instance, Spawn
 from dragon.infrastructure.policy import Policy

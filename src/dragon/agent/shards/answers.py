@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dragon.agent.holding import Whose
+from dragon.agent.shards.holding import Whose
 
 __all__ = ["Answered", "Answers", "Identity", "Reply"]
 

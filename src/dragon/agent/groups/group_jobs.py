@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from dragon.agent.group import Group, Member
+from dragon.agent.groups.group import Group, Member
 from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.launch import Launch
-from dragon.agent.mpi.part import Part
+from dragon.agent.wire.part import Part
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dragon.agent.bulk import Greeting
+from dragon.agent.wire.bulk import Greeting
 from dragon.runtime.log import runtime_log
 
 __all__ = ["Ucx"]

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon._core import LockedError
-from dragon.agent.bell import Bell
-from dragon.agent.flows import LOCKED, LOCKED_LONG, PARCEL, WINDOW, Watcher
-from dragon.agent.links import Links
-from dragon.agent.responses import Answer, then
+from dragon.agent.objects.bell import Bell
+from dragon.agent.objects.flows import LOCKED, LOCKED_LONG, PARCEL, WINDOW, Watcher
+from dragon.agent.wire.links import Links
+from dragon.agent.wire.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from dragon import _core
-from dragon.agent.holding import Holding, Tag, Whose
-from dragon.agent.peers import Peers
-from dragon.agent.restoring import persisted_for, restore
-from dragon.agent.shard_service import ShardService
+from dragon.agent.objects.peers import Peers
+from dragon.agent.shards.holding import Holding, Tag, Whose
+from dragon.agent.shards.restoring import persisted_for, restore
+from dragon.agent.shards.service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name

@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from dragon import _core
-from dragon.agent.holding import Copies, Holding, Whose
-from dragon.agent.peers import Peers
-from dragon.agent.replication import REPLICATION, Replication
-from dragon.agent.responses import error_of
-from dragon.agent.shard_operations import OPERATIONS, WRITES, read_here
+from dragon.agent.objects.peers import Peers
+from dragon.agent.shards.holding import Copies, Holding, Whose
+from dragon.agent.shards.operations import OPERATIONS, WRITES, read_here
+from dragon.agent.shards.replication import REPLICATION, Replication
+from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from dragon import _core
-from dragon.agent.bulk import Fabric, Greeting, InLink, Lane
-from dragon.agent.control import watch_silence
-from dragon.agent.responses import Answer, RemoteError, error_of
+from dragon.agent.wire.bulk import Fabric, Greeting, InLink, Lane
+from dragon.agent.wire.control import watch_silence
+from dragon.agent.wire.responses import Answer, RemoteError, error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import peer_index
 from dragon.runtime.log import runtime_log

@@ -1,0 +1,1 @@
+"""Process groups, followed by one node wherever their members run."""
