@@ -34,6 +34,10 @@ void set_arena(Arena* a) { current = a; }
 // ---- making and mapping
 
 Arena::Mapping Arena::make(uint64_t limit) {
+#ifdef __SANITIZE_THREAD__
+    // It allows a program few ranges of addresses, none of them as large as the usual mapping.
+    limit = std::min(limit, uint64_t{1} << 30);
+#endif
     int fd = anonymous_memory("dragon");
     for (uint64_t region = std::bit_ceil(std::max(limit, 64 * kMiB));; region /= 2) {
         if (region < 64 * kMiB) {
