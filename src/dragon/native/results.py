@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -155,6 +156,7 @@ class IMapIterator(Iterator[Any]):
         self._ready: deque[tuple[bool, Any]] = deque()
         self._early: dict[int, tuple[bool, Any]] = {}
         self._placed = 0
+        self._placing = threading.Lock()  # results come in one thread, the end of the arguments in another
         self._taken = 0
         self._ahead = _AHEAD
         self._resume_at = sys.maxsize  # results that were taken, where more elements are waited with until then
@@ -209,7 +211,8 @@ class IMapIterator(Iterator[Any]):
             self._resume_at = sys.maxsize
 
     def _arrived(self, index: int, success: bool, value: Any) -> bool:
-        self._place(index, success, value)
+        with self._placing:
+            self._place(index, success, value)
         self._collector.wake()
         return self._is_complete()
 
@@ -235,8 +238,12 @@ class IMapIterator(Iterator[Any]):
 
     def _fail(self, index: int, error: BaseException) -> None:
         """No more tasks come, for this reason, which is the last result."""
-        self._place(index, False, error)
+        with self._placing:
+            self._place_last(index, error)
         self._submitted(index + 1)
+
+    def _place_last(self, index: int, error: BaseException) -> None:
+        self._place(index, False, error)
 
     def _failed(self, error: BaseException) -> None:
         self._ready.append((False, error))
@@ -246,11 +253,22 @@ class IMapIterator(Iterator[Any]):
 
 
 class IMapUnorderedIterator(IMapIterator):
-    """Results as they come."""
+    """Results as they come, and what the arguments raise after all of them."""
+
+    _last: tuple[int, BaseException] | None = None
 
     def _place(self, index: int, success: bool, value: Any) -> None:
         self._ready.append((success, value))
         self._placed += 1
+        if self._last is not None and self._placed == self._last[0]:
+            self._ready.append((False, self._last[1]))
+            self._placed += 1
+
+    def _place_last(self, index: int, error: BaseException) -> None:
+        if self._placed == index:
+            self._place(index, False, error)
+        else:
+            self._last = index, error
 
 
 def chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from dragon._core import LockedError
@@ -37,10 +38,11 @@ Watcher = Callable[[int, int, int, int], None]
 class _Flow:
     """One outbox's way into one channel."""
 
-    def __init__(self, node: int, number: int, channel: Channel) -> None:
+    def __init__(self, node: int, number: int, name: Name) -> None:
         self.node = node
         self.number = number
-        self.channel = channel
+        self.name = name
+        self._channel: Channel | None = None
         self.taken = 0
         self.messages = 0
         # What has arrived and is not in the channel yet. Of the first, a parcel, `start` bytes are.
@@ -52,9 +54,22 @@ class _Flow:
         self.orphaned = False  # nobody is left who could be told that something is lost
         self.closing = False
 
+    @property
+    def channel(self) -> Channel:
+        """The channel, to which the flow is attached from then on. Raises DestroyedError where it is gone, and
+        LockedError where a process that was stopped keeps others from attaching."""
+        if self._channel is None:
+            self._channel = Channel._attached(self.name)
+        return self._channel
+
+    def close(self) -> None:
+        """Let go of the channel."""
+        if self._channel is not None:
+            self._channel._close()
+
     def put_first(self) -> None:
         """Put what has waited for the longest time. Raises MemoryError where there is no room, and LockedError where
-        another process uses the channel."""
+        another process uses the channel, or keeps others from attaching to it."""
         kind, payload = self.waiting[0]
         if kind == PARCEL:
             while self.start < len(payload):
@@ -79,7 +94,10 @@ class Flows:
 
     def open(self, node: int, number: int, name: Name) -> None:
         """A new flow of that node's, which keeps the channel. Raises DestroyedError where that is gone."""
-        self._flows[node, number] = _Flow(node, number, Channel._attached(name))
+        flow = _Flow(node, number, name)
+        with suppress(LockedError):  # it is attached with the first message
+            flow.channel  # noqa: B018
+        self._flows[node, number] = flow
 
     def received(self, node: int, number: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
         """Messages have arrived. Where there is no memory they wait for some, and so, once enough are under way, do
@@ -144,8 +162,7 @@ class Flows:
             log.error("messages from node %d have no room here: %s", flow.node, error)
         if not flow.closing:
             self._notify(flow.node, "flow_failed", {"number": flow.number, "error": error_of(error)})
-        name: Name = flow.channel._name()
-        self._lost[name] = error_of(error)
+        self._lost[flow.name] = error_of(error)
         if len(self._lost) > _REMEMBERED:
             del self._lost[next(iter(self._lost))]
         self._forget(flow)
@@ -172,7 +189,7 @@ class Flows:
     def _forget(self, flow: _Flow) -> None:
         self._go_on(flow)
         del self._flows[flow.node, flow.number]
-        flow.channel._close()
+        flow.close()
 
     def node_left(self, node: int) -> None:
         """Nothing comes from that node any more."""

@@ -131,7 +131,11 @@ class Guests:
         name: Name = tuple(arguments["name"])
         kind, method, given = arguments["kind"], arguments["method"], arguments["given"]
         if method in _WAITING.get(kind, ()):
-            return self._begin(self._handle(kind, name), place, arguments, payload, respond)
+            try:
+                handle = self._handle(kind, name)
+            except _core.LockedError:
+                return self._begin_later(guest, arguments, payload, respond)
+            return self._begin(handle, place, arguments, payload, respond)
 
         def do() -> Any:
             if method == "_attach":
@@ -147,6 +151,37 @@ class Guests:
         self._do(guest, place, do, respond)
         self.try_those_at(name[0])
         return None
+
+    def _begin_later(
+        self, guest: GuestId, arguments: dict[str, Any], payload: Any, respond: Respond
+    ) -> Callable[[], None]:
+        """Begin once the agent can attach to the object, which a process keeps it from that was stopped."""
+        timeout = arguments["timeout"]
+        until = None if timeout is None else self._loop.time() + (timeout or _GRACE)
+
+        cancel: Callable[[], None]
+
+        def look() -> None:
+            nonlocal cancel
+            place = self._places.get(guest)
+            if place is None:
+                return  # it has ended
+            try:
+                handle = self._handle(arguments["kind"], tuple(arguments["name"]))
+                cancel = self._begin(handle, place, arguments, payload, respond) or cancel
+            except _core.LockedError:
+                if until is not None and self._loop.time() >= until:
+                    respond((False, None))
+                else:
+                    cancel = self._loop.call_later(_LOCKED, look).cancel
+            except Exception as error:
+                respond(None, b"", error)
+
+        def stop() -> None:
+            cancel()
+
+        cancel = self._loop.call_later(_LOCKED, look).cancel
+        return stop
 
     def _do(self, guest: GuestId, place: _Place, do: Callable[[], Any], respond: Respond) -> None:
         """Do it once no process that was stopped has locked what it needs. Raises what it raises at the first try."""
