@@ -6,12 +6,9 @@ import atexit
 import os
 import struct
 import sys
-from multiprocessing import process as mp_process
-from multiprocessing import resource_tracker
-from multiprocessing import util as mp_util
-from typing import Any
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.runtime import serialization
 
 __all__ = ["HEADER", "InheritedDescriptor", "run"]
@@ -30,20 +27,13 @@ class InheritedDescriptor:
 
 _HONOURS_ATEXIT = sys.version_info >= (3, 13)  # as multiprocessing does from then on
 
-_TRACKER: Any = resource_tracker._resource_tracker
+_TRACKER = cpython.resource_tracker()
 
 _inherited: list[int] = []
 
 # Before the process object: its parent, whether that is on the same node, and the parent's descriptor of its resource
 # tracker with the inode of that pipe. The tracker must be known before objects are made that it tracks.
 HEADER = struct.Struct("<i?iQ")
-
-
-def _nothing() -> None:
-    """In place of closing stdin and opening /dev/null instead: it is that already, and fifty pages stay unwritten."""
-
-
-_CLOSE_STDIN = mp_util._close_stdin  # type: ignore[attr-defined]  # kept: freeing it would write to twenty pages
 
 
 def _tracker_of(process: int, descriptor: int, inode: int) -> int | None:
@@ -69,14 +59,10 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
         # Importing the main program may have started one in the zygote.
         _TRACKER._pid = None
         _TRACKER._fd = shared
-    current = mp_process.current_process()
-    current._inheriting = True  # type: ignore[attr-defined]
-    try:
+    with cpython.making():
         process_obj = serialization.loads(memoryview(payload)[HEADER.size :])
         if isinstance(process_obj, tuple):  # what was made before it has done its work
             process_obj = process_obj[1]
-    finally:
-        del current._inheriting  # type: ignore[attr-defined]
     try:
         # The end of a parent elsewhere cannot be seen through a descriptor: that one never becomes readable.
         parent_sentinel = _core.open_process(parent) if local else os.eventfd(0)
@@ -85,12 +71,12 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
     for fd in descriptors[1:]:
         os.close(fd)
     if _HONOURS_ATEXIT:
-        atexit._clear()  # what importing the main program registered is for the main process
-        atexit.register(mp_util._exit_function)  # type: ignore[attr-defined]
+        cpython.forget_exit_handlers()  # what importing the main program registered is for the main process
+        atexit.register(cpython.end_multiprocessing)
     if sys.stdin is sys.__stdin__ and sys.stdin is not None and not sys.stdin.closed:
-        mp_util._close_stdin = _nothing  # type: ignore[attr-defined]
+        cpython.leave_stdin()
     code: int = process_obj._bootstrap(parent_sentinel=parent_sentinel)
     if _HONOURS_ATEXIT:
-        atexit._run_exitfuncs()
-        mp_util._flush_std_streams()  # type: ignore[attr-defined]
+        cpython.call_exit_handlers()
+        cpython.flush_streams()
     return code

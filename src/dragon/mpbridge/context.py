@@ -16,6 +16,7 @@ from collections.abc import Callable
 from multiprocessing import spawn as mp_spawn
 from typing import Any
 
+from dragon.infrastructure import cpython
 from dragon.mpbridge.process import NAME, DragonProcess, show_heap
 
 __all__ = ["DragonContext", "DragonProcess", "dispatch", "install"]
@@ -157,9 +158,9 @@ _DISPATCHED = (
 
 def install() -> None:
     """Make "dragon" a start method of multiprocessing."""
-    if NAME in mp_context._concrete_contexts:  # type: ignore[attr-defined]
+    if NAME in cpython.start_methods():
         return
-    mp_context._concrete_contexts[NAME] = DragonContext()  # type: ignore[attr-defined]
+    cpython.start_methods()[NAME] = DragonContext()
     _redirect(mp_context.DefaultContext.get_all_start_methods)
 
 

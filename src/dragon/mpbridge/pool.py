@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.pool
 from collections.abc import Callable, Iterable
-from multiprocessing import process as mp_process
 from typing import Any, ClassVar
 
+from dragon.infrastructure import cpython
 from dragon.mpbridge.process import DragonProcess
 from dragon.native import pool, results
 from dragon.native.workers import WorkerProcess, work
@@ -46,11 +46,11 @@ class _Worker(DragonProcess):
     def start(self) -> None:
         """As of every process, but that its parent may be a daemon."""
         process: Any = self
-        mp_process._cleanup()  # type: ignore[attr-defined]
+        cpython.forget_ended_children()
         process._popen = self._Popen(self)
         process._sentinel = process._popen.sentinel
         del process._target, process._args, process._kwargs
-        mp_process._children.add(self)  # type: ignore[attr-defined]
+        cpython.note_child(self)
 
 
 class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]

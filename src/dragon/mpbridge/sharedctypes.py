@@ -8,6 +8,7 @@ from multiprocessing import sharedctypes as mp_sharedctypes
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from dragon.infrastructure import cpython
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime import serialization
 from dragon.runtime.array_types import is_nameless, parts_of
@@ -29,7 +30,7 @@ def _new(kind: Any) -> Any:
 def _rebuild(kind: Any, words: Words) -> Any:
     obj = in_words(kind, words)
     obj._wrapper = words
-    if ForkingPickler._extra_reducers.get(type(obj)) is not _reduce:  # type: ignore[attr-defined]
+    if cpython.type_reducers().get(type(obj)) is not _reduce:
         serialization.register(type(obj), _reduce)
     return obj
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import select
 import sys
-from multiprocessing import resource_tracker
-from typing import Any
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.agent_client import ask, tell
 from dragon.runtime.run import this_run
@@ -20,7 +19,7 @@ from dragon.runtime.spawning import standard_streams
 
 __all__ = ["tracker_descriptor"]
 
-_TRACKER: Any = resource_tracker._resource_tracker
+_TRACKER = cpython.resource_tracker()
 
 
 def tracker_descriptor() -> int:

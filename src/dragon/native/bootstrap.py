@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from multiprocessing import util as mp_util
 from typing import Any
 
+from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DragonError
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
@@ -32,7 +32,7 @@ def run(payload: bytes | memoryview, descriptors: list[int]) -> int:
 
 
 def _call(payload: bytes | memoryview) -> int:
-    mp_util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    cpython.forget_finalizers()
     begun = False
     try:
         target, args, kwargs = serialization.loads(payload)

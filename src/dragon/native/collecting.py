@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import util as mp_util
 from typing import Any, Protocol
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.native.outcomes import outcome_of
 from dragon.native.workers import START_FAILED
 from dragon.runtime.handle import Channel
@@ -270,7 +270,7 @@ class Collector:
     def fail_all_unless_exiting(self, error: BaseException) -> None:
         """The same; but where the program ends, only for those who wait from then on. Who waits already is a daemon
         thread, which waits to the end, as in the standard library: what it said might be in the way of that."""
-        if mp_util._exiting:  # type: ignore[attr-defined]
+        if cpython.is_exiting():
             self._at_exit = error
         else:
             self.fail_all(error)

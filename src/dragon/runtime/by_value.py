@@ -20,9 +20,9 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from multiprocessing import process as mp_process
 from typing import Any
 
+from dragon.infrastructure import cpython
 from dragon.runtime.announcing import collected
 
 __all__ = ["Origin", "imported_main", "shared_reduction"]
@@ -167,7 +167,7 @@ def _is_own(program: str) -> bool:
     """Whether it is the main program that this process runs, in this process or imported by one below it."""
     if sys.modules["__main__"].__name__ != "__main__" or _origin is None:
         return False
-    if getattr(mp_process.current_process(), "_inheriting", False):  # a process that is being made, of the zygote's
+    if cpython.is_being_made():  # of the zygote's process
         return False
     mine = _origin.program()
     return program in (mine, mine.partition(_RUN_BY)[0] + _RUN_BY)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import context as mp_context
-from multiprocessing import process as mp_process
-from multiprocessing import spawn as mp_spawn
-from multiprocessing import util as mp_util
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system_text import restored
 from dragon.runtime.by_value import imported_main
@@ -85,17 +80,10 @@ def apply_signals(signals: list[int]) -> None:
 
 def import_main(main: tuple[str, str]) -> None:
     """Import the main program as `__mp_main__`, as multiprocessing's spawn does. Raises what it raises."""
-    current: Any = mp_process.current_process()
-    start_methods: Any = mp_context._default_context
-    current._inheriting = True
     # What its creator chose is set already; a program may choose it once more outside of its main block.
-    chosen, start_methods._actual_context = start_methods._actual_context, None
-    try:
-        getattr(mp_spawn, f"_fixup_main_from_{main[0]}")(restored(main[1]))
+    with cpython.making(), cpython.without_start_method():
+        cpython.import_main(main[0], restored(main[1]))
         imported_main(sys.modules["__main__"])
-    finally:
-        start_methods._actual_context = chosen
-        del current._inheriting
 
 
 def run_forked(
@@ -172,16 +160,16 @@ def run_exit_handlers(code: int) -> bool:
     A rank of MPI that fails, as `code` says, waits for no other in MPI_Finalize: its end is the job's.
     """
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        mp_util._exit_function()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
+        cpython.end_threads()
+        cpython.end_multiprocessing()
+        cpython.call_exit_handlers()
         if code == 0:
             _finalise_mpi()
     except BaseException as error:
         write_traceback(error)
         return False
     finally:
-        mp_util._flush_std_streams()  # type: ignore[attr-defined]
+        cpython.flush_streams()
     return True
 
 

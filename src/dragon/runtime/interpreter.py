@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterable
 
+from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Surroundings
 
 __all__ = [
@@ -59,7 +59,7 @@ def _read_later(variables: Iterable[str]) -> bool:
 def options() -> list[str]:
     """The options that this interpreter was started with, without those that can be taken over later: -B, -W,
     -X faulthandler, and -P, as sys.path is handed on."""
-    found: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    found = cpython.interpreter_flags()
     if "faulthandler" in found:
         at = found.index("faulthandler")
         del found[at - 1 : at + 1]

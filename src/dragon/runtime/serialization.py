@@ -17,13 +17,13 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from multiprocessing import process as mp_process
-from multiprocessing import spawn as mp_spawn
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.runtime.announcing import announce, announcing, collected
 from dragon.runtime.array_types import is_nameless, reduce_type
 from dragon.runtime.by_value import Origin, shared_reduction
@@ -55,7 +55,7 @@ _METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
 def _reducers() -> dict[type, Any]:
     """What multiprocessing's users registered, over what copyreg knows."""
     global _table
-    extra: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    extra = cpython.type_reducers()
     size = len(copyreg.dispatch_table) + len(extra)
     if _table[0] != size:
         _table = size, copyreg.dispatch_table | extra | _METHODS
@@ -198,7 +198,7 @@ _core.set_serializer(_serialize)
 
 def main_module() -> tuple[str, str] | None:
     """How to import the main program: ("name", module) or ("path", file); None where that is not possible."""
-    mp_spawn._check_not_importing_main()  # type: ignore[attr-defined]
+    cpython.check_not_importing_main()
     module = sys.modules["__main__"]
     name = getattr(getattr(module, "__spec__", None), "name", None)  # pdb's has no __spec__
     if name is not None:

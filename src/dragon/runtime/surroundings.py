@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from multiprocessing import process as mp_process
 from multiprocessing import util as mp_util
 
+from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Surroundings, decode_surroundings, encode
 from dragon.infrastructure.system_text import restored, sendable
 from dragon.runtime.interpreter import is_read_at_start, options, take_over_warnings
@@ -19,7 +20,7 @@ __all__ = ["describe", "take_over"]
 def describe(environment: Iterable[str] = ()) -> bytes:
     """The surroundings of this process, for one in whose environment those variables are changed."""
     folder = mp_process.ORIGINAL_DIR  # type: ignore[attr-defined]
-    logger = mp_util._logger  # type: ignore[attr-defined]
+    log_level, log_to_stderr = cpython.log_settings()
     return encode(
         Surroundings(
             path=list(map(sendable, sys.path)),
@@ -27,8 +28,8 @@ def describe(environment: Iterable[str] = ()) -> bytes:
             authkey=bytes(mp_process.current_process().authkey),
             original_folder=folder and sendable(folder),
             start_method=multiprocessing.get_start_method(allow_none=True),
-            log_level=None if logger is None else logger.getEffectiveLevel(),
-            log_to_stderr=bool(mp_util._log_to_stderr),  # type: ignore[attr-defined]
+            log_level=log_level,
+            log_to_stderr=log_to_stderr,
             options=options(),
             warning_options=sys.warnoptions,
             writes_bytecode=not sys.dont_write_bytecode,
@@ -54,5 +55,5 @@ def take_over(description: bytes) -> None:
         multiprocessing.set_start_method(theirs.start_method, force=True)
     if theirs.log_level is not None:
         mp_util.get_logger().setLevel(theirs.log_level)
-        if theirs.log_to_stderr and not mp_util._log_to_stderr:  # type: ignore[attr-defined]
+        if theirs.log_to_stderr and not cpython.log_settings()[1]:
             mp_util.log_to_stderr()

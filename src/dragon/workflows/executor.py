@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import util as mp_util
 from typing import Any, TypeVar
 
+from dragon.infrastructure import cpython
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import cpu_count
 from dragon.native.workers import WorkerLostError
@@ -210,7 +211,7 @@ def _as_in_pools(error: BaseException, broken: str) -> BaseException:
 
 def _end(scheduler: Scheduler, ended: queue.SimpleQueue[Entry | None], thread: threading.Thread) -> None:
     """End an executor; where the program ends, when its calls have, as those of the standard library do."""
-    exiting = mp_util._exiting  # type: ignore[attr-defined]
+    exiting = cpython.is_exiting()
     try:
         if exiting:
             _await_all(scheduler)

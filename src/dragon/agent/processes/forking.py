@@ -5,17 +5,15 @@ from __future__ import annotations
 import _random
 import gc
 import os
-import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from multiprocessing import util as mp_util
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dragon import _core
+from dragon.infrastructure import cpython
 from dragon.infrastructure.messages import Spawn, decode_surroundings
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import child
@@ -28,7 +26,7 @@ __all__ = ["Forker"]
 _THREADS_END_WITHIN = 0.2  # seconds
 _MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at its import, to be told from a seed
 
-_RANDOM: Any = vars(random)["_inst"]
+_RANDOM = cpython.random_generator()
 # random.seed(), which is what `random` wants done after a fork, without the pages that it goes through.
 _reseed = _random.Random.seed.__get__(_RANDOM)
 
@@ -75,7 +73,7 @@ class Forker:
         # Nothing may return into the zygote's loop from here.
         try:
             task = self._server.enter_child()
-            threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # it was the zygote's
+            cpython.renew_native_id()
             if not self._hooks.foreign:
                 _reseed()
             if self._reseed_numpy is not None:
@@ -125,7 +123,7 @@ class Forker:
         self._reseed_numpy = _numpy_seed()
         _RANDOM.gauss_next = None  # the second one of a pair that the import had begun
         # Or every child would print again what the import printed.
-        mp_util._flush_std_streams()  # type: ignore[attr-defined]
+        cpython.flush_streams()
         gc.freeze()
 
     def _give_up_forking(self, reason: str) -> None:

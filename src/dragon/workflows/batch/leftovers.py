@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 import psutil
 
 from dragon import _core
+from dragon.infrastructure import cpython
 
 __all__ = ["Leaving", "Leftovers"]
 
@@ -89,12 +89,8 @@ class Leftovers:
 
 def _trackers() -> set[int]:
     """Helpers of multiprocessing and of its kind, which serve this process to its end."""
-    found: list[Callable[[], Any]] = [
-        lambda: resource_tracker._resource_tracker._pid,  # type: ignore[attr-defined]
-        lambda: forkserver._forkserver._forkserver_pid,  # type: ignore[attr-defined]
-    ]
-    found += [lambda m=sys.modules[n]: m._resource_tracker._pid for n in _TRACKERS if n in sys.modules]  # type: ignore[misc]
-    return {pid for get in found if (pid := get()) is not None}
+    others = (vars(sys.modules[name])["_resource_tracker"]._pid for name in _TRACKERS if name in sys.modules)
+    return cpython.helpers() | {pid for pid in others if pid is not None}
 
 
 def _runs(pid: int) -> bool:

@@ -13,9 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from multiprocessing import util as mp_util
 from typing import Any
 
+from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import DestroyedError
 from dragon.runtime.handle import Channel, Words
 from dragon.workflows.batch.call import NEVER, Call, Kind
@@ -372,7 +372,7 @@ class Scheduler:
         Where the program ends, who waits for a task already is a daemon thread, which waits to the end, as for a pool.
         """
         with self.lock:
-            self._wakes = not mp_util._exiting  # type: ignore[attr-defined]
+            self._wakes = not cpython.is_exiting()
             for entry in [*self._unfinished.values(), *self._ending.values()]:
                 if entry.running is not None:
                     self.crew.end_processes(entry.running)()

@@ -1,0 +1,205 @@
+"""Private names of CPython: that each is there, and does what the package takes it to do."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing as mp
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+from multiprocessing import reduction, util
+
+import pytest
+
+from dragon.infrastructure import cpython
+
+
+def output_of(program: str, *options: str) -> str:
+    """What a program prints on stdout and stderr, the names of the module under test in it."""
+    head = "from dragon.infrastructure import cpython\n"
+    command = [sys.executable, *options, "-c", head + textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_an_interpreter_that_ends_says_so() -> None:
+    program = """
+        from multiprocessing import util
+        util.Finalize(None, lambda: print(cpython.is_exiting()), exitpriority=1)
+        print(cpython.is_exiting())
+    """
+    assert output_of(program) == "False\nTrue\n"
+
+
+def test_threads_finalizers_and_exit_handlers_come_to_their_end_when_they_are_asked_to() -> None:
+    program = """
+        import atexit, threading, time
+        from multiprocessing import util
+        atexit.register(print, "exit handler")
+        util.Finalize(None, print, ("finalizer",), exitpriority=1)
+        threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+        cpython.end_threads()
+        cpython.end_multiprocessing()
+        cpython.call_exit_handlers()
+        print("end")
+    """
+    assert output_of(program) == "thread\nfinalizer\nexit handler\nend\n"
+
+
+def test_exit_handlers_and_finalizers_can_be_forgotten() -> None:
+    program = """
+        import atexit
+        from multiprocessing import util
+        atexit.register(print, "exit handler")
+        util.Finalize(None, print, ("finalizer",), exitpriority=1)
+        cpython.forget_exit_handlers()
+        cpython.forget_finalizers()
+    """
+    assert output_of(program) == ""
+
+
+def test_streams_are_flushed() -> None:
+    program = """
+        import os
+        print("flushed")
+        cpython.flush_streams()
+        os._exit(0)
+    """
+    assert output_of(program) == "flushed\n"
+
+
+def test_a_process_that_is_being_made_is_known_and_may_start_none() -> None:
+    assert not cpython.is_being_made()
+    with cpython.making():
+        assert cpython.is_being_made()
+        with pytest.raises(RuntimeError, match="bootstrapping phase"):
+            cpython.check_not_importing_main()
+    assert not cpython.is_being_made()
+    cpython.check_not_importing_main()
+
+
+@pytest.mark.parametrize("kind", ["name", "path"])
+def test_a_main_program_is_imported_under_another_name(
+    kind: str, tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = os.path.join(tmp_path, "main_program.py")
+    with open(file, "w") as program:
+        program.write("print(__name__)\n")
+    which = {"name": "main_program", "path": file}[kind]
+    imports = f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        cpython.import_main({kind!r}, {which!r})
+        print(sys.modules["__main__"] is sys.modules["__mp_main__"])
+    """
+    assert output_of(imports) == "__mp_main__\nTrue\n"
+
+
+def test_a_forked_process_leaves_stdin_and_has_an_id_of_its_own() -> None:
+    program = """
+        import multiprocessing as mp, os, sys, threading
+
+        def look():
+            print(sys.stdin is kept, threading.main_thread().native_id == os.getpid(), flush=True)
+
+        kept = sys.stdin
+        cpython.leave_stdin()
+        process = mp.get_context("fork").Process(target=look)
+        process.start()
+        process.join()
+        threading.main_thread()._native_id = 1
+        cpython.renew_native_id()
+        print(threading.main_thread().native_id == os.getpid())
+    """
+    assert output_of(program) == "True True\nTrue\n"
+
+
+def test_children_are_noted_and_forgotten_once_they_have_ended() -> None:
+    process = mp.get_context("fork").Process(target=int)
+    process.start()
+    assert process in mp.active_children()
+    os.waitid(os.P_PID, process.pid or 0, os.WEXITED | os.WNOWAIT)
+    cpython.forget_ended_children()
+    assert process not in mp.active_children()
+
+    class Child:
+        """Of what a process has, what those look at who wait for all."""
+
+        class _popen:
+            @staticmethod
+            def poll() -> int:
+                return 0
+
+    cpython.note_child(Child)
+    assert Child not in mp.active_children()  # looked at, found ended, and forgotten
+
+
+def test_a_start_method_can_be_added_and_the_choice_be_suspended() -> None:
+    program = """
+        import multiprocessing as mp
+        cpython.start_methods()["another"] = mp.get_context("spawn")
+        print(mp.get_context("another").get_start_method())
+        mp.set_start_method("fork")
+        with cpython.without_start_method():
+            print(mp.get_start_method(allow_none=True))
+        print(mp.get_start_method())
+    """
+    assert output_of(program) == "spawn\nNone\nfork\n"
+
+
+def test_registered_reducers_are_known_by_type() -> None:
+    class Reduced:
+        pass
+
+    def reduce(obj: Reduced) -> tuple[type[Reduced], tuple[()]]:
+        return Reduced, ()
+
+    reduction.ForkingPickler.register(Reduced, reduce)
+    assert cpython.type_reducers()[Reduced] is reduce
+    del cpython.type_reducers()[Reduced]
+
+
+def test_the_settings_of_the_log_are_none_until_somebody_asks_for_it() -> None:
+    program = """
+        import logging
+        from multiprocessing import util
+        print(cpython.log_settings())
+        util.get_logger().setLevel(logging.INFO)
+        print(cpython.log_settings())
+        util.log_to_stderr()
+        print(cpython.log_settings())
+    """
+    assert output_of(program) == f"(None, False)\n({logging.INFO}, False)\n({logging.INFO}, True)\n"
+    assert util.get_logger() is logging.getLogger("multiprocessing")
+
+
+def test_the_tracker_of_shared_memory_and_the_fork_server_are_helpers() -> None:
+    program = """
+        import multiprocessing as mp
+        from multiprocessing import forkserver, shared_memory
+        print(len(cpython.helpers()), cpython.resource_tracker()._fd)
+        memory = shared_memory.SharedMemory(create=True, size=1)
+        memory.unlink()
+        print(cpython.resource_tracker()._pid in cpython.helpers(), cpython.resource_tracker()._fd > 2)
+        forkserver.ensure_running()
+        print(len(cpython.helpers()))
+        with cpython.resource_tracker()._lock:
+            pass
+    """
+    assert output_of(program) == "0 None\nTrue True\n2\n"
+
+
+def test_the_options_of_the_interpreter_are_told() -> None:
+    program = "print(cpython.interpreter_flags())"
+    assert output_of(program, "-O", "-B", "-X", "dev") == "['-O', '-B', '-X', 'dev']\n"
+
+
+def test_the_functions_of_random_have_a_generator_behind_them() -> None:
+    generator = cpython.random_generator()
+    state = random.getstate()
+    first = random.random()
+    generator.setstate(state)
+    assert generator.random() == first
+    assert threading.current_thread() is threading.main_thread()
