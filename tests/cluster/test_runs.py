@@ -117,7 +117,7 @@ def test_processes_carry_nothing_along_of_their_agent_or_of_what_starts_others(s
     source = """
         import sys
 
-        OF_THE_AGENT = {"asyncio", "ssl", "logging", "uvloop", "psutil", "dragon.agent.server"}
+        OF_THE_AGENT = {"asyncio", "ssl", "logging", "uvloop", "psutil", "dragon.agent.life", "dragon.agent.server"}
         OF_PLACEMENT = {"dataclasses", "dragon.infrastructure.policy"}
 
         def say():

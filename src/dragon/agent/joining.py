@@ -9,8 +9,8 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.cluster import Cluster
+from dragon.agent.life import Beginning, serve_for_ever
 from dragon.agent.processes.spawner import Spawner
-from dragon.agent.server import Agent
 from dragon.agent.wire.control import join
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.fabric import open_fabric
@@ -49,7 +49,7 @@ def join_and_serve(
         await cluster.meet()
         return cluster
 
-    Agent(run, zygote, events, requests, join=find_others).serve_for_ever()
+    serve_for_ever(Beginning(run, zygote, events, requests, join=find_others))
 
 
 def _listen(token: Token) -> tuple[socket.socket, list[str]]:

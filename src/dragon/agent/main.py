@@ -41,9 +41,9 @@ def main(settings: dict[str, Any]) -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
-    from dragon.agent.server import Agent
+    from dragon.agent.life import Beginning, serve_for_ever
 
-    Agent(run, zygote, events, requests, owner=owner).serve_for_ever()
+    serve_for_ever(Beginning(run, zygote, events, requests, owner=owner))
 
 
 def fork_zygote(

@@ -38,19 +38,19 @@ class Copies:
 
 
 class Spawner:
-    """Sends requests to the zygote and hands its events on. `gone` is called when it has ended."""
+    """Sends requests to the zygote and hands its events on, which come from the first process on. `gone` is called when
+    it has ended."""
 
     def __init__(
         self,
         requests: socket.socket,
         events: socket.socket,
-        on_event: Callable[[str, dict[str, Any], list[int]], None],
         gone: Callable[[str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._requests = requests
         self._events = events
-        self._on_event = on_event
+        self._on_event: Callable[[str, dict[str, Any], list[int]], None] = _nobody_listens
         self._gone = gone
         self._is_gone = False
         self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
@@ -63,6 +63,10 @@ class Spawner:
         requests.setblocking(False)
         events.setblocking(False)
         self._loop.add_reader(events, self._on_events)
+
+    def report_to(self, on_event: Callable[[str, dict[str, Any], list[int]], None]) -> None:
+        """Call that with each event, the values that come with it, and descriptors."""
+        self._on_event = on_event
 
     def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
         """Have a process started; `keep` is kept until the zygote has done so or could not.
@@ -199,6 +203,10 @@ class Spawner:
             self._is_gone = True
             self._release_all()
             self._gone(reason)
+
+
+def _nobody_listens(kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
+    raise AssertionError(f"the zygote says {kind!r} of {event} before it was asked for any process")
 
 
 def _release(caught_up: asyncio.Future[None]) -> None:

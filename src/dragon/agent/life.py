@@ -1,0 +1,193 @@
+"""The life of an agent: it finds the others of its run, serves until the run ends, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import select
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, NoReturn
+
+import uvloop
+
+from dragon import _core
+from dragon.agent.cluster import Cluster
+from dragon.agent.processes.parents import children_of
+from dragon.agent.processes.spawner import Spawner
+from dragon.agent.server import Agent
+from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.limits import allow_many_files
+from dragon.infrastructure.signals import ENDING, heeded
+from dragon.runtime.folder import Owner, is_alive, remove_folder
+from dragon.runtime.log import runtime_log
+from dragon.runtime.loop_errors import tell_loop_errors
+from dragon.runtime.run import Run
+
+__all__ = ["Beginning", "Join", "serve_for_ever"]
+
+log = runtime_log("agent")
+
+_ZYGOTE_ENDS_WITHIN = 10.0  # seconds
+
+Join = Callable[[Run, Spawner], Awaitable[Cluster]]
+
+
+class Beginning(NamedTuple):
+    """What an agent begins with: its run, the zygote and the connection to it, and the socket that processes call.
+
+    `owner` is the process whose end is the run's end. A run of several nodes has `join` instead, with which the agent
+    finds the others.
+    """
+
+    run: Run
+    zygote: int
+    events: socket.socket
+    requests: socket.socket
+    owner: Owner | None = None
+    join: Join | None = None
+
+
+def serve_for_ever(beginning: Beginning) -> NoReturn:
+    """Serve until the run ends, then leave nothing behind, whatever happened."""
+    uvloop.run(_serve_and_leave(beginning))
+    raise AssertionError("an agent that has left goes on")
+
+
+async def _serve_and_leave(beginning: Beginning) -> NoReturn:
+    # From within the loop, which takes its handlers of signals with it: a terminal that is closed sends two.
+    code = 1
+    try:
+        code = await _serve(beginning)
+    except Exception:
+        log.exception("the agent failed; the run ends")
+    finally:
+        remove_folder(beginning.run.folder)
+        os._exit(code)
+
+
+async def _serve(beginning: Beginning) -> int:
+    """Serve until the run ends; the exit code."""
+    loop = asyncio.get_running_loop()
+    tell_loop_errors(loop)
+    allow_many_files()
+    over: asyncio.Future[None] = loop.create_future()
+    end = functools.partial(_end, over)
+    for number in heeded(ENDING):
+        loop.add_signal_handler(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    if beginning.owner is not None:
+        _watch(beginning.owner, end)
+
+    def zygote_gone(reason: str) -> None:
+        log.error("the zygote (pid %d) is gone (%s); the run ends", beginning.zygote, reason)
+        end()
+
+    try:
+        spawner = Spawner(beginning.run.zygote_socket(), beginning.events, zygote_gone)
+    except ConnectionRefusedError:
+        log.error("the zygote (pid %d) is gone already; the run ends", beginning.zygote)
+        await _end_zygote(beginning.zygote)
+        _end_orphans(beginning.zygote, set())
+        return 0
+    code, cluster, agent = 0, None, None
+    try:
+        if beginning.join is not None:
+            code, cluster = await _find_others(beginning.join(beginning.run, spawner), over)
+        if beginning.join is None or cluster is not None:
+            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, cluster, over)
+            await over
+    finally:
+        await _finish(beginning.zygote, spawner, cluster, agent)
+    return code
+
+
+def _end(over: asyncio.Future[None]) -> None:
+    """End the run; may be called again."""
+    if not over.done():
+        over.set_result(None)
+
+
+def _watch(owner: Owner, end: Callable[[], None]) -> None:
+    """End the run with a process."""
+    try:
+        fd = _core.open_process(owner.pid)
+    except ProcessLookupError:
+        end()
+        return
+    if is_alive(owner):
+        asyncio.get_running_loop().add_reader(fd, end)
+    else:
+        end()
+
+
+async def _find_others(join: Awaitable[Cluster], over: asyncio.Future[None]) -> tuple[int, Cluster | None]:
+    """Join a run of several nodes. Where this node does not come into it, there is an exit code instead."""
+    joining = asyncio.ensure_future(join)
+    either: list[asyncio.Future[Any]] = [joining, over]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not joining.done():
+        joining.cancel()
+        return 0, None
+    try:
+        return 0, joining.result()
+    except RunEndedError as error:
+        log.debug("%s", error)
+        return 0, None
+    except DragonError as error:
+        log.error("%s", error)
+        return 1, None
+
+
+# ---- the end
+
+
+async def _finish(zygote: int, spawner: Spawner, cluster: Cluster | None, agent: Agent | None) -> None:
+    if agent is not None and agent.telemetry.recording:
+        await spawner.catch_up()  # what has ended did so by itself, and with an exit code
+    spawner.close()
+    await _end_zygote(zygote)
+    _end_orphans(zygote, agent.services.trackers.processes if agent is not None else set())
+    if agent is not None:
+        await agent.finish()
+    if cluster is not None:
+        await cluster.leave()
+
+
+async def _end_zygote(zygote: int) -> None:
+    """Wait for the end of the zygote, which was told of the end or sees that; it is killed where it takes too long."""
+    try:
+        gone = _core.open_process(zygote)
+    except ProcessLookupError:
+        return
+    if not await _await_end(gone, _ZYGOTE_ENDS_WITHIN):
+        log.error("the zygote does not end; it is killed")
+        os.kill(zygote, signal.SIGKILL)
+
+
+def _end_orphans(zygote: int, spared: set[int]) -> None:
+    """End what outlived its parents and so came to this process, and await it and the zygote."""
+    while children := set(children_of(os.getpid())) - spared:
+        for pid in children:
+            if pid != zygote:
+                os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            os.waitpid(pid, 0)
+
+
+async def _await_end(pidfd: int, timeout: float) -> bool:
+    """Whether a process ends in time. What is asked of the agent meanwhile is still served."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))
+    try:
+        async with asyncio.timeout(timeout):
+            await ended
+    except TimeoutError:
+        return bool(select.select([pidfd], [], [], 0)[0])
+    finally:
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
+    return True
