@@ -108,7 +108,7 @@ def listening_hosts(launcher: Launcher, prefix: str) -> list[str]:
 
 
 class FrontEnd:
-    """One run, from its launcher to the head process's exit code."""
+    """One run, from its launcher to the head process's exit code. It is made within an event loop."""
 
     def __init__(self, launcher: Launcher, head: Head, options: Options) -> None:
         self.launcher = launcher
@@ -129,21 +129,21 @@ class FrontEnd:
         self._clearing: set[int] = set()
         self._writing: set[int] = set()  # nodes that say goodbye late
         self._decisions = Decisions()
+        self.loop = asyncio.get_running_loop()
+        self.code: asyncio.Future[int] = self.loop.create_future()
+        spare = len(launcher.nodes) - self._needed if options.resilient else 0
+        self.meeting = Rendezvous(launcher.nodes, launcher.identity, spare)
+        self.alive: dict[int, Control] = {}
+        self.all_gone = asyncio.Event()
 
     async def run(self) -> int:
         """Run to the end; the exit code of the head process, negative for a signal.
 
         Raises LaunchError where the nodes cannot be had. However it ends, all agents are ended.
         """
-        self.loop = asyncio.get_running_loop()
         tell_loop_errors(self.loop)
         check_files(_FEWEST_FILES + len(self.launcher.nodes), f"a run of {len(self.launcher.nodes)} nodes")
         allow_many_files()
-        self.code: asyncio.Future[int] = self.loop.create_future()
-        nodes, spare = self.launcher.nodes, len(self.launcher.nodes) - self._needed
-        self.meeting = Rendezvous(nodes, self.launcher.identity, spare if self.options.resilient else 0)
-        self.alive: dict[int, Control] = {}
-        self.all_gone = asyncio.Event()
         for number in heeded(PASSED_ON):
             self.loop.add_signal_handler(number, self._on_signal, number)
         for number in heeded(NOTICES):

@@ -59,6 +59,9 @@ class Rendezvous:
         self._not_started = 0
         self._reasons: list[str] = []  # why some nodes are not there
         self.announced = False
+        self.port = 0  # until it listens
+        self._loop = asyncio.get_running_loop()
+        self._context = greeting_context(self._identity.certificate, self._identity.key)
         self._callers: Callers | None = None
 
     def listen(self, hosts: list[str], port: int = 0) -> Token:
@@ -75,8 +78,6 @@ class Rendezvous:
         except OSError as error:
             raise LaunchError(f"cannot listen at port {port}: {error.strerror}; choose another one, or none") from error
         self.port = listener.getsockname()[1]
-        self._context = greeting_context(self._identity.certificate, self._identity.key)
-        self._loop = asyncio.get_running_loop()
         self._callers = Callers(listener, self._greet, self._log_once)
         addresses = [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
         token = self._identity.token(addresses)
