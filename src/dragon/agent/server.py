@@ -53,10 +53,10 @@ class Agent:
         spawner.report_to(self.services.on_event)
         self._held = hold(run.folder)
         self._sweep()
-        if cluster is not None:
-            cluster.open(self.services, self.ask)
         self.telemetry = Telemetry(self.services)
         self.services.add("telemetry", self.telemetry)
+        if cluster is not None:
+            cluster.open(self.services, self.ask)  # which does what others have asked for already
         self._views = serving.Views(self.ask) if cluster is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, self.handle)
