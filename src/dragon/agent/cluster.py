@@ -391,14 +391,9 @@ class Cluster:
         elif operation == "flow_close":
             self.peers.flows.close(node, **arguments)
         elif operation == "kill":
-            self._kill(**arguments)
+            self._services.registry.signal(**arguments)
         elif operation == "group":
             for event in arguments["events"]:
                 self._services.groups.on_event(**event)
         else:
             log.warning("%s sent %r, which means nothing here", self.peers.links.host(node), operation)
-
-    def _kill(self, puid: int, number: int) -> None:
-        """Send a signal to a process that another node has had started here; once it is, where it is not yet."""
-        if self._services.registry.knows(puid):
-            self._services.registry.kill(puid, number)

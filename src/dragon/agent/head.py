@@ -65,7 +65,7 @@ class Head:
 
     def signal(self, number: int) -> None:
         """Send it a signal, once it is started."""
-        self._services.registry.kill(self._puid, number)
+        self._services.registry.signal(self._puid, number)
 
     def notice(self, number: int) -> None:
         """Pass on a signal that this agent got, if the program is on this node."""

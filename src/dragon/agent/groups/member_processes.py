@@ -62,8 +62,8 @@ class MemberProcesses:
             member.signals.append(number)
         elif node_of_puid(member.puid) != self._node and self._peers is not None:
             self._peers.kill(member.puid, number)
-        elif self._registry.knows(member.puid):
-            self._registry.kill(member.puid, number)
+        else:
+            self._registry.signal(member.puid, number)
 
     def move(self, member: Member) -> None:
         """Where its node is lost, a member gets another one."""

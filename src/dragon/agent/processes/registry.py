@@ -65,7 +65,7 @@ class Registry:
         known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
         self._processes[puid] = self._living[puid] = known
         for number in self._asked.pop(puid, ()):
-            self._signal(known, number)
+            self._send(known, number)
 
     def failed(self, puid: int, group: int, text: str, error: int) -> None:
         """The zygote could not start it."""
@@ -95,10 +95,6 @@ class Registry:
         """Every process that is remembered."""
         return list(self._processes.values())
 
-    def knows(self, puid: int) -> bool:
-        """Whether that process is remembered, or is about to be started."""
-        return puid in self._processes or puid in self._asked
-
     def living(self) -> list[Known]:
         """The processes that have not ended."""
         return list(self._living.values())
@@ -123,28 +119,33 @@ class Registry:
     def kill(self, identifier: int | str, number: int = signals.SIGKILL) -> None:
         """Send a signal, to a process that is about to be started once it is; nothing happens if it has ended. Raises
         LookupError."""
-        if isinstance(identifier, int) and identifier in self._asked:
-            self._asked[identifier].append(number)
-            return
-        known = self.query(identifier)
-        if known.code is None:
-            self._signal(known, number)
+        if identifier not in self._asked:
+            identifier = self.query(identifier).puid
+        self.signal(int(identifier), number)
 
-    def _signal(self, known: Known, number: int) -> None:
+    def signal(self, puid: int, number: int) -> None:
+        """The same for a puid; nothing happens either if the process could not be started, or ended long ago."""
+        if puid in self._asked:
+            self._asked[puid].append(number)
+            return
+        known = self._living.get(puid)
+        if known is not None:
+            self._send(known, number)
+
+    def _send(self, known: Known, number: int) -> None:
         """Send a signal to it, and to no process that has got its number since."""
         with suppress(ProcessLookupError):
             try:
                 handle = _core.open_process(known.pid)
+                try:
+                    if parent_of(known.pid) == self._zygote:
+                        _core.signal_process(handle, known.pid, number)
+                finally:
+                    os.close(handle)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                os.kill(known.pid, number)  # without a descriptor nothing can be looked at
-                return
-            try:
-                if parent_of(known.pid) == self._zygote:
-                    _core.signal_process(handle, known.pid, number)
-            finally:
-                os.close(handle)
+                os.kill(known.pid, number)  # without descriptors nothing can be looked at
 
     def end_started_by(self, creator: int, killed: bool) -> None:
         """End what a process of another node had started here: killed if that was, else asked before."""
