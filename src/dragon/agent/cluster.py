@@ -388,6 +388,8 @@ class Cluster:
             self.peers.outboxes.failed(node, **arguments)
         elif operation == "flow_orphan":
             self.peers.flows.orphan(node, **arguments)
+        elif operation == "flow_cut":
+            self.peers.flows.cut(node, **arguments)
         elif operation == "flow_close":
             self.peers.flows.close(node, **arguments)
         elif operation == "kill":

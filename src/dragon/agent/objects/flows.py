@@ -186,6 +186,11 @@ class Flows:
             if not flow.waiting:
                 self._forget(flow)
 
+    def cut(self, node: int, number: int) -> None:
+        """The connection on which that node's flows up to that number were opened broke there."""
+        for key in [key for key in self._flows if key[0] == node and key[1] <= number]:
+            self.close(*key)
+
     def _forget(self, flow: _Flow) -> None:
         self._go_on(flow)
         del self._flows[flow.node, flow.number]

@@ -133,11 +133,14 @@ class Outboxes:
     def broken(self, node: int, reason: str) -> None:
         """The connection to a node, or the node, is gone, and with it perhaps what was under way."""
         tell = self._lost_on_the_way(node, reason)
-        for key in [key for key in self._by_flow if key[0] == node]:
+        keys = [key for key in self._by_flow if key[0] == node]
+        for key in keys:
             outbox = self._by_flow.pop(key)
             outbox.flow = 0
             if outbox.confirmed or outbox.messages:
                 self._give_up(outbox.leads_to, outbox, tell)
+        if keys:  # over the next connection
+            self._links.notify(node, "flow_cut", {"number": keys[-1][1]})
 
     def _lost_on_the_way(self, node: int, reason: str) -> _Tell:
         def tell() -> tuple[str, str]:
