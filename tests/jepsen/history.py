@@ -21,7 +21,7 @@ __all__ = ["FINAL", "Operation", "Recorder", "gathered", "read", "write"]
 
 FINAL = "final"  # the client that looks at everything once all faults are mended
 # After these nobody knows whether the operation was done. Any other error is a fault of its own.
-_OPEN = (DragonError, OSError, EOFError)
+_OPEN = (DragonError, OSError, EOFError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,14 +21,35 @@ import psutil
 import pytest
 
 from peers.lan import RUNTIME, Lan
+from peers.ssh import SshHosts, start_hosts
 
-__all__ = ["Nemesis"]
+__all__ = ["Nemesis", "start_victims"]
 
 _SHORT = 0.3, 2.0  # seconds that a host may be away without being lost: it is after about four
 _AWAY = 8.0, 12.0  # seconds after which it is lost
 _PARTED_LONG = 14.0, 20.0  # seconds after which one of two that do not reach each other keeps no copy
 _REPAIR = 8.0  # seconds that copying what was lost may take
+_MEMORY = "192m"  # of each host; a run takes half of it
+_CLOCK = "/run/clock"  # on each host, by how much its clock is wrong
 _NOT_OURS = ("sh -ec", "sshd:")  # what makes the host
+
+
+@contextmanager
+def start_victims(folder: Path) -> Iterator[SshHosts]:
+    """Three hosts to which all this can be done, for the time of the block."""
+    library = folder / "clock.so"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", f'-DCLOCK="{_CLOCK}"', "-o", library, source], check=True)
+    with start_hosts(folder, _MEMORY, f" LD_PRELOAD={library}") as hosts:
+        for host in hosts.nodes:
+            subprocess.run(_set_clock(hosts.lan, host, 0), check=True)
+        yield hosts
+
+
+def _set_clock(lan: Lan, host: str, seconds: int) -> list[str]:
+    """The command by which the clock of a host is wrong by so many seconds."""
+    octal = "".join(f"\\{byte:03o}" for byte in seconds.to_bytes(8, "little", signed=True))
+    return lan.at(host, "sh", "-c", f"printf '{octal}' | dd of={_CLOCK} conv=notrunc status=none")
 
 
 @dataclass
@@ -79,6 +99,7 @@ class Nemesis:
         return [
             *(away if time.monotonic() > self._calm_until else []),
             *[self._part_two, self._part_one_way, self._slow_a_host_down, self._delay_a_host],
+            *[self._fill_memory, self._fill_disk, self._set_a_clock],
         ]
 
     # ---- small ones, which may happen during others
@@ -136,7 +157,27 @@ class Nemesis:
 
     def _delay_a_host(self) -> None:
         host = self._chance.choice(self._living())
-        self._hold(self.lan.delayed(host, "50ms"), f"delayed {host}", self._chance.uniform(1, 4), busy=True)
+        late = self._chance.uniform(0.02, 0.3)
+        self._hold(
+            self.lan.delayed(host, late), f"delayed {host} by {late:.2f} s", self._chance.uniform(1, 4), busy=True
+        )
+
+    def _fill_memory(self) -> None:
+        self._fill("memory", "/dev/shm")
+
+    def _fill_disk(self) -> None:
+        self._fill("disk", RUNTIME)
+
+    def _fill(self, what: str, folder: str) -> None:
+        host = self._chance.choice(self._living())
+        self._hold(self.lan.full(host, folder), f"filled the {what} of {host}", self._chance.uniform(1, 4), busy=True)
+
+    def _set_a_clock(self) -> None:
+        """It stays as it is set."""
+        host = self._chance.choice(self._living())
+        seconds = round(self._chance.choice([-1, 1]) * 10 ** self._chance.uniform(0, 7.5))
+        subprocess.run(_set_clock(self.lan, host, seconds), check=True)
+        self._note(f"set the clock of {host} to {seconds:+} s")
 
     # ---- those that it does not
 
@@ -179,12 +220,15 @@ class Nemesis:
     def _part_from_all(self) -> None:
         """The front end, which decides who is lost, reaches it."""
         one = self._chance.choice(self._hosts)
+        late = self._chance.choice([0, 0.7])  # what the front end has decided arrives there later than elsewhere
         with ExitStack() as mending:
             for other in self._hosts:
                 if other != one:
                     mending.enter_context(self.lan.parted(one, other))
+            if late:
+                self._enter(mending, self.lan.delayed(one, late))
             seconds = self._chance.uniform(*_PARTED_LONG)
-            self._hold(mending, f"parted {one} from all hosts for long", seconds, busy=True)
+            self._hold(mending, f"parted {one}, late by {late:g} s, from all hosts for long", seconds, busy=True)
         self._calm_until = float("inf")
 
     def end_all(self) -> None:
@@ -199,10 +243,7 @@ class Nemesis:
         """Take away the files that are left at a host on which everything was killed, as its restart would."""
         for host in self._wrecked:
             subprocess.run(self.lan.at(host, "find", RUNTIME, "-mindepth", "1", "-delete"), check=True)
-            command = self.lan.at(host, "stat", "--dereference", "--format=%i", "/proc/self/ns/pid")
-            own = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            for memory in Path("/dev/shm").glob(f"dragon-*-{own:x}-*"):
-                shutil.rmtree(memory)
+            subprocess.run(self.lan.at(host, "find", "/dev/shm", "-mindepth", "1", "-delete"), check=True)
 
     # ---- how it is done
 
@@ -217,19 +258,25 @@ class Nemesis:
         found = [pid for pid, command in self.lan.processes(host).items() if "dragon node" in command]
         return [pid for pid in found if _parent(pid) not in [None, *found]]
 
-    def _hold(self, fault: object, what: str, seconds: float, busy: bool = False) -> None:
+    def _hold(self, fault: AbstractContextManager[object], what: str, seconds: float, busy: bool = False) -> None:
         """Have a fault for so long; `busy`, with small ones meanwhile."""
         with ExitStack() as mending:
-            try:
-                mending.enter_context(fault)  # type: ignore[arg-type]
-            except pytest.skip.Exception as error:
-                self.missing.add(str(error))
+            if not self._enter(mending, fault):
                 return
             with self._noted(what, seconds):
                 if busy:
                     self._during(seconds)
                 else:
                     time.sleep(seconds)
+
+    def _enter(self, mending: ExitStack, fault: AbstractContextManager[object]) -> bool:
+        """Begin with a fault; whether this machine can have it."""
+        try:
+            mending.enter_context(fault)
+        except pytest.skip.Exception as error:
+            self.missing.add(str(error))
+            return False
+        return True
 
     def _during(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -36,8 +36,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from conftest import Site
 from jepsen.history import read
+from jepsen.nemesis import start_victims
 from jepsen.rounds import judged, round_of
-from peers.ssh import SshHosts, start_hosts
+from peers.ssh import SshHosts
 
 
 def main() -> int:
@@ -58,7 +59,7 @@ def main() -> int:
     if keep.exists() and any(keep.iterdir()):
         parser.error(f"{keep} has histories already")
     print(f"seed {arguments.seed}, histories in {keep}", flush=True)
-    with tempfile.TemporaryDirectory() as folder, start_hosts(Path(folder)) as hosts:
+    with tempfile.TemporaryDirectory() as folder, start_victims(Path(folder)) as hosts:
         site = Site(Path(folder) / "s")
         site.folder.mkdir()
         try:

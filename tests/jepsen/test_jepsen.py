@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conftest import Site
+from jepsen.nemesis import start_victims
 from jepsen.rounds import round_of
 from peers.ssh import SshHosts
 
 
+@pytest.fixture(scope="module")
+def victims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    with start_victims(tmp_path_factory.mktemp("hosts")) as hosts:
+        yield hosts
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_clients_see_what_is_promised_whatever_fails(
-    site: Site, ssh_hosts: SshHosts, tmp_path: Path, number: int
+    site: Site, victims: SshHosts, tmp_path: Path, number: int
 ) -> None:
     seed = f"{os.environ.get('JEPSEN_SEED', 'a')}-{number}"
     print(f"seed {seed}")
-    done = round_of(ssh_hosts, site, tmp_path / seed, seed, 15, "linearizable")
+    done = round_of(victims, site, tmp_path / seed, seed, 15, "linearizable")
     print(done.summary())
     assert len(done.operations) > 100
     assert not done.faults, "\n".join(map(str, done.faults)) + f"\n{done.done}\n{done.said}"

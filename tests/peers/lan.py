@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +27,8 @@ _NEW_DESK = ["unshare", "--net"]
 _HOST = """
 hostname "$1"
 mount --bind "$2" /etc/hosts
-mount -t tmpfs run /run
+mount -t tmpfs -o size=16m run /run
+[ -z "$4" ] || mount -t tmpfs -o "size=$4" shm /dev/shm
 mkdir -p -m 0700 /run/sshd "$3"
 ip link set lo up
 echo ready
@@ -53,9 +55,11 @@ def permitted() -> None:
 
 
 class Lan:
-    """Hosts of these names, known to each other under them, and as NAME.`domain` where that is given."""
+    """Hosts of these names, known to each other under them, and as NAME.`domain` where that is given. Where `memory`
+    is given ("256m", say) each has that much shared memory of its own; else they have this machine's together."""
 
-    def __init__(self, folder: Path, names: Sequence[str], domain: str = "") -> None:
+    def __init__(self, folder: Path, names: Sequence[str], domain: str = "", memory: str = "") -> None:
+        self._memory = memory
         self.addresses = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, 1)}
         self._hosts = folder / "hosts"
         lines = [f"{at} {name}.{domain} {name}" if domain else f"{at} {name}" for name, at in self.addresses.items()]
@@ -68,7 +72,7 @@ class Lan:
             built.callback(self._end)
             self._desk = self._hold("the desk", _NEW_DESK, _SWITCH)
             for name, address in self.addresses.items():
-                host = self._hold(name, _NEW_HOST, _HOST, name, str(self._hosts), RUNTIME)
+                host = self._hold(name, _NEW_HOST, _HOST, name, str(self._hosts), RUNTIME, self._memory)
                 cable = ["ip", "link", "add", "name", name, "netns", str(self._desk.pid), "type", "veth"]
                 run(*cable, "peer", "name", "eth0", "netns", str(host.pid))
                 run(*self.at(name, "ip", "addr", "add", f"{address}/24", "dev", "eth0"))
@@ -104,9 +108,12 @@ class Lan:
         return {pid: command for pid, command in found.items() if command}
 
     def files(self, name: str) -> list[str]:
-        """The files that users have in `/run` at a host."""
-        done = subprocess.run(self.at(name, "ls", "-A", RUNTIME), capture_output=True, text=True, check=True)
-        return done.stdout.split()
+        """The files that users have in `/run` at a host, and in its memory where that is its own."""
+        found = []
+        for folder in [RUNTIME, *(["/dev/shm"] if self._memory else [])]:
+            done = subprocess.run(self.at(name, "ls", "-A", folder), capture_output=True, text=True, check=True)
+            found += done.stdout.split()
+        return found
 
     def leftovers(self, besides: str = "sh -ec") -> list[str]:
         """What is left at the hosts, but for commands that begin so."""
@@ -144,29 +151,43 @@ class Lan:
             run(*self.at(to, "ip", "neigh", "del", address, "dev", "eth0"))
 
     @contextmanager
-    def delayed(self, name: str, by: str) -> Iterator[None]:
-        """For the time of the block every packet to and from a host takes longer, `by` 20ms, say."""
-        with self._disciplined(name, "netem", "delay", by):
+    def delayed(self, name: str, seconds: float) -> Iterator[None]:
+        """For the time of the block every packet to and from a host takes so much longer."""
+        if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            pytest.skip("this kernel has no tap devices")
+        carrying = self.at_desk(sys.executable, Path(__file__).with_name("cable.py"), name, "desk", str(seconds))
+        with subprocess.Popen(carrying, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as cable:
+            assert cable.stdout is not None
+            assert cable.stdin is not None
+            assert cable.stdout.readline() == "ready\n"
             yield
+            cable.stdin.close()
+            assert cable.wait(timeout=20) == 0
 
     @contextmanager
     def shaped(self, name: str, rate: str) -> Iterator[None]:
         """For the time of the block the cable of a host carries no more than `rate`, 10mbit, say."""
-        with self._disciplined(name, "tbf", "rate", rate, "burst", "16kb", "latency", "400ms"):
-            yield
-
-    @contextmanager
-    def _disciplined(self, name: str, *discipline: str) -> Iterator[None]:
         ends = [(self.at_desk, name), (lambda *words: self.at(name, *words), "eth0")]
         with ExitStack() as undoing:
             for there, device in ends:
-                command = there("tc", "qdisc", "add", "dev", device, "root", *discipline)
+                limit = ["tbf", "rate", rate, "burst", "16kb", "latency", "400ms"]
+                command = there("tc", "qdisc", "add", "dev", device, "root", *limit)
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if "qdisc kind is unknown" in done.stderr:
-                    pytest.skip(f"this kernel has no {discipline[0]}")
+                    pytest.skip("this kernel has no tbf")
                 assert done.returncode == 0, done.stderr
                 undoing.callback(run, *there("tc", "qdisc", "del", "dev", device, "root"))
             yield
+
+    @contextmanager
+    def full(self, name: str, folder: str) -> Iterator[None]:
+        """For the time of the block there is no room in a file system of a host."""
+        filling = f"head -c 10G /dev/zero > {folder}/filler 2> /dev/null"
+        subprocess.run(self.at(name, "sh", "-c", filling), check=False)  # it ends with an error once all is full
+        try:
+            yield
+        finally:
+            run(*self.at(name, "rm", f"{folder}/filler"))
 
     def switch_off(self, name: str) -> None:
         """End all that runs at a host at once, and take it from the network."""

@@ -32,7 +32,7 @@ StrictModes no
 PasswordAuthentication no
 UsePAM no
 MaxStartups 100
-SetEnv XDG_RUNTIME_DIR={RUNTIME}
+SetEnv XDG_RUNTIME_DIR={RUNTIME}{{environment}}
 AcceptEnv {MARK}
 """
 # Of what is said twice ssh takes the first.
@@ -64,7 +64,7 @@ class SshHosts:
 
     nodes = NAMES
 
-    def __init__(self, lan: Lan, folder: Path) -> None:
+    def __init__(self, lan: Lan, folder: Path, environment: str = "") -> None:
         self.lan = lan
         self.configuration = folder / "ssh_config"
         make_key(folder / "user.key")
@@ -74,7 +74,9 @@ class SshHosts:
             key = " ".join((folder / f"{name}.key.pub").read_text().split()[:2])
             known += f"[{address}]:{PORT} {key}\n"
             client += HOST.format(name=name, address=address)
-            (folder / f"{name}.conf").write_text(SERVER.format(folder=folder, name=name, address=address))
+            (folder / f"{name}.conf").write_text(
+                SERVER.format(folder=folder, name=name, address=address, environment=environment)
+            )
             log = folder / f"{name}.log"
             subprocess.run(lan.at(name, str(SSHD), "-f", folder / f"{name}.conf", "-E", log), check=True)
         (folder / "known_hosts").write_text(known)
@@ -105,13 +107,14 @@ def make_key(file: Path) -> None:
 
 
 @contextmanager
-def start_hosts(folder: Path) -> Iterator[SshHosts]:
-    """Three hosts, for the time of the block."""
+def start_hosts(folder: Path, memory: str = "", environment: str = "") -> Iterator[SshHosts]:
+    """Three hosts, for the time of the block. `memory` is each one's shared memory, as Lan has it; `environment` has
+    words like NAME=value, each with a space before it."""
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("there is no sshd on this machine (package openssh-server)")
     permitted()
-    with Lan(folder, NAMES) as lan:
-        yield SshHosts(lan, folder)
+    with Lan(folder, NAMES, memory=memory) as lan:
+        yield SshHosts(lan, folder, environment)
 
 
 @pytest.fixture(scope="session")

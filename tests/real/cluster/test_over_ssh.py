@@ -106,7 +106,7 @@ def test_a_link_that_is_full_for_long_is_not_taken_for_cut(site: Site, ssh_hosts
 
 
 def test_a_host_far_away(site: Site, ssh_hosts: SshHosts) -> None:
-    with ssh_hosts.lan.delayed("node3", "50ms"):
+    with ssh_hosts.lan.delayed("node3", 0.05):
         process = ssh_hosts.start(site, PROGRAMS / "hello.py")
         assert process.communicate(timeout=100) == ("head node1\nnodes node1 node2 node3\n", "")
 
