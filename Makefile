@@ -37,7 +37,7 @@ $(VENV)/peers/%/ready:
 check: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp) tests/telemetry/*.c
+	$(BIN)/clang-format --dry-run --Werror src/core/*.?pp src/bindings/*.?pp $(wildcard tests/core/*.cpp) tests/*/*.c
 	$(BIN)/mypy
 
 # The core's own tests with a sanitizer: address,undefined or thread.

@@ -6,6 +6,8 @@ Objects are told by the first word of their names, and looked at one by one:
   is two reads.
 - counter: linearizable.
 - set: whoever looks sees all that was added before it looked, and nothing that nobody added.
+- bank: its money is the same whenever somebody looks who has its lock. So what was written under a lock is there, and
+  nothing else, once another one has it, also where the one before was killed in the middle.
 - queue: of messages nothing is taken twice and nothing invented; they are taken in the order in which they were put, as
   far as that is known; one that was put is there until somebody takes it. Only a taker whose outcome is not known may
   have one with it, and with its node a queue is gone.
@@ -16,11 +18,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from jepsen.history import FINAL, Operation
 from jepsen.linear import COUNTER, REGISTER, Model, Verdict, explained, is_linearizable
+from jepsen.sessions import going_back
 
-__all__ = ["Fault", "check", "stale_reads", "without_reads"]
+__all__ = ["Fault", "check", "reads_that_go_back", "stale_reads", "without_reads"]
 
 _SHOWN = 12
 _MODELS = {"register": REGISTER, "pair": REGISTER, "counter": COUNTER}
@@ -53,6 +57,8 @@ def check(operations: Iterable[Operation], lost: Collection[str] = ()) -> list[F
             found += _check_model(name, _MODELS[kind], _single(those))
         elif kind == "set":
             found += _check_set(name, those)
+        elif kind == "bank":
+            found += _check_bank(name, those)
         elif kind == "queue":
             found += _check_queue(name, those, which in lost)
         else:
@@ -67,6 +73,17 @@ def stale_reads(operations: Iterable[Operation]) -> list[Fault]:
         model = _MODELS.get(name.partition(" ")[0])
         if model is not None and not _check_model(name, model, _writes(those)):
             found += _check_model(name, model, _single(those))
+    return found
+
+
+def reads_that_go_back(operations: Iterable[Operation], lost: Collection[str] = ()) -> list[Fault]:
+    """Reads that are behind what their process has put, or read before, where reads may be behind others' puts."""
+    found = []
+    for name, those in sorted(_by_object(operations).items()):
+        model = _MODELS.get(name.partition(" ")[0])
+        if model is not None:
+            pairs = going_back(_single(those), model is COUNTER, own_only=bool(lost))
+            found += [Fault(name, "a process read what is older than what it knew", pair) for pair in pairs]
     return found
 
 
@@ -141,6 +158,19 @@ def _check_set(name: str, operations: Sequence[Operation]) -> list[Fault]:
 
 def _brief(look: Operation) -> Operation:
     return replace(look, result=f"{len(look.result)} elements")
+
+
+# ---- banks
+
+
+def _check_bank(name: str, operations: Sequence[Operation]) -> list[Fault]:
+    known = [one for one in operations if one.ended is not None]
+    sums = Counter(sum(one.result) for one in known)
+    if len(sums) < 2:
+        return []
+    changes = [(before, after) for before, after in pairwise(known) if sum(before.result) != sum(after.result)]
+    between = [one for one in operations if changes[0][0].begun <= one.begun <= changes[0][1].begun]
+    return [Fault(name, f"it had {', '.join(map(str, sorted(sums)))} in all", between)]
 
 
 # ---- queues

@@ -1,5 +1,5 @@
-"""Clients on all nodes use registers, counters and a set in a replicated dictionary, and a queue of each node, until
-they are told to stop; a last one then looks at all that is left. Each notes what it does.
+"""Clients on all nodes use registers, counters, a set and, under a lock, a bank in a replicated dictionary, and a queue
+of each node, until they are told to stop; a last one then looks at all that is left. Each notes what it does.
 
 clients.py FOLDER SEED linearizable|default
 
@@ -12,10 +12,12 @@ import itertools
 import os
 import queue
 import random
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,22 +27,34 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from dragon.data.ddict import DDict
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.policy import Policy
+from dragon.native.lock import Lock
 from dragon.native.machine import Node, System
 from dragon.native.process import Process
 from dragon.native.queue import Queue
-from jepsen.history import FINAL, Recorder
+from jepsen.history import FINAL, OPEN, Recorder
 
 PROCESSES, THREADS = 2, 2  # processes on each node, and clients in each
+PIECE = 100_000  # bytes
 PAUSE = 0.03  # seconds between two operations of a client, at most
 AGE = 4.0  # seconds in which a short register is used
 OLD, COUNTERS = 2, 2  # how many there are of what is used all the time, beside a pair of each manager
 LATE = 10.0  # seconds that clients on a host that cannot be reached are waited for
 ELEMENT = "element "
+ACCOUNTS, MONEY = 4, 100  # of a bank, and in each account at first
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Accounts that one manager has, and the lock under which they are used."""
+
+    lock: Lock
+    accounts: list[str]
 
 
 @dataclass(frozen=True)
 class Things:
-    """What clients share. `homes` are the hosts of the dictionary's managers, by their numbers."""
+    """What clients share. `homes` are the hosts of the dictionary's managers, by their numbers. There is a bank only
+    where reads are linearizable: who reads what may be behind cannot write what depends on it."""
 
     folder: Path
     seed: str
@@ -48,6 +62,7 @@ class Things:
     queues: dict[str, Queue]
     pairs: list[list[str]]
     homes: list[str]
+    bank: Bank | None
 
     def stopped(self) -> bool:
         return (self.folder / "stop").exists()
@@ -101,7 +116,11 @@ class Client:
         short = partial(self._use_register, f"short {int(time.monotonic() / AGE)}")
         old = self._chance.choice(list(self._old().values()))
         uses: list[Callable[[], bool]] = [short, old, self._use_set, self._use_queue]
-        return self._chance.choices(uses, [3, 6, 1, 3])[0]
+        weights = [3, 6, 1, 3]
+        if self._things.bank is not None:
+            uses.append(partial(self._use_bank, self._things.bank))
+            weights.append(2)
+        return self._chance.choices(uses, weights)[0]
 
     def _use_register(self, key: str) -> bool:
         value = next(self._values)
@@ -135,12 +154,51 @@ class Client:
         value = next(self._values)
         return self._recorder.do("set", "add", value, lambda: self._ddict.__setitem__(f"{ELEMENT}{value}", 1))
 
+    def _use_bank(self, bank: Bank) -> bool:
+        with or_end():
+            if not bank.lock.acquire(timeout=1):
+                return True
+        if self._chance.random() < 0.3:
+            known = self._recorder.do("bank", "look", None, lambda: self._ddict.get_many(bank.accounts))
+        else:
+            giver, taker = self._chance.sample(range(ACCOUNTS), 2)
+            amount = self._chance.randint(1, 10)
+            known = self._recorder.do("bank", "transfer", amount, lambda: self._transfer(bank, giver, taker, amount))
+        with or_end():
+            bank.lock.release()
+        return known
+
+    def _transfer(self, bank: Bank, giver: int, taker: int, amount: int) -> list[int]:
+        """Move money. Until it is known that the new amounts are there nobody else may see the accounts."""
+        amounts = self._ddict.get_many(bank.accounts)
+        changed = {
+            bank.accounts[giver]: amounts[giver] - amount,
+            bank.accounts[taker]: amounts[taker] + amount,
+        }
+        while True:
+            try:
+                self._ddict.put_many(changed)
+                return [changed.get(account, had) for account, had in zip(bank.accounts, amounts, strict=True)]
+            except OPEN:
+                if self._things.stopped():
+                    raise
+
     def _use_queue(self) -> bool:
         host = self._chance.choice(list(self._things.queues))
         if self._chance.random() < 0.5:
             return self._recorder.do(f"queue {host}", "take", None, lambda: take(self._things.queues[host], 0.05))
         value = next(self._values)
         return self._recorder.do(f"queue {host}", "put", value, lambda: put(self._things.queues[host], value))
+
+
+@contextmanager
+def or_end() -> Iterator[None]:
+    """End this process if it is not known whether it has a lock: if it has, the next one gets it."""
+    try:
+        yield
+    except OPEN as error:
+        print(f"process {os.getpid()} may have a lock, and ends: {error}", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def elements(ddict: DDict) -> list[str]:
@@ -163,11 +221,32 @@ def take(source: Queue, timeout: float) -> str | None:
     return message
 
 
+def use_up_memory(things: Things, host: str) -> None:
+    """Whenever somebody wants it, have all memory in which the objects of a host are."""
+    while not things.stopped():
+        if wanted(things.folder, host).exists():
+            own: Queue = Queue()
+            with suppress(MemoryError):
+                while True:
+                    own.put(bytes(PIECE))
+            while wanted(things.folder, host).exists():
+                time.sleep(PAUSE)
+            own.destroy()
+        time.sleep(PAUSE)
+
+
+def wanted(folder: Path, host: str) -> Path:
+    """The file that is there while the memory of a host is to be used up."""
+    return folder / f"{host}.full"
+
+
 def clients(things: Things, name: str) -> None:
     """Those of one process, whose id is kept for whoever wants to end it."""
-    threads = [
-        threading.Thread(target=Client(things, f"{name}.{number}", number % 2 == 1).work) for number in range(THREADS)
-    ]
+    works = [Client(things, f"{name}.{number}", number % 2 == 1).work for number in range(THREADS)]
+    host, slot, _ = name.split(".")
+    if slot == "0":
+        works.append(partial(use_up_memory, things, host))
+    threads = [threading.Thread(target=work) for work in works]
     (things.folder / f"{name}.pid").write_text(str(os.getpid()))
     for thread in threads:
         thread.start()
@@ -228,6 +307,8 @@ def look_at_all(things: Things, ddict: DDict) -> None:
         recorder.do(f"register {key}", "get", None, partial(ddict.get, key))
     for which, keys in enumerate(things.pairs):
         recorder.do(f"pair {which}", "get_many", None, partial(ddict.get_many, keys))
+    if things.bank is not None:
+        recorder.do("bank", "look", None, partial(ddict.get_many, things.bank.accounts))
     for number in range(COUNTERS):
         key = f"counter {number}"
         recorder.do(key, "get", None, partial(ddict.get, key, 0))
@@ -254,12 +335,12 @@ def on(host: str) -> Policy:
     return Policy(placement=Policy.Placement.HOST_NAME, host_name=host)
 
 
-def pairs_of(ddict: DDict) -> list[list[str]]:
-    """Two keys of each manager."""
-    by_manager: dict[int, list[str]] = {}
-    for number in range(50):
-        by_manager.setdefault(ddict.which_manager(f"pair {number}"), []).append(f"pair {number}")
-    return [keys[:2] for _, keys in sorted(by_manager.items())]
+def by_manager(ddict: DDict, name: str, count: int) -> list[list[str]]:
+    """So many keys of each manager."""
+    found: dict[int, list[str]] = {}
+    for number in range(100):
+        found.setdefault(ddict.which_manager(f"{name} {number}"), []).append(f"{name} {number}")
+    return [keys[:count] for _, keys in sorted(found.items())]
 
 
 def main() -> None:
@@ -268,7 +349,12 @@ def main() -> None:
     ddict = DDict(1, len(nodes), len(nodes) * 2**25, replicas=2, linearizable=reads == "linearizable")
     queues = {host: Queue(50, policy=on(host)) for host in nodes}
     homes = [node.hostname for node in ddict.manager_nodes]
-    things = Things(folder, seed, ddict.serialize(), queues, pairs_of(ddict), homes)
+    bank = None
+    if reads == "linearizable":
+        accounts = random.Random(seed).choice(by_manager(ddict, "account", ACCOUNTS))
+        bank = Bank(Lock(), accounts)
+        ddict.put_many(dict.fromkeys(accounts, MONEY))
+    things = Things(folder, seed, ddict.serialize(), queues, by_manager(ddict, "pair", 2), homes, bank)
     first = Recorder(folder, "first")
     for which, keys in enumerate(things.pairs):
         first.do(f"pair {which}", "put", "first", partial(ddict.put_many, dict.fromkeys(keys, "first")))

@@ -17,11 +17,11 @@ from typing import Any
 
 from dragon.infrastructure.errors import DragonError
 
-__all__ = ["FINAL", "Operation", "Recorder", "gathered", "read", "write"]
+__all__ = ["FINAL", "OPEN", "Operation", "Recorder", "gathered", "read", "write"]
 
 FINAL = "final"  # the client that looks at everything once all faults are mended
 # After these nobody knows whether the operation was done. Any other error is a fault of its own.
-_OPEN = (DragonError, OSError, EOFError, MemoryError)
+OPEN = (DragonError, OSError, EOFError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Recorder:
         self._note("begun", time.monotonic_ns(), what, name, given)
         try:
             result = call()
-        except _OPEN as error:
+        except OPEN as error:
             self._note("open", time.monotonic_ns(), f"{type(error).__name__}: {error}")
             return False
         except Exception as error:

@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dragon.infrastructure.variables import ARENA_SIZE
+from jepsen.clients import wanted
 from peers.lan import RUNTIME, Lan
 from peers.ssh import SshHosts, start_hosts
 
@@ -29,7 +31,7 @@ _SHORT = 0.3, 2.0  # seconds that a host may be away without being lost: it is a
 _AWAY = 8.0, 12.0  # seconds after which it is lost
 _PARTED_LONG = 14.0, 20.0  # seconds after which one of two that do not reach each other keeps no copy
 _REPAIR = 8.0  # seconds that copying what was lost may take
-_MEMORY = "192m"  # of each host; a run takes half of it
+_MEMORY, _ARENA = "192m", "64M"  # of each host, for dictionaries and for all else; a run takes half of it
 _CLOCK = "/run/clock"  # on each host, by how much its clock is wrong
 _NOT_OURS = ("sh -ec", "sshd:")  # what makes the host
 
@@ -40,7 +42,7 @@ def start_victims(folder: Path) -> Iterator[SshHosts]:
     library = folder / "clock.so"
     source = Path(__file__).with_name("clock.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", f'-DCLOCK="{_CLOCK}"', "-o", library, source], check=True)
-    with start_hosts(folder, _MEMORY, f" LD_PRELOAD={library}") as hosts:
+    with start_hosts(folder, _MEMORY, f" LD_PRELOAD={library} {ARENA_SIZE}={_ARENA}") as hosts:
         for host in hosts.nodes:
             subprocess.run(_set_clock(hosts.lan, host, 0), check=True)
         yield hosts
@@ -99,7 +101,7 @@ class Nemesis:
         return [
             *(away if time.monotonic() > self._calm_until else []),
             *[self._part_two, self._part_one_way, self._slow_a_host_down, self._delay_a_host],
-            *[self._fill_memory, self._fill_disk, self._set_a_clock],
+            *[self._fill_memory, self._use_up_memory, self._fill_disk, self._set_a_clock],
         ]
 
     # ---- small ones, which may happen during others
@@ -163,7 +165,14 @@ class Nemesis:
         )
 
     def _fill_memory(self) -> None:
+        """In which dictionaries are."""
         self._fill("memory", "/dev/shm")
+
+    def _use_up_memory(self) -> None:
+        """In which all else is."""
+        host = self._chance.choice(self._living())
+        full = self._used_up(wanted(self.folder, host))
+        self._hold(full, f"used up the memory of {host}", self._chance.uniform(1, 4), busy=True)
 
     def _fill_disk(self) -> None:
         self._fill("disk", RUNTIME)
@@ -294,6 +303,14 @@ class Nemesis:
         finally:
             for pid in pids:
                 _signal(pid, signal.SIGCONT)
+
+    @contextmanager
+    def _used_up(self, wish: Path) -> Iterator[None]:
+        wish.touch()
+        try:
+            yield
+        finally:
+            wish.unlink()
 
     @contextmanager
     def _noted(self, what: str, seconds: float) -> Iterator[None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conftest import Site
-from jepsen.checker import Fault, check, stale_reads, without_reads
+from jepsen.checker import Fault, check, reads_that_go_back, stale_reads, without_reads
 from jepsen.history import Operation, gathered, write
 from jepsen.nemesis import Nemesis
 from peers.ssh import SshHosts
@@ -91,7 +91,8 @@ def judged(operations: list[Operation], lost: list[str], reads: str) -> tuple[li
     """What is wrong, and what is behind, as reads of a dictionary of the kind `default` may be."""
     if reads == "linearizable":
         return check(operations, lost), []
-    return check(without_reads(operations), lost), stale_reads(operations)
+    wrong = check(without_reads(operations), lost) + reads_that_go_back(operations, lost)
+    return wrong, stale_reads(operations)
 
 
 def what_is_left(hosts: SshHosts) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jepsen.checker import check, stale_reads, without_reads
+from jepsen.checker import check, reads_that_go_back, stale_reads, without_reads
 from jepsen.history import FINAL, Operation, Recorder, gathered, read, write
 from jepsen.linear import COUNTER, REGISTER, Model, Verdict, explained, is_linearizable
 
@@ -166,6 +167,20 @@ def test_a_message_that_overtook_another_one_is_found() -> None:
     assert check([sent(1, 4, "a"), sent(3, 5, "b"), taken(6, 7, "b"), taken(8, 9, "a"), DRAINED]) == []
 
 
+def look(amounts: list[int], begun: int) -> Operation:
+    return done("look", begun, begun + 1, None, amounts, "bank")
+
+
+def test_a_bank_whose_money_stays_is_right() -> None:
+    assert check([look([100, 100], 1), look([90, 110], 3), look([90, 110], 5)]) == []
+
+
+def test_money_that_comes_from_nowhere_is_found() -> None:
+    transfer = done("transfer", 3, None, 5, None, "bank")
+    [fault] = check([look([100, 100], 1), transfer, look([100, 105], 5), look([100, 105], 7)])
+    assert (fault.object, len(fault.operations)) == ("bank", 3)
+
+
 def test_an_error_that_should_not_have_been_raised_is_found() -> None:
     assert check([Operation("client", "register a", "get", None, 1, error="ValueError", broken=True)])
 
@@ -178,6 +193,47 @@ def test_reads_that_are_behind_are_told_from_writes_that_are_wrong() -> None:
     assert stale_reads(behind)
     assert check(without_reads(wrong))
     assert not stale_reads(wrong)
+
+
+def of_process(process: str, one: Operation) -> Operation:
+    return replace(one, client=f"{process}.{one.client}")
+
+
+BEHIND = {
+    "what it put itself": [put("a", 1, 2), of_process("p", put("b", 3, 4)), of_process("p", get("a", 5, 6))],
+    "its own put, for nothing": [of_process("p", put("a", 1, 2)), of_process("p", get(None, 3, 4))],
+    "its own addition": [of_process("p", add(4, 1, 2)), of_process("p", done("get", 3, 4, None, 4, "counter"))],
+}
+BACK = {
+    "back to an older value": [
+        *[put("a", 1, 2), put("b", 3, 9)],
+        *[of_process("p", get("b", 4, 5)), of_process("p", get("a", 6, 7))],
+    ],
+    "back to an older count": [of_process("p", done("get", at, at, None, 9 - at, "counter")) for at in (1, 2)],
+}
+FORTH = {
+    "another process is behind": [put("a", 1, 2), of_process("p", put("b", 3, 4)), of_process("q", get("a", 5, 6))],
+    "a put at the same time may be the later one": [
+        *[of_process("p", put("a", 1, 5)), put("b", 2, 4)],
+        *[of_process("p", get("b", 6, 7)), of_process("p", get("a", 8, 9))],
+    ],
+    "it was taken": [of_process("p", put("a", 1, 2)), done("pop", 3, 4, None, "a"), of_process("p", get(None, 5, 6))],
+}
+
+
+@pytest.mark.parametrize("history", [*BEHIND.values(), *BACK.values()], ids=[*BEHIND, *BACK])
+def test_a_process_that_goes_back_is_found(history: list[Operation]) -> None:
+    assert len(reads_that_go_back(history)) == 1
+
+
+@pytest.mark.parametrize("history", FORTH.values(), ids=FORTH)
+def test_a_process_that_does_not_go_back_is_right(history: list[Operation]) -> None:
+    assert reads_that_go_back(history) == []
+
+
+@pytest.mark.parametrize("history", [*BEHIND.values(), *BACK.values()], ids=[*BEHIND, *BACK])
+def test_with_the_node_that_decides_only_what_others_put_may_go(history: list[Operation]) -> None:
+    assert bool(reads_that_go_back(history, ["node2"])) == (history in BEHIND.values())
 
 
 def test_a_few_operations_explain_what_is_wrong_with_many() -> None:

@@ -20,13 +20,11 @@ def victims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
         yield hosts
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_clients_see_what_is_promised_whatever_fails(
-    site: Site, victims: SshHosts, tmp_path: Path, number: int
-) -> None:
-    seed = f"{os.environ.get('JEPSEN_SEED', 'a')}-{number}"
+@pytest.mark.parametrize("reads", ["linearizable", "default"])
+def test_clients_see_what_is_promised_whatever_fails(site: Site, victims: SshHosts, tmp_path: Path, reads: str) -> None:
+    seed = f"{os.environ.get('JEPSEN_SEED', 'a')}-{reads}"
     print(f"seed {seed}")
-    done = round_of(victims, site, tmp_path / seed, seed, 15, "linearizable")
+    done = round_of(victims, site, tmp_path / seed, seed, 15, reads)
     print(done.summary())
     assert len(done.operations) > 100
     assert not done.faults, "\n".join(map(str, done.faults)) + f"\n{done.done}\n{done.said}"
