@@ -162,7 +162,7 @@ class Links:
                     await self._open(node, address, member.port)
                     return
                 except (TimeoutError, OSError, ssl.SSLError) as error:
-                    failure = f"{address} port {member.port}: {error or type(error).__name__}"
+                    failure = f"{address} port {member.port}: {str(error) or type(error).__name__}"
             await self._doubt(node)
             self._cannot_reach(node, f"no connection to {failure}")
         finally:

@@ -49,9 +49,12 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
+        except ConnectionError as error:  # as a node whose run ends does
+            connection.close()
+            log.debug("a caller from %s left before it had shown a certificate: %s", address, error)
         except OSError as error:  # TimeoutError is one
             connection.close()
-            why = error or type(error).__name__
+            why = str(error) or type(error).__name__
             self._tell("a caller from {} was refused: it has no certificate of this run ({})", address, why)
 
     async def _admit_lane(self, connection: socket.socket) -> None:
