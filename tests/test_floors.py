@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+import dragon
+
 SOURCE = Path(__file__).parents[1] / "src"
+GUIDE = SOURCE.parent / "docs" / "packages.md"
 FLOORS = {
     "dragon": {
         "infrastructure": 1,
@@ -124,6 +128,23 @@ NAMES = {name_of(path) for path in MODULES}
 def test_no_modules_import_each_other() -> None:
     order = TopologicalSorter({name_of(path): imported(path) for path in MODULES})
     order.prepare()  # raises CycleError, which names a circle
+
+
+def test_torchloader_imports_what_is_public_alone() -> None:
+    """As any package on top of dragon should: the guide names the modules."""
+    public = {
+        "dragon",
+        *re.findall(r"`(dragon[\w.]*)`", GUIDE.read_text().partition("| names |")[2].partition("\n\n")[0]),
+    }
+    for path in (SOURCE / "torchloader").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            private = {name for name in names if name.split(".")[0] == "dragon"} - public
+            assert not private, f"{path.relative_to(SOURCE)} imports {private}"
+            if isinstance(node, ast.ImportFrom) and node.module == "dragon":
+                assert {alias.name for alias in node.names} <= set(dragon.__all__)
 
 
 def test_no_two_test_modules_have_one_name() -> None:

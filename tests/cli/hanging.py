@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import Site
-from dragon.cli import runs
+from dragon import runs
 from peers import await_that
 
 __all__ = ["Program", "running"]

@@ -12,7 +12,8 @@ import pytest
 from hanging import running
 
 from conftest import Site
-from dragon.cli import kill, runs
+from dragon import runs
+from dragon.cli import kill
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
 from dragon.runtime.inspection import ask_agent
@@ -76,7 +77,7 @@ def test_runs_are_listed(site: Site, plain: bool) -> None:
 def test_a_run_is_listed_from_its_first_moment(site: Site) -> None:
     program = """
         import os
-        from dragon.cli import runs
+        from dragon import runs
         from dragon.native.queue import Queue
 
         queue = Queue()

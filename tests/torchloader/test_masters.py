@@ -15,7 +15,7 @@ from conftest import Site
 
 _BEGIN = """
 import base64, os, sys
-from dragon.cli.runs import choose, find
+from dragon.runs import choose, find
 from dragon.native.queue import Queue
 from torchloader.service import contact
 from torchloader.service import messages

@@ -20,11 +20,12 @@ from dragon.agent.processes.spawner import Spawner
 from dragon.agent.server import Agent
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.limits import allow_many_files
-from dragon.infrastructure.signals import ENDING, heeded
+from dragon.infrastructure.signals import ENDING
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.run import Run
+from dragon.signals import heeded
 
 __all__ = ["Beginning", "Join", "serve_for_ever"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from dragon import _core
 from dragon.agent.processes.orphans import become_reaper
-from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.signals import set_for_programs
+from dragon.infrastructure.system_errors import what_to_raise
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner

@@ -14,9 +14,10 @@ from dragon import _core
 from dragon.agent.main import fork_zygote
 from dragon.agent.processes.orphans import become_reaper
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import RunEndedError, what_to_raise
+from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.membership import Token
 from dragon.infrastructure.signals import ENDING, set_for_programs
+from dragon.infrastructure.system_errors import what_to_raise
 from dragon.runtime import folder as run_folder
 from dragon.runtime import run as run_module
 from dragon.runtime.host_name import own_host_name, write_hosts

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dragon
-from dragon.cli.ending import end_with, worded
+from dragon.commands import end_with, worded
 from dragon.infrastructure import configuration
 
 __all__ = ["main"]

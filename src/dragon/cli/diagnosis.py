@@ -13,8 +13,8 @@ from dragon import _core
 from dragon.cli import stacks
 from dragon.cli.kernel import doing
 from dragon.cli.processes import Row, row_of
-from dragon.cli.runs import Node
 from dragon.cli.waits import describe
+from dragon.runs import Node
 from dragon.runtime.inspection import Inquiry, InquiryError, Report, Thread
 
 __all__ = ["Finding", "Wait", "Ward", "examine", "spied"]

@@ -17,12 +17,12 @@ import msgspec
 
 from dragon import _core
 from dragon.cli.processes import PATIENCE
-from dragon.cli.runs import Run
 from dragon.data.ddict import DDict, DDictManagerStats
 from dragon.data.ddict.creation import from_text
 from dragon.data.pickles import loader
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
+from dragon.runs import Run
 from dragon.runtime.agent_client import ask
 from dragon.runtime.entries import BROADCAST
 from dragon.runtime.inspection import ask_agent

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 import dragon
-from dragon.cli import runs
+from dragon import runs
+from dragon.cli import listing
 from dragon.cli.diagnosis import Finding, Wait, Ward, examine
 from dragon.cli.processes import count, report_of, rows
 from dragon.cli.waits import words_of
@@ -44,7 +45,7 @@ _STARTING_MODULES = {("multiprocessing", "process.py")}
 def main(words: Sequence[str]) -> int:
     """Print what there is to know; the exit code."""
     description = "Say what a run waits for: its agent and every process, with stacks."
-    arguments = runs.parser("doctor", description, _EPILOG, "the run to look at").parse_args(words)
+    arguments = listing.parser("doctor", description, _EPILOG, "the run to look at").parse_args(words)
     found = runs.find()
     if arguments.run is None:
         print(json.dumps(_overview(found), indent=2) if arguments.json else _overview_table(found))
@@ -76,8 +77,8 @@ def _overview_table(found: list[runs.Run]) -> str:
     lines = [["RUN", "PROCESSES", "AGENT", "COMMAND"]]
     for run in found:
         health = "; ".join(dict.fromkeys(_health(node) for node in run.nodes))
-        lines.append([run.name, str(count(run)), health, runs.shortened(run.command)])
-    return runs.table(lines) + f"\n\n`dragon doctor {found[0].name}` tells what everything in that run waits for"
+        lines.append([run.name, str(count(run)), health, run.shortened])
+    return listing.table(lines) + f"\n\n`dragon doctor {found[0].name}` tells what everything in that run waits for"
 
 
 def _health(node: runs.Node) -> str:
@@ -90,7 +91,7 @@ def _health(node: runs.Node) -> str:
 
 def _text(run: runs.Run, wards: list[Ward]) -> Iterator[str]:
     yield f"run {run.name}: {run.command}"
-    yield f"  since {runs.moment(runs.since(run))}"
+    yield f"  since {listing.moment(run.since)}"
     for ward in wards:
         yield f"\nnode {ward.node}, {ward.folder}"
         for finding in ward.findings:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dragon.cli.ending import end_with
+from dragon.commands import end_with
 from dragon.infrastructure.interfaces import interfaces
 
 __all__ = ["main"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from dragon.cli import runs
+from dragon import runs
 from dragon.cli.processes import PATIENCE, below, process_of, users
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.folder import remove_folder
@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 def _end(run: runs.Run) -> int:
     ended, killed, left = end(run)
-    what = f"{run.name} ({runs.shortened(run.command)})"
+    what = f"{run.name} ({run.shortened})"
     how = f", {killed} of which had to be killed" if killed else ""
     print(f"ended {what}: {ended} process{'es' * (ended != 1)}{how}", flush=True)
     for process in left:

@@ -13,15 +13,16 @@ from typing import Any
 
 import dragon
 from dragon.cli import machine, telemetry
-from dragon.cli.ending import end_with, worded
+from dragon.commands import end_with, worded
 from dragon.infrastructure import variables
-from dragon.infrastructure.errors import DragonError, what_to_raise
+from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.executables import code_of_shells, why_not_executed
-from dragon.infrastructure.signals import name_of
+from dragon.infrastructure.system_errors import what_to_raise
 from dragon.launcher import local
 from dragon.launcher.choice import choose
 from dragon.launcher.environment import is_text
 from dragon.runtime.interpreter import options_before_module
+from dragon.signals import name_of
 
 __all__ = ["main"]
 

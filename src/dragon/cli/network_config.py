@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragon.cli import machine
-from dragon.cli.ending import end_with, worded
+from dragon.commands import end_with, worded
 from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DragonError
 from dragon.launcher.choice import Wanted, choose

@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 import psutil
 
-from dragon.cli.runs import Node, Run
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.facts import FIRST_PUID
+from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
 

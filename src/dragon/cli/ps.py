@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragon.cli import runs
+from dragon import runs
+from dragon.cli import listing
 from dragon.cli.processes import Row, count, report_of, rows
 
 __all__ = ["main"]
@@ -27,7 +28,7 @@ Of a run over several machines this shows what is on this one. `dragon doctor RU
 def main(words: Sequence[str]) -> int:
     """Print a table; the exit code."""
     description = "List your runs on this machine, or the processes of one."
-    arguments = runs.parser("ps", description, _EPILOG, "the run whose processes to list").parse_args(words)
+    arguments = listing.parser("ps", description, _EPILOG, "the run whose processes to list").parse_args(words)
     found = runs.find()
     if arguments.run is None:
         print(json.dumps(_runs(found), indent=2) if arguments.json else _runs_table(found))
@@ -55,7 +56,7 @@ def _runs(found: list[runs.Run]) -> list[dict[str, object]]:
             ],
             "front_end": run.front_end.pid if run.front_end else None,
             "head": run.head.pid if run.head else None,
-            "since": runs.since(run),
+            "since": run.since,
             "processes": count(run),
             "command": run.command,
         }
@@ -73,14 +74,14 @@ def _runs_table(found: list[runs.Run]) -> str:
             [
                 run.name,
                 _joined(node.info.node for node in run.nodes),
-                runs.moment(runs.since(run)),
+                listing.moment(run.since),
                 str(owner.pid) if owner else "elsewhere",
                 _joined(node.info.agent.pid for node in run.nodes),
                 str(count(run)),
-                runs.shortened(run.command),
+                run.shortened,
             ]
         )
-    return runs.table(lines)
+    return listing.table(lines)
 
 
 def _joined(numbers: object) -> str:
@@ -101,4 +102,4 @@ def _processes_table(listed: list[Row]) -> str:
                 row.title,
             ]
         )
-    return runs.table(lines)
+    return listing.table(lines)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import whole_file
+from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragon.infrastructure.whole_file import whole_file
+from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.trace import trace_events
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from dragon.cli import runs
+from dragon import runs
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.metrics import Lifetime
 from dragon.runtime.folder import is_alive
@@ -30,7 +30,7 @@ def choose(word: str | None) -> Watched:
     if word is not None:
         return Watched(runs.choose(word, found))
     if len(found) != 1:
-        names = ", ".join(f"{run.name} ({runs.shortened(run.command)})" for run in found)
+        names = ", ".join(f"{run.name} ({run.shortened})" for run in found)
         raise runs.NoSuchRunError(f"which of your runs? {names}" if found else "you have no runs on this machine")
     return Watched(found[0])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragon.data.pickles import loader
-from dragon.infrastructure.whole_file import whole_file
+from dragon.files import whole_file
 from dragon.runtime.serialization import dumps
 
 if TYPE_CHECKING:

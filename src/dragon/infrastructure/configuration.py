@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import whole_file
+from dragon.files import whole_file
 
 __all__ = ["default_path", "read", "write"]
 

@@ -1,9 +1,6 @@
-"""The exceptions that users meet. Each message says what was being done, where, and what to do about it; where the
-system gives the words, `what_to_raise` adds to them."""
+"""The exceptions that users meet. Each message says what was being done, where, and what to do about it."""
 
 from __future__ import annotations
-
-import errno
 
 from dragon._core import DestroyedError
 
@@ -15,8 +12,6 @@ __all__ = [
     "NotSupportedError",
     "PolicyError",
     "RunEndedError",
-    "may_pass",
-    "what_to_raise",
 ]
 
 
@@ -42,17 +37,3 @@ class PolicyError(DragonError, ValueError):
 
 class NotSupportedError(DragonError, NotImplementedError):
     """Something that this project deliberately does not offer; the message says what to use."""
-
-
-def what_to_raise(number: int) -> str:
-    """What to add to the words of a system's error of that number: the limit that was met, if it was one."""
-    if number == errno.EAGAIN:
-        return ": raise the limit of processes (ulimit -u, or the container's)"
-    if number == errno.EMFILE:
-        return ": raise the limit of open files (ulimit -n)"
-    return ""
-
-
-def may_pass(number: int) -> bool:
-    """Whether a process that could not be started for that error may start later, when others have ended."""
-    return number in (errno.EAGAIN, errno.ENOMEM)

@@ -45,7 +45,7 @@ from dragon import _core
 from dragon.agent.wire.control import Control
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.limits import allow_many_files, check_files
-from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded
+from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.launcher.base import Launcher, LaunchError
 from dragon.launcher.decisions import Decisions, Proposal
 from dragon.launcher.questions import Questions
@@ -54,6 +54,7 @@ from dragon.launcher.standard_input import StandardInput
 from dragon.launcher.terminal import Terminal
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
+from dragon.signals import heeded
 from dragon.web import serving
 
 __all__ = ["OUTPUT_WINDOW", "FrontEnd", "Head", "Options", "listening_hosts"]

@@ -10,7 +10,7 @@ import time
 
 from dragon import _core
 from dragon.infrastructure.messages import Output
-from dragon.infrastructure.signals import NOTICES, PASSED_ON, heeded, leave
+from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.infrastructure.system_text import sendable
 from dragon.launcher.witness import Witness
 from dragon.runtime import plan
@@ -18,6 +18,7 @@ from dragon.runtime import run as run_module
 from dragon.runtime.folder import Owner, is_alive, process_start_time
 from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import Started, current_folder, environment_changes, new_request, start
+from dragon.signals import heeded, leave
 
 __all__ = ["run"]
 

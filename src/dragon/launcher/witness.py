@@ -12,8 +12,7 @@ import struct
 import time
 from collections.abc import Iterable
 
-from dragon import _core
-from dragon.infrastructure.signals import PR_SET_PDEATHSIG
+from dragon.signals import end_with_parent
 
 __all__ = ["Witness"]
 
@@ -58,7 +57,7 @@ class Witness:
 
 
 def _look_on(parent: int, bell: int, numbers: set[int]) -> None:
-    _core.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         return
     while True:

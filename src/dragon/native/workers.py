@@ -14,7 +14,8 @@ from multiprocessing.util import _flush_std_streams  # type: ignore[attr-defined
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragon import _core
-from dragon.infrastructure.errors import DragonError, NodeLostError, may_pass
+from dragon.infrastructure.errors import DragonError, NodeLostError
+from dragon.infrastructure.system_errors import may_pass
 from dragon.native.outcomes import Outcome, failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.tracing import note_task

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from dragon.files import write_bytes
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.private import is_private, make_private, read_private
-from dragon.infrastructure.whole_file import write_bytes
 
 __all__ = [
     "FrontEnd",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.files import write_bytes
 
 if TYPE_CHECKING:
     import logging

@@ -12,10 +12,11 @@ from typing import IO, Any
 
 from dragon import _core
 from dragon.infrastructure import messages
-from dragon.infrastructure.errors import RunEndedError, what_to_raise
+from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Spawn
+from dragon.infrastructure.system_errors import what_to_raise
 from dragon.infrastructure.system_text import readable, restored, sendable
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask

@@ -7,7 +7,7 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import whole_file, write_bytes
+from dragon.files import whole_file, write_bytes
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.run import this_run
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.cli.ending import worded
+from dragon.commands import worded
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import dragon
-from dragon.cli.ending import end_with, worded
+from dragon.commands import end_with, worded
 
 __all__ = ["main"]
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dragon.cli.runs import choose, find
 from dragon.infrastructure.errors import DragonError
+from dragon.runs import choose, find
 from torchloader.service.contact import NoMasterError, ask, contacts
 
 __all__ = ["add_run", "asked", "order", "say", "tell"]

@@ -10,18 +10,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dragon import _core
-from dragon.cli.ending import worded
+from dragon.commands import worded
+from dragon.files import write_bytes
 from dragon.infrastructure.errors import DragonError
-from dragon.infrastructure.signals import ENDING, PR_SET_PDEATHSIG, heeded, leave
-from dragon.infrastructure.whole_file import write_bytes
-from dragon.runtime.folder import make_folder, remove_folder
+from dragon.runs import scratch_folder
+from dragon.signals import end_with_parent, heeded, leave
 from torchloader.cli.masters import asked
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.mistakes import InputError
@@ -77,7 +75,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
     arguments = parser.parse_args(list(words))
     try:
-        with _scratch() as scratch:
+        with scratch_folder() as scratch:
             points = _sweep(arguments, scratch)
     except (SweepError, NoMasterError, DragonError) as error:
         print(f"torchloader: {worded(error)}", file=sys.stderr)
@@ -106,16 +104,6 @@ def _file(text: str) -> Path:
     return path
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for the block's time. Where this process is killed, the next run of any program removes it."""
-    folder = make_folder()
-    try:
-        yield folder
-    finally:
-        remove_folder(folder)
-
-
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     try:
         workload = read(arguments.jobs)
@@ -132,7 +120,7 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
     cores = max(arguments.workers) * max(map(len, job.devices.by_node), default=job.devices.count)
     options = ["--device", arguments.device, "--mode", "1", "--cores", str(max(cores, job.workers)), "--hold"]
     command = [sys.executable, "-m", "torchloader", "run", arguments.jobs, "--only", job.name, "--folder", str(scratch)]
-    for number in heeded((*ENDING, signal.SIGQUIT)):
+    for number in heeded((signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)):
         signal.signal(number, leave)
     with (scratch / "output").open("w") as output:
         run = subprocess.Popen(
@@ -140,18 +128,14 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 - nothing that it calls takes a lock
+            # Where this process is killed nobody else would stop it. Nothing that it calls takes a lock.
+            preexec_fn=end_with_parent,  # noqa: PLW1509
         )
     try:
         return _measured(job.name, arguments, run, scratch)
     finally:
         run.terminate()
         run.wait()
-
-
-def _end_with_parent() -> None:
-    """Have the run end in order also where this process is killed: nobody else would stop it."""
-    _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[bytes], scratch: Path) -> list[Point]:

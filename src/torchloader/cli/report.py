@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.cli.ending import worded
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.commands import worded
+from dragon.files import write_bytes
 from torchloader.report.figures import MissingError, comparison, overview
 from torchloader.report.history import history
 from torchloader.report.page import page

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from dragon.cli.ending import worded
 from dragon.cli.main import main as dragon
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.commands import worded
+from dragon.files import write_bytes
 from torchloader.allocation.catalogue import POLICIES
 from torchloader.cli.numbers import at_least, positive
 from torchloader.inputs.cluster import Cluster, read_cluster

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.cli.ending import worded
+from dragon.commands import worded
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.cli.numbers import at_least, not_negative, positive
 from torchloader.inputs.mistakes import InputError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragon.cli.ending import worded
+from dragon.commands import worded
 from dragon.infrastructure.errors import DragonError
 from torchloader.cli.masters import add_run, asked, tell
 from torchloader.inputs.mistakes import InputError

@@ -10,12 +10,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.signals import name_of
 from dragon.native.event import Event
 from dragon.native.machine import current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
+from dragon.signals import name_of
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices

@@ -9,7 +9,7 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
-from dragon.runtime.serialization import dumps, loads
+from dragon.serialization import dumps, loads
 
 __all__ = ["Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
 

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
-from dragon.runtime.announcing import mention, mentions
-from dragon.runtime.serialization import dumps, loads
-from dragon.runtime.unsendable import UNSENDABLE, explained
+from dragon.serialization import UNSENDABLE, Snapshot, explained
 
-__all__ = ["Snapshot", "Snapshots", "Unkept"]
+__all__ = ["Snapshots", "Unkept"]
 
 _ADVICE = (
     "A dataset is pickled for its workers: have it open files, connections and the like there, at the first "
     "__getitem__() or in worker_init_fn, not in __init__()"
 )
-
-
-class Snapshot:
-    """An object as it is now. Each time it is sent, who gets it has the object."""
-
-    def __init__(self, value: Any) -> None:
-        buffers: list[pickle.PickleBuffer] = []
-        with mentions() as self._handles:
-            self._data = dumps(value, buffers.append)
-        self._buffers = [bytearray(buffer.raw()) for buffer in buffers]
-
-    def same_as(self, other: Snapshot | Unkept) -> bool:
-        """Whether they are of objects in the same state."""
-        return isinstance(other, Snapshot) and self._data == other._data and self._buffers == other._buffers
-
-    def __reduce__(self) -> Any:
-        for name, send in self._handles:
-            mention(name, send)
-        return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])
 
 
 class Unkept:
@@ -71,7 +49,7 @@ class Snapshots:
         try:
             snapshot = Snapshot(self._value)
         except UNSENDABLE as error:
-            raise self._explained(error) from None
+            raise self._advised(error) from None
         if self._repeatable is None:
             # Tensors in shared memory and open connections are pickled as something that is fetched once.
             self._repeatable = snapshot.same_as(Snapshot(self._value))
@@ -79,10 +57,9 @@ class Snapshots:
                 return Unkept(self._value)
         return snapshot
 
-    def _explained(self, error: Exception) -> Exception:
+    def _advised(self, error: Exception) -> Exception:
         """The error with the part that cannot be sent, as the user calls it."""
-        reason = error.__context__ if isinstance(error.__context__, Exception) else error
-        told = explained({}, reason, dumps, vars(self._value))
+        told = explained(error, vars(self._value))
         return type(told)(f"{told}. {_ADVICE}")
 
     def begin(self, iteration: int, snapshot: Snapshot | Unkept | None) -> None:

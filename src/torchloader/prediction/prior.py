@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.files import write_bytes
 from torchloader.prediction.belief import Belief, Guess
 from torchloader.prediction.features import COLUMNS, Features
 from torchloader.prediction.nonnegative import nonnegative

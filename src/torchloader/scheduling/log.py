@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.files import write_bytes
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.states import State
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.cli.ending import worded
+from dragon.commands import worded
 from dragon.infrastructure.errors import DestroyedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from dragon.cli.ending import worded
+from dragon.commands import worded
+from dragon.files import whole_file, write_bytes
 from dragon.globalservices.process import ProcessError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.whole_file import whole_file, write_bytes
 from dragon.native.machine import System, current
 from dragon.native.process import Process
 from dragon.native.queue import Queue

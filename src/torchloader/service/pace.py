@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import append_bytes
+from dragon.files import append_bytes
 from torchloader.service.attempt import Pace
 
 __all__ = ["COLUMNS", "PACE", "PaceFile"]

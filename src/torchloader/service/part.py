@@ -9,9 +9,9 @@ from pathlib import Path
 from queue import Empty
 
 from dragon.infrastructure.policy import Policy
-from dragon.infrastructure.signals import how_ended
 from dragon.native.process import Process
 from dragon.native.queue import Queue
+from dragon.signals import how_ended
 from torchloader.service.messages import Ended, Launch, Rank, Said
 from torchloader.service.rank import train
 from torchloader.training.protocol import (

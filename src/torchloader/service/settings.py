@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from dragon.infrastructure.whole_file import whole_file, write_bytes
+from dragon.files import whole_file, write_bytes
 from torchloader.inputs.job import Job
 from torchloader.prediction.curve import Curve
 

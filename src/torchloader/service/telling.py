@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dragon.cli.ending import discard_stdout
+from dragon.commands import discard_stdout
 
 __all__ = ["Teller", "told"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import write_bytes
+from dragon.files import write_bytes
 from torchloader.scheduling.log import write
 from torchloader.scheduling.records import Event
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dragon.infrastructure.whole_file import append_bytes, whole_file, write_bytes
+from dragon.files import append_bytes, whole_file, write_bytes
 
 __all__ = ["HEARTBEATS", "ITERATIONS", "PHASES", "WORKERS", "Traces"]
 

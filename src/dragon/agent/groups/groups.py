@@ -24,11 +24,12 @@ from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
 from dragon.agent.wire.part import Part
 from dragon.agent.wire.responses import RemoteError
-from dragon.infrastructure.errors import NodeLostError, may_pass, what_to_raise
+from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
-from dragon.infrastructure.signals import how_ended
+from dragon.infrastructure.system_errors import may_pass, what_to_raise
 from dragon.runtime.log import runtime_log
+from dragon.signals import how_ended
 
 __all__ = ["Groups"]
 

@@ -15,9 +15,9 @@ from dragon import _core
 from dragon.agent.mpi import relay
 from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.launched import COME, GIVEN, LAUNCHER
-from dragon.infrastructure.signals import how_ended
 from dragon.runtime.run import this_run
 from dragon.runtime.site_launcher import launch_command, launch_environment
+from dragon.signals import how_ended
 
 __all__ = ["Launch"]
 

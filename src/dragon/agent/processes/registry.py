@@ -15,8 +15,8 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.processes.parents import parent_of
-from dragon.infrastructure.errors import what_to_raise
 from dragon.infrastructure.messages import Name
+from dragon.infrastructure.system_errors import what_to_raise
 
 __all__ = ["Known", "Registry"]
 

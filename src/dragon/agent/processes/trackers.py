@@ -10,7 +10,7 @@ import sys
 from typing import ClassVar, NamedTuple
 
 from dragon import _core
-from dragon.infrastructure.errors import what_to_raise
+from dragon.infrastructure.system_errors import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
 

@@ -22,11 +22,12 @@ from dragon.agent.processes.parents import children_of
 from dragon.infrastructure import variables
 from dragon.infrastructure.executables import why_not_executed
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, decode_spawn
-from dragon.infrastructure.signals import PR_SET_PDEATHSIG, PROGRAMS_OWN, set_for_programs
+from dragon.infrastructure.signals import PROGRAMS_OWN, set_for_programs
 from dragon.infrastructure.system_text import restored
 from dragon.runtime.child import find_entry
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.run import Identity, Run, belong
+from dragon.signals import end_with_parent
 
 __all__ = ["Zygote"]
 
@@ -55,7 +56,7 @@ class Zygote:
     def serve_for_ever(self) -> NoReturn:
         """Serve until the agent closes its end or dies."""
         become_reaper()
-        _core.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        end_with_parent(signal.SIGTERM)
         # Blocked, not handled: a child has them back with one call, and no handler of ours.
         signals = _core.signal_descriptor([signal.SIGCHLD, signal.SIGTERM], [*PROGRAMS_OWN, signal.SIGHUP])
         set_for_programs(signal.SIG_DFL)

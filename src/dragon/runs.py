@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.runtime import folder as run_folder
 from dragon.runtime.folder import Owner, RunInfo, is_alive
 
-__all__ = ["NoSuchRunError", "Node", "Run", "choose", "find", "parser", "since", "table"]
+__all__ = ["NoSuchRunError", "Node", "Run", "choose", "find", "scratch_folder"]
 
 _SHORT = 60
 
@@ -38,6 +38,17 @@ class Run(msgspec.Struct):
     @property
     def command(self) -> str:
         return self.nodes[0].info.command
+
+    @property
+    def shortened(self) -> str:
+        """The beginning of its command, in one line."""
+        line = " ".join(self.command.split())
+        return line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
+
+    @property
+    def since(self) -> float:
+        """When it started, in seconds since the epoch."""
+        return self.nodes[0].info.started
 
     @property
     def front_end(self) -> Owner | None:
@@ -74,7 +85,7 @@ def find() -> list[Run]:
             runs.setdefault(name, Run(name, [])).nodes.append(Node(folder, info))
     for run in runs.values():
         run.nodes.sort(key=lambda node: node.info.node)
-    return sorted(runs.values(), key=since)
+    return sorted(runs.values(), key=lambda run: run.since)
 
 
 def choose(word: str, runs: list[Run]) -> Run:
@@ -87,9 +98,9 @@ def choose(word: str, runs: list[Run]) -> Run:
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
-        names = ", ".join(f"{run.name} ({shortened(run.command)})" for run in chosen)
+        names = ", ".join(f"{run.name} ({run.shortened})" for run in chosen)
         raise NoSuchRunError(f"{word!r} may be any of these runs: {names}")
-    there = "; there are: " + ", ".join(f"{run.name} ({shortened(run.command)})" for run in runs)
+    there = "; there are: " + ", ".join(f"{run.name} ({run.shortened})" for run in runs)
     raise NoSuchRunError(f"you have no run {word!r} on this machine" + (there if runs else ", nor any other"))
 
 
@@ -97,38 +108,11 @@ def _folder_names(run: Run) -> list[str]:
     return [node.folder.name for node in run.nodes]
 
 
-def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
-    """That of a command which looks at all runs, or at one; `what` says which."""
-    made = argparse.ArgumentParser(
-        prog=f"dragon {name}",
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("run", nargs="?", metavar="RUN", help=what)
-    made.add_argument("--json", action="store_true", help="print JSON")
-    return made
-
-
-def since(run: Run) -> float:
-    """When it started, in seconds since the epoch."""
-    return run.nodes[0].info.started
-
-
-def shortened(text: str) -> str:
-    """The beginning of a line of text."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
-
-
-def moment(seconds: float) -> str:
-    """A time of day, with the day unless it is today."""
-    then = time.localtime(seconds)
-    today = then[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
-
-
-def table(rows: list[list[str]]) -> str:
-    """Rows of cells as text in columns; the last one is as long as it is."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder for the block's time. Where this process is killed, the next run of any program removes it."""
+    folder = run_folder.make_folder()
+    try:
+        yield folder
+    finally:
+        run_folder.remove_folder(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragon.infrastructure.whole_file import whole_file
+from dragon.files import whole_file
 
 
 def test_nothing_is_there_where_writing_fails(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""How commands list runs: their arguments, moments and tables."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+__all__ = ["moment", "parser", "table"]
+
+
+def parser(name: str, description: str, epilog: str, what: str) -> argparse.ArgumentParser:
+    """That of a command which looks at all runs, or at one; `what` says which."""
+    made = argparse.ArgumentParser(
+        prog=f"dragon {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("run", nargs="?", metavar="RUN", help=what)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def moment(seconds: float) -> str:
+    """A time of day, with the day unless it is today."""
+    then = time.localtime(seconds)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows of cells as text in columns; the last one is as long as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows)
