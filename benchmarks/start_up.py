@@ -21,7 +21,7 @@ import uvloop
 
 from dragon.agent.cluster import Cluster
 from dragon.agent.wire import links as links_module
-from dragon.agent.wire.control import join
+from dragon.control.joining import join
 from dragon.infrastructure.membership import Token, parent_of
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.launcher.rendezvous import Rendezvous

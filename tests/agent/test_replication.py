@@ -21,7 +21,7 @@ from dragon.agent.shards.replication import REPLICATION, Replication
 from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.launcher.decisions import Decisions, Proposal
-from dragon.runtime.entries import Settings
+from dragon.shards.entries import Settings
 
 WHOSE: Whose = ("dictionary", 0)
 STEPS = 2500

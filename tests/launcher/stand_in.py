@@ -8,8 +8,9 @@ import signal
 import sys
 from types import SimpleNamespace
 
-from dragon.agent.wire.control import Control, JoinError, join
 from dragon.cli import node
+from dragon.control.connection import Control
+from dragon.control.joining import JoinError, join
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
 

@@ -16,7 +16,7 @@ from peers.lan import Lan, permitted
 ENDS = """
 import asyncio, sys, time
 import uvloop
-from dragon.agent.wire.control import Control
+from dragon.control.connection import Control
 
 async def main():
     over = asyncio.Event()

@@ -15,12 +15,12 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.output.to_front_end import Output
 from dragon.agent.services import Services
 from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.control import Control
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.links import OUTSIDE, Links
 from dragon.agent.wire.listener import Listener
 from dragon.agent.wire.part import Part
 from dragon.agent.wire.responses import then, value_of
+from dragon.control.connection import Control
 from dragon.infrastructure.errors import NodeLostError, RunEndedError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member, Membership, parent_of

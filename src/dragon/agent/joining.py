@@ -11,9 +11,9 @@ from dragon import _core
 from dragon.agent.cluster import Cluster
 from dragon.agent.life import Beginning, serve_for_ever
 from dragon.agent.processes.spawner import Spawner
-from dragon.agent.wire.control import join
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.fabric import open_fabric
+from dragon.control.joining import join
 from dragon.infrastructure import variables
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.membership import Membership, Token

@@ -10,7 +10,7 @@ from typing import Any
 from dragon.data.ddict import DDICT_MIN_SIZE, DDict, DDictFullError
 from dragon.data.ddict.shards import Pending
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.records import encode_value
+from dragon.shards.records import encode_value
 
 try:
     from torch.utils.data import Dataset

@@ -16,7 +16,7 @@ from dragon.commands import worded
 from dragon.data import arrow, plain_files
 from dragon.data.progress import progress
 from dragon.infrastructure.errors import DragonError, RunEndedError
-from dragon.runtime.snapshot import read_header, records_in
+from dragon.shards.snapshot import read_header, records_in
 
 if TYPE_CHECKING:
     from dragon.data.ddict import DDict

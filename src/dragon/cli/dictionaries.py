@@ -24,12 +24,12 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.errors import DestroyedError, DragonError, RunEndedError
 from dragon.runs import Run
 from dragon.runtime.agent_client import ask
-from dragon.runtime.entries import BROADCAST
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.records import decode_key, decode_value
 from dragon.runtime.run import join_run
-from dragon.runtime.snapshot import read_header, records_in
+from dragon.shards.entries import BROADCAST
+from dragon.shards.records import decode_key, decode_value
+from dragon.shards.snapshot import read_header, records_in
 
 __all__ = [
     "Live",

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dragon.data.pickles import loader
-from dragon.runtime.records import decode_key, encode_key
 from dragon.runtime.serialization import dumps
+from dragon.shards.records import decode_key, encode_key
 
 __all__ = ["read_folder", "write_folder"]
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from dragon.data.ddict import DDict, DDictKeyError
 from dragon.data.ddict.shards import Pending
 from dragon.data.loading import Loading, Source, files_below, memory_for
-from dragon.runtime.shard import MISSING
+from dragon.shards.shard import MISSING
 
 try:
     from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest

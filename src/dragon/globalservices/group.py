@@ -18,6 +18,7 @@ from dragon.native.process_group import ProcessGroup
 from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
+from dragon.runtime.processes import look_up
 
 __all__ = [
     "GroupError",
@@ -154,7 +155,7 @@ def _described(found: dict[str, Any], policy: Policy | None = None) -> GroupDesc
 
 
 def _member(puid: int) -> GroupMember:
-    known = process.look_up(puid)
+    known = look_up(puid)
     return GroupMember(known.state, puid, known.node, known, known.ecode)
 
 
@@ -221,6 +222,6 @@ def _members_of(found: dict[str, Any], items: Sequence[int | str]) -> list[int]:
 
 def _uids(items: Sequence[int | str]) -> list[int]:
     try:
-        return [process.look_up(item).p_uid for item in items]
+        return [look_up(item).p_uid for item in items]
     except process.ProcessError as error:
         raise GroupError(str(error)) from None

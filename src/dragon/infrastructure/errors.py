@@ -8,9 +8,11 @@ __all__ = [
     "DestroyedError",
     "DragonError",
     "DragonLoggingError",
+    "DragonNodeError",
     "NodeLostError",
     "NotSupportedError",
     "PolicyError",
+    "ProcessError",
     "RunEndedError",
 ]
 
@@ -29,6 +31,14 @@ class RunEndedError(DragonError):
 
 class NodeLostError(DragonError, ConnectionError):
     """A node of the run that an operation needs is gone, or cannot be reached."""
+
+
+class DragonNodeError(DragonError, LookupError):
+    """A node that the run does not have."""
+
+
+class ProcessError(DragonError):
+    """A process that cannot be started, found or waited for."""
 
 
 class PolicyError(DragonError, ValueError):

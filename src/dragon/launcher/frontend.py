@@ -42,7 +42,7 @@ from typing import Any
 import msgspec
 
 from dragon import _core
-from dragon.agent.wire.control import Control
+from dragon.control.connection import Control
 from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.limits import allow_many_files, check_files
 from dragon.infrastructure.signals import NOTICES, PASSED_ON

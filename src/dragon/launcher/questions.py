@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from dragon.agent.wire.control import Control
+from dragon.control.connection import Control
 from dragon.infrastructure.errors import DragonError, RunEndedError
 
 __all__ = ["Questions"]

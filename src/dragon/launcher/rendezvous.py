@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 import dragon
-from dragon.agent.wire.control import LARGEST_FRAME, NONCE_SIZE, Control, proof
+from dragon.control.connection import LARGEST_FRAME, Control
+from dragon.control.joining import NONCE_SIZE, proof
 from dragon.infrastructure.membership import Member, Membership, Token, parent_of
 from dragon.launcher.base import LaunchError
 from dragon.launcher.identity import Identity

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 
-from dragon.globalservices import node as node_service
 from dragon.infrastructure.policy import Policy
+from dragon.runtime import nodes
 
 __all__ = ["Node", "System", "cpu_count", "current"]
 
 
 def cpu_count() -> int:
     """CPUs that the run may use, over all nodes."""
-    return node_service.query_total_cpus()
+    return nodes.query_total_cpus()
 
 
 class Node:
     """A node by host name or host id. Raises DragonNodeError where the run has none such."""
 
     def __init__(self, ident: str | int) -> None:
-        self._node = node_service.query(ident)
+        self._node = nodes.query(ident)
 
     def __repr__(self) -> str:
         return f"Node({self.hostname!r}, {self.num_cpus} CPUs, {self.num_gpus} GPUs)"
@@ -89,7 +89,7 @@ class System:
     """All nodes of the run."""
 
     def __init__(self) -> None:
-        self._nodes = node_service.query_all()
+        self._nodes = list(nodes.run_nodes())
 
     @property
     def nodes(self) -> list[int]:
@@ -131,4 +131,4 @@ class System:
 
 def current() -> Node:
     """The node of the calling process."""
-    return Node(node_service.query_own().h_uid)
+    return Node(nodes.own_node().h_uid)

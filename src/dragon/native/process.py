@@ -7,14 +7,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from dragon.globalservices import process as process_service
-from dragon.globalservices.process import ProcessError
-from dragon.infrastructure.errors import NotSupportedError
+from dragon.infrastructure.errors import NotSupportedError, ProcessError
 from dragon.infrastructure.messages import as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.native.template import ProcessTemplate
-from dragon.runtime import placement, plan
+from dragon.runtime import placement, plan, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_arguments, checked_signal
 from dragon.runtime.connection import Connection, connect_pipes, own_end
@@ -69,7 +67,7 @@ class Process(ProcessTemplate):
         if target is None:
             if ident is None:
                 raise TypeError("Process() needs a target, or the ident of an existing process")
-            self._found = process_service.look_up(ident)
+            self._found = processes.look_up(ident)
             return
         if self._name and _exists(self._name):
             warnings.warn(
@@ -77,7 +75,7 @@ class Process(ProcessTemplate):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._found = process_service.look_up(self._name)
+            self._found = processes.look_up(self._name)
             return
         super().__init__(
             target, args, kwargs, cwd, env, stdin, stdout, stderr, policy, options, leave_running=leave_running
@@ -113,7 +111,7 @@ class Process(ProcessTemplate):
             return self._started.wait(timeout)
         if self._found is None:
             raise ProcessError("a process must be started before it is joined")
-        return process_service.join(self.puid, timeout)
+        return processes.join(self.puid, timeout)
 
     def terminate(self) -> None:
         """Ask it to end (SIGTERM)."""
@@ -129,7 +127,7 @@ class Process(ProcessTemplate):
         if self._started is not None:
             self._started.signal(sig)
         elif self._found is not None:
-            process_service.kill(self.puid, sig)
+            processes.kill(self.puid, sig)
         else:
             raise ProcessError("a process must be started before it is sent a signal")
 
@@ -165,7 +163,7 @@ class Process(ProcessTemplate):
         if self._started is not None:
             return self._started.wait(0)
         if self._found is not None:
-            return process_service.look_up(self.puid).ecode
+            return processes.look_up(self.puid).ecode
         return None
 
     @property
@@ -240,7 +238,7 @@ class _MemberInput(Connection):
 
 def _exists(name: str) -> bool:
     try:
-        return process_service.look_up(name).ecode is None
+        return processes.look_up(name).ecode is None
     except ProcessError:
         return False
 

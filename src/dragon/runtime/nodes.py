@@ -13,10 +13,21 @@ from pathlib import Path
 import msgspec
 
 from dragon.infrastructure import variables
+from dragon.infrastructure.errors import DragonNodeError
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.runtime.run import current_run, in_run, this_run
 
-__all__ = ["find_node", "node_at", "node_of_memory", "own_node", "run_nodes", "same_host", "write_nodes"]
+__all__ = [
+    "find_node",
+    "node_at",
+    "node_of_memory",
+    "own_node",
+    "query",
+    "query_total_cpus",
+    "run_nodes",
+    "same_host",
+    "write_nodes",
+]
 
 _FILE = "nodes.json"
 
@@ -92,6 +103,21 @@ def find_node(name: str) -> NodeDescriptor | None:
     nodes = run_nodes()
     exact = (node for node in nodes if node.host_name == name)
     return next(exact, None) or next((node for node in nodes if same_host(name, node.host_name)), None)
+
+
+def query(identifier: str | int) -> NodeDescriptor:
+    """The node of that host name or host id. Raises DragonNodeError, which names the nodes that exist."""
+    found = find_node(identifier) if isinstance(identifier, str) else None
+    found = found or next((node for node in run_nodes() if node.h_uid == identifier), None)
+    if found is not None:
+        return found
+    names = ", ".join(node.host_name for node in run_nodes())
+    raise DragonNodeError(f"this run has no node {identifier!r}; it has {names}")
+
+
+def query_total_cpus() -> int:
+    """CPUs that the run may use, over all nodes."""
+    return sum(node.num_cpus for node in run_nodes())
 
 
 def same_host(one: str, other: str) -> bool:

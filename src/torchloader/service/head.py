@@ -13,8 +13,7 @@ import msgspec
 
 from dragon.commands import worded
 from dragon.files import whole_file, write_bytes
-from dragon.globalservices.process import ProcessError
-from dragon.infrastructure.errors import DestroyedError, NodeLostError
+from dragon.infrastructure.errors import DestroyedError, NodeLostError, ProcessError
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System, current
 from dragon.native.process import Process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from dragon.runtime.shard import Shard
+from dragon.shards.shard import Shard
 
 __all__ = ["Copies", "Holding", "Tag", "Whose"]
 

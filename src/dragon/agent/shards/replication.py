@@ -29,14 +29,14 @@ from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.answers import Answered, Answers, Identity, Reply
 from dragon.agent.shards.followers import Followers
 from dragon.agent.shards.holding import Copies, Holding, Tag, Whose
-from dragon.agent.shards.operations import NOTHING, OPERATIONS, WRITES
 from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.ddict_errors import DDictMovedError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
-from dragon.runtime.shard import Shard
+from dragon.shards.operations import NOTHING, OPERATIONS, WRITES
+from dragon.shards.shard import Shard
 
 __all__ = ["REPLICATION", "Replication"]
 

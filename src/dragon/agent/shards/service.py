@@ -24,7 +24,6 @@ import msgspec
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Copies, Holding, Whose
-from dragon.agent.shards.operations import OPERATIONS, WRITES, read_here
 from dragon.agent.shards.replication import REPLICATION, Replication
 from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.ddict_errors import DDictError
@@ -33,7 +32,8 @@ from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
 from dragon.runtime.remote import node_of
-from dragon.runtime.shard import Shard
+from dragon.shards.operations import OPERATIONS, WRITES, read_here
+from dragon.shards.shard import Shard
 
 __all__ = ["ShardService"]
 

@@ -18,18 +18,18 @@ import msgspec
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Holding, Tag, Whose
-from dragon.agent.shards.restoring import persisted_for, restore
 from dragon.agent.shards.service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
-from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.log import runtime_log
-from dragon.runtime.shard import Shard
-from dragon.runtime.snapshot import Header, snapshot_path, snapshots_in, write_snapshot
-from dragon.runtime.transactions import make_words, mark_gone, words_after
+from dragon.shards.entries import Settings, Stored
+from dragon.shards.restoring import persisted_for, restore
+from dragon.shards.shard import Shard
+from dragon.shards.snapshot import Header, snapshot_path, snapshots_in, write_snapshot
+from dragon.shards.transactions import make_words, mark_gone, words_after
 
 if TYPE_CHECKING:
     from dragon.runtime.run import Run

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from dragon.agent.wire.bulk import Greeting
-from dragon.agent.wire.control import watch_silence
 from dragon.agent.wire.one_way import OneWay
 from dragon.agent.wire.sealing import KEY_SIZE, Clear, Coding, Sealed
+from dragon.control.connection import watch_silence
 from dragon.runtime.log import runtime_log
 
 __all__ = ["LANE", "Direct"]

@@ -19,8 +19,8 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Greeting, InLink, Lane
-from dragon.agent.wire.control import watch_silence
 from dragon.agent.wire.responses import Answer, RemoteError, error_of
+from dragon.control.connection import watch_silence
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import peer_index
 from dragon.runtime.log import runtime_log

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dragon.data.ddict.checkpoints import Checkpoints
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
 from dragon.infrastructure.ddict_errors import DDictError, DDictFullError, DDictKeyError
-from dragon.runtime.entries import BROADCAST, PERSISTENT, places_of
-from dragon.runtime.records import Record, encode_value
-from dragon.runtime.shard import MISSING
+from dragon.shards.entries import BROADCAST, PERSISTENT, places_of
+from dragon.shards.records import Record, encode_value
+from dragon.shards.shard import MISSING
 
 if TYPE_CHECKING:
     from _typeshed import SupportsKeysAndGetItem

@@ -21,13 +21,13 @@ from dragon.data.ddict.stats import DDictManagerStats, stats_of
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import node_at
 from dragon.runtime.picklers import pickler_of
-from dragon.runtime.records import FOREIGN, Record, decode_key, encode_key, encode_value, place_of
-from dragon.runtime.shard import MISSING
+from dragon.shards.entries import Settings
+from dragon.shards.records import FOREIGN, Record, decode_key, encode_key, encode_value, place_of
+from dragon.shards.shard import MISSING
 
 if TYPE_CHECKING:
     from dragon.native.machine import Node

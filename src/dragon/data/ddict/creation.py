@@ -16,11 +16,11 @@ from dragon.infrastructure.messages import Name
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.agent_client import ask
-from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Event
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.placement import place
 from dragon.runtime.run import this_run
+from dragon.shards.entries import Settings
 
 __all__ = [
     "DDICT_MIN_SIZE",

@@ -30,10 +30,10 @@ from dragon.data.ddict.shards import AnyShard
 from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
 from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
 from dragon.infrastructure.lazy_modules import name_of_package
-from dragon.runtime.entries import PERSISTENT
 from dragon.runtime.nodes import run_nodes
-from dragon.runtime.records import encode_key, encode_value
-from dragon.runtime.shard import MISSING
+from dragon.shards.entries import PERSISTENT
+from dragon.shards.records import encode_key, encode_value
+from dragon.shards.shard import MISSING
 
 if TYPE_CHECKING:
     from dragon.infrastructure.policy import Policy

@@ -11,7 +11,7 @@ from dragon.data.ddict.client import Client
 from dragon.data.ddict.shards import AnyShard
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.runtime.arguments import checked_seconds
-from dragon.runtime.shard import MISSING
+from dragon.shards.shard import MISSING
 
 __all__ = ["Lookups"]
 

@@ -6,7 +6,7 @@ import warnings
 from typing import ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.runtime.snapshot import names_in
+from dragon.shards.snapshot import names_in
 
 __all__ = [
     "CheckpointPersister",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
-from dragon.runtime.records import Record
+from dragon.shards.records import Record
 
 __all__ = ["DDictOperationProfile", "Observed", "Observer"]
 

@@ -9,16 +9,16 @@ from typing import Any, Self
 
 import msgspec
 
-from dragon.agent.shards.operations import WRITES
 from dragon.data.ddict.session import Write, own_session
 from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
-from dragon.runtime.entries import Settings
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import this_run
+from dragon.shards.entries import Settings
+from dragon.shards.operations import WRITES
 
 __all__ = ["ReplicatedShard"]
 

@@ -12,12 +12,12 @@ from dragon import _core
 from dragon.data.ddict.arrival import Memory
 from dragon.data.ddict.conduit import Conduit, conduit_to
 from dragon.runtime.agent_client import ask
-from dragon.runtime.entries import Settings, Stored
 from dragon.runtime.folder import this_process
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.records import Record, decode_value
 from dragon.runtime.run import this_run
-from dragon.runtime.shard import MISSING, Shard
+from dragon.shards.entries import Settings, Stored
+from dragon.shards.records import Record, decode_value
+from dragon.shards.shard import MISSING, Shard
 
 __all__ = ["LATER", "AnyShard", "Done", "LocalShard", "Note", "Pending", "RemoteShard", "open_shard"]
 

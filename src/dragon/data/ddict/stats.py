@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragon.runtime.entries import Settings
 from dragon.runtime.nodes import node_at
+from dragon.shards.entries import Settings
 
 __all__ = ["DDictManagerStats", "stats_of"]
 

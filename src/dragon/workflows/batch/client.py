@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dragon.globalservices import process as process_service
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
+from dragon.runtime import processes
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel
 from dragon.runtime.run import identity
@@ -188,7 +188,7 @@ class OwnClient:
         self._puids[client] = puid
         if len(self._puids) > self._most_puids:
             # Those that were killed have not let go of their tasks.
-            ended = [one for one, puid in self._puids.items() if process_service.look_up(puid).ecode is not None]
+            ended = [one for one, puid in self._puids.items() if processes.look_up(puid).ecode is not None]
             for one in ended:
                 del self._puids[one]
                 self._others.pop(one, None)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from dragon.globalservices import process as process_service
-from dragon.globalservices.process import ProcessError
-from dragon.infrastructure.errors import RunEndedError
+from dragon.infrastructure.errors import ProcessError, RunEndedError
 from dragon.native.process import Process
 from dragon.native.workers import NativeWorker, WorkerProcess, Workers, pass_on_end
-from dragon.runtime import placement
+from dragon.runtime import placement, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
@@ -87,6 +85,6 @@ def _signal(running: tuple[int, int], number: signal.Signals) -> None:
         if what == GROUP:
             ask("groups.signal", number=name, which=int(number))
         else:
-            process_service.kill(name, number)
+            processes.kill(name, number)
     except (ProcessError, LookupError, RuntimeError, RunEndedError):
         pass  # it has ended, and perhaps all else

@@ -19,7 +19,7 @@ import msgspec
 
 from dragon import _core
 from dragon.infrastructure.messages import Name
-from dragon.runtime.records import Record, digest, place_of
+from dragon.shards.records import Record, digest, place_of
 
 __all__ = [
     "BROADCAST",

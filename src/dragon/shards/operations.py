@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dragon import _core
-from dragon.runtime.entries import Stored
-from dragon.runtime.records import Record, bytes_in
-from dragon.runtime.shard import MISSING, Shard
+from dragon.shards.entries import Stored
+from dragon.shards.records import Record, bytes_in
+from dragon.shards.shard import MISSING, Shard
 
 __all__ = ["NOTHING", "OPERATIONS", "WRITES", "Answer", "Operation", "read_here"]
 

@@ -22,8 +22,8 @@ from dragon.infrastructure.ddict_errors import (
 )
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.private import checked_folder
-from dragon.runtime.entries import Entries, Settings
 from dragon.runtime.handle import Lock, Words
+from dragon.shards.entries import Entries, Settings
 
 __all__ = ["ALLOCATED", "CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone", "words_after"]
 

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
-from dragon.runtime.entries import Stored
-from dragon.runtime.records import Record
+from dragon.shards.entries import Stored
+from dragon.shards.records import Record
 
 __all__ = [
     "Header",

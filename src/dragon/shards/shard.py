@@ -20,10 +20,10 @@ from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictKeyError,
 )
-from dragon.runtime.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_record
 from dragon.runtime.handle import Lock, Words
-from dragon.runtime.records import Record, bytes_in, int_of, of_int
-from dragon.runtime.transactions import ALLOCATED, CHANGES, NEWEST, Transactions
+from dragon.shards.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_record
+from dragon.shards.records import Record, bytes_in, int_of, of_int
+from dragon.shards.transactions import ALLOCATED, CHANGES, NEWEST, Transactions
 
 __all__ = ["MISSING", "Shard"]
 

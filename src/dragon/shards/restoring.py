@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError
-from dragon.runtime.entries import BROADCAST, Settings, places_of
-from dragon.runtime.records import place_of
-from dragon.runtime.shard import Shard
-from dragon.runtime.snapshot import (
+from dragon.shards.entries import BROADCAST, Settings, places_of
+from dragon.shards.records import place_of
+from dragon.shards.shard import Shard
+from dragon.shards.snapshot import (
     keys_in,
     managers_of,
     read_header,

@@ -1,0 +1,144 @@
+"""One end of the connection between the front end and an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+__all__ = ["LARGEST_FRAME", "Control", "watch_silence"]
+
+LARGEST_FRAME = 64 * 2**20
+_SILENCE = 4  # seconds
+
+Message = tuple[str, dict[str, Any]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+class Control(asyncio.Protocol):
+    """One end of a control connection. Everything happens on the event loop that it was made on.
+
+    `on_message` gets each message's kind and values; what arrived before it was set is kept for it. `on_lost` gets the
+    reason when the connection ends and this side did not close it, however late it is set.
+    """
+
+    def __init__(self, peer: str, largest: int = LARGEST_FRAME) -> None:
+        self.peer = peer
+        self.largest = largest
+        self.transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._waiting: deque[Message] = deque()
+        self._arrived: asyncio.Event = asyncio.Event()
+        self._on_message: Callable[[str, dict[str, Any]], None] | None = None
+        self._on_lost: Callable[[str], None] | None = None
+        self._lost = ""
+        self._closed = False
+
+    @property
+    def on_message(self) -> Callable[[str, dict[str, Any]], None] | None:
+        return self._on_message
+
+    @on_message.setter
+    def on_message(self, handler: Callable[[str, dict[str, Any]], None] | None) -> None:
+        self._on_message = handler
+        while self._waiting and self._on_message is not None:
+            self._on_message(*self._waiting.popleft())
+
+    @property
+    def on_lost(self) -> Callable[[str], None] | None:
+        return self._on_lost
+
+    @on_lost.setter
+    def on_lost(self, handler: Callable[[str], None] | None) -> None:
+        self._on_lost = handler
+        if self._lost and handler is not None:
+            handler(self._lost)
+
+    def send(self, kind: str, **values: Any) -> None:
+        """Send a message. On a connection that is lost it is dropped; `on_lost` says that it is."""
+        if self.transport is None or self._lost or self._closed:
+            return
+        body = _encode((kind, values))
+        if len(body) > LARGEST_FRAME:
+            raise ValueError(f"a {kind!r} message of {len(body)} bytes is over the limit of {LARGEST_FRAME}")
+        self.transport.write(len(body).to_bytes(4, "little") + body)
+
+    async def receive(self) -> Message:
+        """The next message, where `on_message` is not set. Raises ConnectionError when the connection is lost."""
+        while not self._waiting:
+            if self._lost or self._closed:
+                raise ConnectionError(self._lost or f"the connection to {self.peer} was closed")
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        """Send what waits and close; `on_lost` is not called."""
+        self._closed = True
+        self._arrived.set()
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Give the connection up at once, as lost for that reason."""
+        self._lose(reason)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        watch_silence(transport.get_extra_info("socket"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lose(f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= 4 and not self._lost and not self._closed:
+            size = int.from_bytes(self._received[:4], "little")
+            if size > self.largest:
+                self.abort(f"{self.peer} sent a frame of {size} bytes; the limit is {self.largest}")
+                return
+            if len(self._received) < 4 + size:
+                return
+            body = bytes(self._received[4 : 4 + size])
+            del self._received[: 4 + size]
+            try:
+                message = _decode(body)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                self.abort(f"{self.peer} sent a malformed frame: {error}")
+                return
+            self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
+        if self._on_message is not None:
+            self._on_message(*message)
+        else:
+            self._waiting.append(message)
+            self._arrived.set()
+
+    def _lose(self, reason: str) -> None:
+        if self._lost or self._closed:
+            return
+        self._lost = reason
+        self._arrived.set()
+        if self._on_lost is not None:
+            self._on_lost(reason)
+
+
+def watch_silence(connection: socket.socket) -> None:
+    """Have the kernel probe an idle TCP connection every second, and give it up after four seconds without an answer.
+
+    It fails with ETIMEDOUT then, whether or not there is something to send.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENCE - 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)

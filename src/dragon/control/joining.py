@@ -1,0 +1,125 @@
+"""How an agent joins its run."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import socket
+import ssl
+
+import msgspec
+
+from dragon.control.connection import Control
+from dragon.infrastructure.errors import DragonError
+from dragon.infrastructure.membership import Member, Membership, Token
+from dragon.infrastructure.node_desc import NodeDescriptor
+from dragon.runtime.credentials import fingerprint, pinned_context
+
+__all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
+
+NONCE_SIZE = 32
+_PER_ADDRESS = 3.0
+_BETWEEN_ROUNDS = 0.2
+
+
+class JoinError(DragonError):
+    """A node could not join its run; the message says at which step, and what to check."""
+
+
+def proof(secret: bytes, challenge: bytes, nonce: bytes) -> bytes:
+    """What only a holder of the run's secret can answer to a challenge."""
+    return hmac.digest(secret, b"dragon join\0" + challenge + nonce, "sha256")
+
+
+async def join(
+    token: Token, node: NodeDescriptor, addresses: list[str], port: int, timeout: float
+) -> tuple[Membership, Control]:
+    """Join the run of a token as `node`, whose agent listens at `addresses` and `port` for the others.
+
+    Returns once all nodes of the run are there. Raises JoinError after `timeout` seconds, or where the front end does
+    not answer, is not the token's, or refuses.
+    """
+    control: Control | None = None
+    joined = False
+    try:
+        async with asyncio.timeout(timeout):
+            control = await _connect(token, timeout)
+            await _greet(control, token, Member(node=node, addresses=addresses, port=port))
+            membership = await _membership(control)
+        joined = True
+        return membership, control
+    except TimeoutError:
+        step = f"{control.peer} did not report the run complete" if control else "no connection to the front end"
+        raise JoinError(f"{node.host_name}: {step} within {timeout:g} s") from None
+    except ConnectionError as error:
+        raise JoinError(f"{node.host_name}: {error}; the front end has ended, or did not accept the secret") from error
+    finally:
+        if control is not None and not joined:
+            control.abort("could not join")
+
+
+async def _connect(token: Token, timeout: float) -> Control:
+    # An address that the firewall swallows must not use up the time of the others.
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout - min(1.0, timeout / 4)
+    failures: dict[str, str] = {}
+    context = pinned_context()
+    while loop.time() < end:
+        refused = 0
+        for address in token.addresses:
+            try:
+                async with asyncio.timeout(_PER_ADDRESS):
+                    return await _call(address, token.fingerprint, context)
+            except TimeoutError:
+                failures[address] = f"no answer in {_PER_ADDRESS:g} s"
+            except (OSError, JoinError) as error:
+                failures[address] = str(error)
+                refused += isinstance(error, ConnectionRefusedError)
+        if token.listening and refused == len(token.addresses):
+            break  # it listened before it started this agent, so it has ended
+        await asyncio.sleep(_BETWEEN_ROUNDS)
+    told = "; ".join(f"{address}: {reason}" for address, reason in failures.items())
+    raise JoinError(f"{socket.gethostname()} cannot reach the front end ({told}). Check routes and firewalls to it")
+
+
+async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control:
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    transport, control = await loop.create_connection(
+        lambda: Control(f"the front end ({address})"), host.strip("[]"), int(port), ssl=context
+    )
+    certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    if certificate is None or not hmac.compare_digest(fingerprint(certificate), expected):
+        control.close()
+        raise JoinError("somebody else listens there: the certificate is not the run's")
+    return control
+
+
+async def _greet(control: Control, token: Token, member: Member) -> None:
+    from dragon import __version__
+
+    kind, values = await control.receive()
+    challenge = values.get("nonce")
+    if kind != "challenge" or not isinstance(challenge, bytes) or len(challenge) != NONCE_SIZE:
+        raise JoinError(f"{control.peer} does not speak this version's language (it sent {kind!r})")
+    nonce = os.urandom(NONCE_SIZE)
+    control.send(
+        "join",
+        nonce=nonce,
+        proof=proof(token.secret, challenge, nonce),
+        version=__version__,
+        index=token.index,
+        member=member,
+    )
+
+
+async def _membership(control: Control) -> Membership:
+    kind, values = await control.receive()
+    if kind == "refused":
+        raise JoinError(f"{control.peer} refused this node: {values.get('reason')}")
+    if kind == "end":
+        raise JoinError(f"{control.peer} gave the run up before it began")
+    if kind != "membership":
+        raise JoinError(f"{control.peer} sent {kind!r} where the membership was due")
+    return msgspec.convert(values, Membership)

@@ -1,0 +1,82 @@
+"""Processes of the run by name or puid."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from dragon import _core
+from dragon.infrastructure.errors import ProcessError
+from dragon.infrastructure.facts import FIRST_PUID
+from dragon.infrastructure.process_desc import ProcessDescriptor
+from dragon.runtime.agent_client import ask
+from dragon.runtime.arguments import checked_signal
+from dragon.runtime.handle import Words
+from dragon.runtime.nodes import own_node, run_nodes
+from dragon.runtime.run import identity, this_run
+from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
+
+__all__ = ["join", "kill", "look_up"]
+
+
+def look_up(identifier: int | str) -> ProcessDescriptor:
+    """The process of that puid or name, ended ones too, without its children. Raises ProcessError for none."""
+    try:
+        known = ask("registry.query", identifier=identifier)
+    except LookupError as error:
+        return _unregistered(identifier, str(error))
+    return ProcessDescriptor(
+        p_uid=known["puid"],
+        pid=known["pid"],
+        name=known["name"],
+        p_p_uid=known["parent"],
+        group=known["group"],
+        node=known.get("node", 0),
+        h_uid=_host_id(known.get("node", 0)),
+        record=tuple(known["record"]),
+        ecode=known["code"],
+    )
+
+
+def _host_id(index: int) -> int:
+    return next((node.h_uid for node in run_nodes() if node.index == index), 0)
+
+
+def _unregistered(identifier: int | str, error: str) -> ProcessDescriptor:
+    """A head process or guest: part of the run, though not started by it."""
+    me, node = identity(), own_node()
+    if identifier in (me.puid, me.name):
+        return ProcessDescriptor(me.puid, os.getpid(), me.name, p_p_uid=0, node=node.index, h_uid=node.h_uid)
+    if identifier in (FIRST_PUID, "head"):
+        return ProcessDescriptor(FIRST_PUID, this_run().owner_pid, "head", p_p_uid=0, h_uid=_host_id(0))
+    raise ProcessError(error)
+
+
+def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = False) -> None:
+    """Send a signal; a process that has ended does not mind. Raises ProcessError where there is none."""
+    number = checked_signal(sig)
+    try:
+        ask("registry.kill", identifier=identifier, number=number)
+    except LookupError as error:
+        raise ProcessError(str(error)) from None
+
+
+def join(identifier: int | str, timeout: float | None = None) -> int | None:
+    """Wait for a process's end; its exit code, or None after `timeout` seconds.
+
+    Raises ProcessError for the caller itself, and where there is no such process.
+    """
+    known = look_up(identifier)
+    if known.p_uid == identity().puid:
+        raise ProcessError("a process cannot wait for its own end")
+    if known.ecode is not None:
+        return known.ecode
+    if known.record is None:
+        raise ProcessError(f"{known.name} was not started by the run and cannot be waited for")
+    try:
+        record = Words._attached(known.record)
+    except _core.DestroyedError:
+        return join(identifier, timeout)  # it ended between the two steps
+    if not record.wait(STATUS, RUNNING, timeout):
+        return None
+    return exit_code(record) if record[STATUS] == EXITED else None
