@@ -229,13 +229,14 @@ class Nemesis:
     def _part_from_all(self) -> None:
         """The front end, which decides who is lost, reaches it."""
         one = self._chance.choice(self._hosts)
-        late = self._chance.choice([0, 0.7])  # what the front end has decided arrives there later than elsewhere
+        # What the front end has decided arrives there later than elsewhere; but for the host that must not be lost.
+        late = self._chance.choice([0, 0.7]) if one != self._hosts[0] else 0
         with ExitStack() as mending:
             for other in self._hosts:
                 if other != one:
                     mending.enter_context(self.lan.parted(one, other))
-            if late:
-                self._enter(mending, self.lan.delayed(one, late))
+            if late and self._enter(mending, self.lan.delayed(one, late)):
+                self.lost.append(one)  # a frame that is sent again may be too late
             seconds = self._chance.uniform(*_PARTED_LONG)
             self._hold(mending, f"parted {one}, late by {late:g} s, from all hosts for long", seconds, busy=True)
         self._calm_until = float("inf")

@@ -61,18 +61,18 @@ def _tap(name: str) -> int:
 
 
 def _carry(one: int, other: int, seconds: float) -> None:
-    """Carry frames between two descriptors, each so late, until standard input ends."""
+    """Carry frames between two descriptors, each so late, until standard input ends. Those under way arrive then."""
     to = {one: other, other: one}
     under_way: deque[tuple[float, int, bytes]] = deque()
-    while True:
+    ended = False
+    while not ended:
         wait = max(under_way[0][0] - time.monotonic(), 0) if under_way else None
         ready, _, _ = select.select([0, one, other], [], [], wait)
-        if 0 in ready and not os.read(0, 1):
-            return
+        ended = 0 in ready and not os.read(0, 1)
         for source, target in to.items():
             if source in ready:
                 under_way.append((time.monotonic() + seconds, target, os.read(source, _LARGEST)))
-        while under_way and under_way[0][0] <= time.monotonic():
+        while under_way and (ended or under_way[0][0] <= time.monotonic()):
             _, there, frame = under_way.popleft()
             try:
                 os.write(there, frame)
