@@ -366,6 +366,46 @@ def test_the_members_of_a_group_end_with_the_node_that_follows_it(site: Site) ->
     assert process.communicate(timeout=60)[0] == "True\n"
 
 
+@pytest.mark.parametrize("in_a_group", [False, True])
+def test_what_is_to_be_started_elsewhere_ends_with_who_follows_it(site: Site, in_a_group: bool) -> None:
+    source = f"""
+    from dragon.globalservices import process
+
+    if __name__ != "__main__":
+        time.sleep(3)  # as the imports of a program may take, before its first process on a node
+
+    def create(queue):
+        report(queue)
+        if {in_a_group}:
+            group = ProcessGroup()
+            group.add_process(1, ProcessTemplate(time.sleep, (1000,), policy=on(2)))
+            group.init()
+            group.start()
+        else:
+            Process(time.sleep, (1000,), policy=on(2)).start()
+        time.sleep(1000)
+
+    if __name__ == "__main__":
+        queue = Queue()
+        Process(create, (queue,), policy=on(1)).start()
+        _, pids = queue.get(timeout=60)
+        print(json.dumps(pids), flush=True)
+        time.sleep(1)
+        os.kill(pids["agent" if {in_a_group} else "worker"], signal.SIGKILL)
+        next_one = Process(os.getpid, policy=on(2))
+        next_one.start()
+        next_one.join()
+        end = time.monotonic() + 20
+        living = lambda: [puid for puid in process.get_list() if process.query(puid).ecode is None]
+        while len(living()) > 1 and time.monotonic() < end:
+            time.sleep(0.1)
+        print(len(living()), "lives")
+    """
+    process, _ = start(site, source, "--nodes", "3")
+    out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("1 lives\n", 0), err
+
+
 def test_nodes_that_had_not_met_the_one_that_is_lost_go_on(site: Site) -> None:
     # Its program kills it as early as a program can; the others are about to ask it who belongs to the run.
     source = """

@@ -178,9 +178,9 @@ class Cluster:
             del self._records[name]
         self._services.shards.node_lost(index, epoch)
         self._services.groups.node_lost(index, f"{host_name} is gone: {reason}")
-        for known in self._services.registry.living():
-            if known.group and self._services.groups.home_of(known.group) == index:
-                self._services.registry.kill(known.puid)  # nobody follows its group any more
+        for puid, group in self._services.registry.in_groups().items():
+            if self._services.groups.home_of(group) == index:
+                self._services.registry.signal(puid, signal.SIGKILL)  # nobody follows its group any more
 
     async def _clear(self) -> None:
         """End every process of this node."""
@@ -188,12 +188,10 @@ class Cluster:
         self._services.groups.close_all()
         await self._services.spawner.catch_up()
         kill_at = loop.time() + _GRACE
-        for known in registry.living():
-            registry.kill(known.puid, signal.SIGTERM)
-        while living := registry.living():
+        registry.signal_all(registry.present(), signal.SIGTERM)
+        while present := registry.present():
             if loop.time() > kill_at:
-                for known in living:
-                    registry.kill(known.puid)
+                registry.signal_all(present, signal.SIGKILL)
             await asyncio.sleep(_LOOK_AGAIN)
         await asyncio.sleep(0)  # the end of the head process is told first
         self._control.send("cleared")

@@ -8,7 +8,9 @@ import os
 import signal as signals
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
@@ -42,6 +44,15 @@ class Known(msgspec.Struct):
     ended: float | None = None
 
 
+@dataclass
+class _Asked:
+    """A process that is to be started, and the signals that it gets then."""
+
+    parent: int
+    group: int
+    signals: list[int] = field(default_factory=list)
+
+
 class Registry:
     """The processes by puid. Ended ones are remembered, the oldest forgotten first."""
 
@@ -54,17 +65,18 @@ class Registry:
         self._living: dict[int, Known] = {}
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
-        self._asked: dict[int, list[int]] = {}  # of each process that is to be started: the signals that it gets then
+        self._asked: dict[int, _Asked] = {}
 
-    def asked(self, puid: int) -> None:
+    def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
         """The zygote is asked to start it."""
-        self._asked[puid] = []
+        self._asked[puid] = _Asked(parent, group)
 
     def started(self, puid: int, pid: int, name: str, parent: int, group: int, record: Name) -> None:
         """The zygote started it."""
         known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
         self._processes[puid] = self._living[puid] = known
-        for number in self._asked.pop(puid, ()):
+        asked = self._asked.pop(puid, None)
+        for number in asked.signals if asked is not None else ():
             self._send(known, number)
 
     def failed(self, puid: int, group: int, text: str, error: int) -> None:
@@ -99,6 +111,18 @@ class Registry:
         """The processes that have not ended."""
         return list(self._living.values())
 
+    def present(self) -> list[int]:
+        """The puids of all that have not ended, and of those that are to be started."""
+        return [*self._asked, *self._living]
+
+    def in_groups(self) -> dict[int, int]:
+        """The groups of those that are members of one."""
+        return {puid: one.group for puid, one in self._present() if one.group}
+
+    def _present(self) -> Iterator[tuple[int, Known | _Asked]]:
+        yield from self._asked.items()
+        yield from self._living.items()
+
     # ---- requests
 
     def processes(self) -> list[Known]:
@@ -126,11 +150,16 @@ class Registry:
     def signal(self, puid: int, number: int) -> None:
         """The same for a puid; nothing happens either if the process could not be started, or ended long ago."""
         if puid in self._asked:
-            self._asked[puid].append(number)
+            self._asked[puid].signals.append(number)
             return
         known = self._living.get(puid)
         if known is not None:
             self._send(known, number)
+
+    def signal_all(self, puids: Iterable[int], number: int) -> None:
+        """The same for several."""
+        for puid in puids:
+            self.signal(puid, number)
 
     def _send(self, known: Known, number: int) -> None:
         """Send a signal to it, and to no process that has got its number since."""
@@ -149,16 +178,10 @@ class Registry:
 
     def end_started_by(self, creator: int, killed: bool) -> None:
         """End what a process of another node had started here: killed if that was, else asked before."""
-        those = [known for known in self._living.values() if known.parent == creator]
-        for known in those:
-            self.kill(known.puid, signals.SIGKILL if killed else signals.SIGTERM)
+        those = [puid for puid, one in self._present() if one.parent == creator]
+        self.signal_all(those, signals.SIGKILL if killed else signals.SIGTERM)
         if those and not killed:
-            asyncio.get_running_loop().call_later(_GRACE, self._kill_all, those)
-
-    def _kill_all(self, those: list[Known]) -> None:
-        for known in those:
-            if known.code is None:
-                self.kill(known.puid)
+            asyncio.get_running_loop().call_later(_GRACE, self.signal_all, those, signals.SIGKILL)
 
     def end_of(self, identifier: int) -> asyncio.Future[int]:
         """A future of its exit code."""

@@ -89,7 +89,7 @@ class Processes:
             inherited = self._join(request, part, part.ranks[number]) if part is not None else []
             copies = [streams, Copies(inherited)] if inherited else [streams]
             # Until the zygote is attached, which it is before it says anything of this process.
-            self._registry.asked(puid)
+            self._registry.asked(puid, request.parent, request.group)
             self._spawner.start(request, copies, [record, *filter(None, payloads)])
             for fd in inherited:
                 os.close(fd)
