@@ -225,7 +225,7 @@ def use_up_memory(things: Things, host: str) -> None:
     """Whenever somebody wants it, have all memory in which the objects of a host are."""
     while not things.stopped():
         if wanted(things.folder, host).exists():
-            own: Queue = Queue()
+            own: Queue = Queue(0)
             with suppress(MemoryError):
                 while True:
                     own.put(bytes(PIECE))
