@@ -10,7 +10,6 @@ from typing import Any
 
 from dragon.infrastructure import cpython
 from dragon.infrastructure.plain_number import plain_number
-from dragon.runtime import serialization
 from dragon.runtime.array_types import is_nameless, parts_of
 from dragon.runtime.ctypes_memory import in_words, kind_of, words_for
 from dragon.runtime.handle import Words
@@ -31,7 +30,7 @@ def _rebuild(kind: Any, words: Words) -> Any:
     obj = in_words(kind, words)
     obj._wrapper = words
     if cpython.type_reducers().get(type(obj)) is not _reduce:
-        serialization.register(type(obj), _reduce)
+        ForkingPickler.register(type(obj), _reduce)
     return obj
 
 

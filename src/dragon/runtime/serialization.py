@@ -38,10 +38,10 @@ __all__ = [
     "loads",
     "main_is_importable",
     "main_module",
-    "register",
 ]
 
-_table: tuple[int, dict[type, Any]] = (-1, {})
+# What was registered as this was looked at last, and what comes of it.
+_table: tuple[dict[type, Any], dict[type, Any], dict[type, Any]] = ({}, {}, {})
 
 
 def _reduce_method(method: Any) -> Any:
@@ -55,18 +55,10 @@ _METHODS = {type(_core.Event.wait.__get__(object())): _reduce_method}
 def _reducers() -> dict[type, Any]:
     """What multiprocessing's users registered, over what copyreg knows."""
     global _table
-    extra = cpython.type_reducers()
-    size = len(copyreg.dispatch_table) + len(extra)
-    if _table[0] != size:
-        _table = size, copyreg.dispatch_table | extra | _METHODS
-    return _table[1]
-
-
-def register(kind: type, reduce: Any) -> None:
-    """As ForkingPickler.register(), also where another way to pickle the type was registered and used before."""
-    global _table
-    ForkingPickler.register(kind, reduce)
-    _table = -1, {}  # it is told from a newer one by its size alone
+    known, extra = copyreg.dispatch_table, cpython.type_reducers()
+    if (known, extra) != _table[:2]:
+        _table = known.copy(), extra.copy(), known | extra | _METHODS
+    return _table[2]
 
 
 def _reduce_special(obj: Any, lasting: bool) -> Any:
