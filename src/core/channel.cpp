@@ -178,10 +178,7 @@ Status Channel::put(Arena& a, Nanoseconds deadline, Append append) {
         if (is_broken()) return Status::Broken;
         if (!full()) {
             Status status = try_put();
-            if (status == Status::Ok) {
-                if (has_just_moved()) read_spin_.expect_short_waits();
-                readers_.notify_one();
-            }
+            if (status == Status::Ok) readers_.notify_one();
             if (status != Status::Timeout) return status;
         }
         if (deadline == 0 || now() >= deadline) return Status::Timeout;

@@ -12,11 +12,10 @@
 #include <climits>
 #include <cstdint>
 
-#include "processor.hpp"
-
 namespace dragon {
 
 using Word = std::atomic<uint32_t>;
+using Nanoseconds = int64_t;
 
 inline constexpr Nanoseconds kForever = INT64_MAX;
 
@@ -76,10 +75,9 @@ class Spin {
     template <class Ready>
     bool until(Ready ready, Nanoseconds budget = 50'000) {
         int32_t score = score_.load(std::memory_order_relaxed);
-        bool moved = has_just_moved();
         // After a run of failures only one wait in 32 tries again, to notice when waits become short.
-        if (score <= 0 && !moved && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
-        Nanoseconds end = now() + (moved ? 4 * budget : budget);
+        if (score <= 0 && skipped_.fetch_add(1, std::memory_order_relaxed) % 32 != 31) return false;
+        Nanoseconds end = now() + budget;
         do {
             // No PAUSE here: on a virtual machine it leaves to the hypervisor (88 us a round trip
             // against 2.4).
@@ -90,13 +88,9 @@ class Spin {
                 }
             }
         } while (now() < end);
-        if (moved) moved_in_vain();
         learn(score, std::max(score - 4, 0));
         return false;
     }
-
-    // Who is waited for can answer at once from now on.
-    void expect_short_waits() { learn(score_.load(std::memory_order_relaxed), kShort); }
 
   private:
     static constexpr int32_t kShort = 8;
@@ -119,7 +113,6 @@ struct Sleepers {
     Word word{0};
     Word count{0};
     Word pending{0};
-    Word waker{0};     // the processor that the last wake-up came from
     Word watchers{0};  // waiters on other nodes, for which the agent looks
 
     void notify_one() {
@@ -134,8 +127,7 @@ struct Sleepers {
     }
     void pass_on() {
         if (count.load() == 0 || pending.exchange(1) != 0) return;
-        waker.store(current_processor());
-        if (futex_wake(word, 1) > 0) woke_another();
+        futex_wake(word, 1);
     }
     // Sleeps unless `ready` holds. The caller checks its condition again, whatever is returned.
     template <class Ready>
@@ -143,12 +135,9 @@ struct Sleepers {
         uint32_t seen = word.load();
         count.fetch_add(1);
         pending.store(0);  // whoever was to be woken may have been killed
-        bool slept = !ready();
-        Nanoseconds began = slept ? now() : 0;
-        Status status = slept ? futex_wait(word, seen, deadline, slice) : Status::Ok;
+        Status status = ready() ? Status::Ok : futex_wait(word, seen, deadline, slice);
         count.fetch_sub(1);
         pending.store(0);
-        if (slept && status == Status::Ok) was_woken_from(waker.load(), now() - began);
         return status;
     }
 };
