@@ -1,6 +1,8 @@
 // How the arena's own tables lie in it. For the files of this folder alone.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <map>
 #include <vector>
@@ -10,7 +12,7 @@
 namespace dragon {
 
 inline constexpr uint64_t kMagic = 0x33616e65'72616764;
-inline constexpr uint64_t kPage = 4096;
+inline const auto kPage = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 inline constexpr uint64_t kMiB = 1 << 20;
 inline constexpr uint64_t kKeepWarm = 256 * kMiB;  // freed large blocks of one class that keep their pages
 inline constexpr uint64_t kEnough = 64 * kMiB;     // what is taken back at once where the limit is reached

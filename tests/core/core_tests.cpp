@@ -222,7 +222,7 @@ void small_blocks_can_use_the_memory_to_the_limit() {
         for (;; ++count) a.allocate(4096);
     } catch (const OutOfMemory&) {
     }
-    CHECK(a.usage().limit - a.usage().committed < 3 * 4096);
+    CHECK(a.usage().limit - a.usage().committed < 3 * kPage);
     CHECK(count * 4096 > kMiB + kMiB / 2);
 }
 

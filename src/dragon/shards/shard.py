@@ -10,6 +10,7 @@ the newest first, and a reader takes the first that is not newer than its own ch
 
 from __future__ import annotations
 
+import mmap
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -29,7 +30,7 @@ __all__ = ["MISSING", "Shard"]
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 _DATA = "data.mdb"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from dragon import _core
 
 __all__ = ["Bell"]
 
-_LARGEST = 8 * 4096  # bytes that are read at once
+_LARGEST = 32 * 1024  # bytes that are read at once
 
 
 class Bell:
@@ -25,6 +26,8 @@ class Bell:
         self._changed, self._any_changed = changed, any_changed
         self._answers: dict[int, Callable[[], None]] = {}
         self._bell = _core.agent_bell()
+        # A user with many pipes has smaller ones.
+        self._largest = min(_LARGEST, fcntl.fcntl(self._bell, fcntl.F_GETPIPE_SZ))
         self._loop.add_reader(self._bell, self._on_bell)
 
     def listen(self, offset: int, answer: Callable[[], None]) -> None:
@@ -47,11 +50,11 @@ class Bell:
     def _hear(self) -> set[int]:
         """Call for channels; the offsets of other objects, and 0 for any."""
         try:
-            data = os.read(self._bell, _LARGEST)
+            data = os.read(self._bell, self._largest)
         except BlockingIOError:
             return set()
         offsets = {int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)}
-        if len(data) == _LARGEST:  # more may have rung than it could hold
+        if len(data) == self._largest:  # more may have rung than it could hold
             offsets.update(self._answers, [0])
         for offset in sorted(offsets & self._answers.keys()):
             answer = self._answers.get(offset)
