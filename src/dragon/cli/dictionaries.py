@@ -29,7 +29,7 @@ from dragon.runtime.nodes import run_nodes
 from dragon.runtime.run import join_run
 from dragon.shards.entries import BROADCAST
 from dragon.shards.records import decode_key, decode_value
-from dragon.shards.snapshot import read_header, records_in
+from dragon.shards.snapshot import files_in, read_header, records_in
 
 __all__ = [
     "Live",
@@ -244,15 +244,9 @@ def persisted_in(folder: Path) -> list[Persisted]:
     """The checkpoints in a folder, by name and number. Raises OSError where there is no such folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is not a folder")
-    files = []
-    for path in folder.glob("*.ddict"):
-        name, _, numbers = path.stem.rpartition("_")
-        name, _, manager = name.rpartition("_")
-        if name and manager.isdigit() and numbers.isdigit():
-            files.append((name, int(numbers), int(manager), path))
     return [
         Persisted(name, checkpoint, {manager: path for _, _, manager, path in group})
-        for (name, checkpoint), group in groupby(sorted(files), key=lambda file: file[:2])
+        for (name, checkpoint), group in groupby(sorted(files_in(folder)), key=lambda file: file[:2])
     ]
 
 

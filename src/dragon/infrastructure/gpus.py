@@ -44,9 +44,9 @@ def find_gpus(environment: Mapping[str, str] = os.environ) -> Gpus:
     return Gpus()
 
 
-def tiles_are_devices(environment: Mapping[str, str] = os.environ) -> bool:
+def tiles_are_devices() -> bool:
     """Whether each tile of an Intel card is a device, as the programs of this environment number them."""
-    return environment.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() != "COMPOSITE"
+    return os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() != "COMPOSITE"
 
 
 def _visible(vendor: str, devices: list[str], environment: Mapping[str, str]) -> Gpus:

@@ -310,7 +310,7 @@ def _lacking(request: Spawn, code: int) -> str:
     return restored(request.streams[code].path) if code else restored(request.executable) or request.name
 
 
-def new_request(name: str, umask: int = -1, folder: str = "", **fields: Any) -> tuple[Spawn, Words]:
+def new_request(name: str, umask: int = -1, *, folder: str, **fields: Any) -> tuple[Spawn, Words]:
     """A request with a new process id and record, this process's limits, and its umask unless another one is given."""
     puid = new_puid()
     record = Words(RECORD_WORDS)

@@ -21,6 +21,7 @@ from dragon.shards.records import Record
 
 __all__ = [
     "Header",
+    "files_in",
     "keys_in",
     "managers_of",
     "names_in",
@@ -40,7 +41,7 @@ _SIZE = struct.Struct("<Q")
 _END = 0xFFFFFFFF
 _DIGEST = 32
 _PIECE = 2**20
-_NUMBERS = re.compile(r"(.*)_([0-9]+)_([0-9]+)", re.DOTALL)
+_NUMBERS = re.compile(r"(.+)_([0-9]+)_([0-9]+)", re.DOTALL)
 
 
 class Header(msgspec.Struct):
@@ -57,6 +58,13 @@ def snapshot_path(folder: str, name: str, manager: int, checkpoint: int) -> Path
     return Path(folder) / f"{name}_{manager}_{checkpoint}.ddict"
 
 
+def files_in(folder: str | Path) -> Iterator[tuple[str, int, int, Path]]:
+    """The files of checkpoints: of which dictionary, checkpoint and manager each is, and its path."""
+    for path in Path(folder).glob("*.ddict"):
+        if parts := _NUMBERS.fullmatch(path.stem):
+            yield parts[1], int(parts[3]), int(parts[2]), path
+
+
 def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
     """The checkpoints of which a manager has files, in order."""
     return sorted(number for number, managers in snapshots_of_all(folder, name).items() if manager in managers)
@@ -65,17 +73,15 @@ def snapshots_in(folder: str, name: str, manager: int) -> list[int]:
 def snapshots_of_all(folder: str, name: str) -> dict[int, list[int]]:
     """The checkpoints of which there are files, each with the managers that wrote them."""
     found: dict[int, list[int]] = {}
-    for path in Path(folder).glob("*.ddict"):
-        parts = _NUMBERS.fullmatch(path.stem)
-        if parts is not None and parts[1] == name:
-            found.setdefault(int(parts[3]), []).append(int(parts[2]))
+    for whose, checkpoint, manager, _ in files_in(folder):
+        if whose == name:
+            found.setdefault(checkpoint, []).append(manager)
     return found
 
 
 def names_in(folder: str) -> list[str]:
     """The names of the dictionaries of which there are files, in order."""
-    found = [_NUMBERS.fullmatch(path.stem) for path in Path(folder).glob("*.ddict")]
-    return sorted({parts[1] for parts in found if parts is not None})
+    return sorted({name for name, *_ in files_in(folder)})
 
 
 def managers_of(folder: str, name: str, checkpoint: int, files: list[int]) -> int:

@@ -32,11 +32,6 @@ def positive(most: float = _MOST) -> Callable[[str], float]:
     return _number(lambda number: _LEAST <= number <= most, f"a number from {_LEAST:f} to {most:.0f}")
 
 
-def not_negative(most: float = _MOST) -> Callable[[str], float]:
-    """A number from 0 on, and no larger than `most`."""
-    return _number(lambda number: 0 <= number <= most, f"a number from 0 to {most:.0f}")
-
-
 def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
@@ -48,3 +43,7 @@ def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:
         return number
 
     return read
+
+
+not_negative = _number(lambda number: 0 <= number <= _MOST, f"a number from 0 to {_MOST:.0f}")
+"""A number from 0 on."""

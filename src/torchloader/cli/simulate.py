@@ -113,14 +113,14 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument(
         "--stop",
-        type=not_negative(),
+        type=not_negative,
         default=20.0,
         metavar="S",
         help="seconds for which waa-fill and waa-trim stop a job (default 20)",
     )
     result.add_argument(
         "--start",
-        type=not_negative(),
+        type=not_negative,
         default=0.0,
         metavar="S",
         help="seconds that the start of a job takes (default 0)",
