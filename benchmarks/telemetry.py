@@ -24,7 +24,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -32,10 +32,14 @@ from dragon.infrastructure.messages import joined
 from dragon.native.process import ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.request import Request, answer_type
+from dragon.runtime.protocol.telemetry import Lines, MetricNames, Query
 from dragon.runtime.run import this_run
 from dragon.telemetry import AnalysisClient, Telemetry, analysis
-from dragon.web.http import Request
+from dragon.web import http
 from dragon.web.prometheus import page as page_for
+
+Answer = TypeVar("Answer")
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SETTLE = 3.0
@@ -126,15 +130,13 @@ def _answer(nodes: int, per_node: int, record: str) -> None:
     print(msgspec.json.encode([len(_question()), seconds, used, agent]).decode(), flush=True)
     if record:
         now = time.time()
-        names = ask("telemetry.names")
+        names = ask(MetricNames())
         here = {"host": ["node-0"]}
-        told = ask(
-            "telemetry.query", metrics=names, tags=here, start=now - _WINDOW, end=now, interval=1.0, aggregate="last"
-        )
-        families = [
-            (*family, [line for line in lines if 'host="node-0"' in line]) for *family, lines in ask("telemetry.lines")
-        ]
-        Path(record).write_bytes(msgspec.msgpack.encode([told, [family for family in families if family[-1]]]))
+        told = ask(Query(names, here, now - _WINDOW, now, 1.0, "last"))
+        families = ask(Lines())
+        for family in families:
+            family.samples = [line for line in family.samples if 'host="node-0"' in line]
+        Path(record).write_bytes(msgspec.msgpack.encode([told, [family for family in families if family.samples]]))
     sys.stdin.read()
     _end(group)
 
@@ -197,14 +199,14 @@ def _fed(nodes: int, record: str) -> None:
 
     def question() -> None:
         merged = merge(answers)
-        analysis.ask = lambda *_, **__: msgspec.msgpack.decode(merged)  # type: ignore[attr-defined]
+        analysis.ask = lambda asked: msgspec.msgpack.decode(merged, type=answer_type(type(asked)))  # type: ignore[attr-defined]
         AnalysisClient().get_data("all")
 
-    async def ask_all(operation: str, arguments: dict[str, Any]) -> Any:
-        return msgspec.msgpack.decode(merge(pages))
+    async def ask_all(request: Request[Answer], /) -> Answer:
+        return cast(Answer, msgspec.msgpack.decode(merge(pages), type=answer_type(type(request))))
 
     def page() -> bytes:
-        return asyncio.run(page_for(ask_all)(Request("/metrics", {}, {}))).body
+        return asyncio.run(page_for(ask_all)(http.Request("/metrics", {}, {}))).body
 
     size, series = len(page()), sum(len(msgspec.msgpack.decode(answer)) for answer in answers)
     rendered = _median(page)

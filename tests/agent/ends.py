@@ -15,8 +15,13 @@ from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.links import Links
 from dragon.agent.wire.listener import Listener
+from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.membership import Member
 from dragon.runtime.credentials import Authority, client_context, node_name, server_context
+from dragon.runtime.protocol.agents import Notice
+from dragon.runtime.protocol.jobs import Exchange, LookUp
+from dragon.runtime.protocol.processes import AwaitEnd
+from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.runtime.run import this_run
 
 LARGE = 128 * 1024  # bytes of the smallest payload that goes beside the link
@@ -33,7 +38,7 @@ MakeFabrics = Callable[[list[int]], Fabrics]  # from the ports that they listen 
 
 
 class Ends:
-    """Two agents' links. The second serves `echo`, `fail` and `wait`, and keeps what it was told."""
+    """Two agents' links. They answer what `ask()` asks, and not what `wait()` does, and keep what they were told."""
 
     def __init__(self, make_fabrics: MakeFabrics) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -45,7 +50,8 @@ class Ends:
             index: Member(node=described(index), addresses=["127.0.0.1"], port=listener.getsockname()[1])
             for index, listener in enumerate(listeners)
         }
-        self.told: list[Any] = []
+        self.told: list[tuple[int, Notice]] = []
+        self.messages: list[tuple[int, int, int, Any]] = []
         self.cancelled = asyncio.Event()
         self.broken = asyncio.Event()
         self.links = [self._links(index, members, fabric) for index, fabric in enumerate(fabrics)]
@@ -61,21 +67,39 @@ class Ends:
             client_context(*KEYS[index]),
             self._serve,
             lambda *notice: self.told.append(notice),
-            lambda *messages: self.told.append(messages),
+            lambda *messages: self.messages.append(messages),
             lambda node, reason: self.broken.set(),
             fabric,
         )
 
     def _serve(
-        self, node: int, operation: str, arguments: dict[str, Any], payload: Any, respond: Callable[..., None]
+        self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]
     ) -> Callable[[], None] | None:
-        if operation == "wait":
-            return self.cancelled.set
-        if operation == "fail":
-            respond(None, b"", LookupError("there is no such thing"))
-        else:
-            respond(arguments, payload)
+        match request:
+            case AwaitEnd():
+                return self.cancelled.set
+            case LookUp():
+                respond(None, b"", LookupError("there is no such thing"))
+            case Exchange():
+                respond({request.node: request.data}, payload)
         return None
+
+    def ask(self, value: object = None, payload: Any = b"", of: int = 1) -> asyncio.Future[Answer]:
+        """Have the other one answer with a value and a payload."""
+        return self.links[1 - of].call(of, Exchange("job", "key", [], 0, value), payload)
+
+    async def echo(self, value: object = None, payload: Any = b"") -> tuple[object, Any]:
+        """The value and the payload that come back."""
+        return told(await self.ask(value, payload))
+
+    def wait(self) -> asyncio.Future[Answer]:
+        """Ask for what is never answered."""
+        return self.links[0].call(1, AwaitEnd(1))
+
+
+def told(answer: Answer) -> tuple[object, Any]:
+    """The value and the payload of an answer."""
+    return decode_answer(Exchange("job", "key", [], 0, None), answer[0])[0], answer[1]
 
 
 def run(test: Callable[[Ends], Awaitable[None]], make_fabrics: MakeFabrics = lambda ports: (None, None)) -> None:
@@ -99,8 +123,8 @@ async def exchange(ends: Ends, sizes: list[int]) -> int:
     payloads = [(PATTERN * (size // 251 + 2))[place : place + size] for place, size in enumerate(sizes)]
     for payload in payloads:
         ends.links[0].send_messages(1, 7, 3, payload)
-    answers = [ends.links[0].call(1, "echo", {}, payload) for payload in payloads]
+    answers = [ends.ask(payload=payload) for payload in payloads]
     for payload, (_, echoed) in zip(payloads, await asyncio.gather(*answers), strict=True):
         assert bytes(echoed) == payload
-    assert [bytes(entry[3]) for entry in ends.told] == payloads
+    assert [bytes(entry[3]) for entry in ends.messages] == payloads
     return sum(size for size in sizes if size >= LARGE)

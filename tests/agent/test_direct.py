@@ -42,7 +42,7 @@ async def stands(ends: Ends, pair: Pair) -> None:
     """The first large payloads go over the link, until there are connections."""
     async with asyncio.timeout(10):
         while not all(end.sent and end.received for end in pair.made):
-            await ends.links[0].call(1, "echo", {}, bytes(LARGE))
+            await ends.echo(None, bytes(LARGE))
 
 
 @pytest.mark.parametrize("make_pair", [sealed, plain])
@@ -64,13 +64,13 @@ def refused(pair: MakeFabrics, call: Callable[[Ends], bytes]) -> None:
     """A caller who says that is hung up on, and the agents go on."""
 
     async def test(ends: Ends) -> None:
-        await ends.links[0].call(1, "echo", {})
+        await ends.echo()
         reader, writer = await asyncio.open_connection("127.0.0.1", ends.port)
         writer.write(call(ends))
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await reader.readexactly(1000)
         writer.close()
-        _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        _, payload = await ends.echo(None, bytes(2 * LARGE))
         assert len(memoryview(payload)) == 2 * LARGE
 
     run(test, pair)
@@ -116,7 +116,7 @@ async def between(ends: Ends, pair: Pair, change: Change) -> AsyncIterator[None]
     async with await asyncio.start_server(called, "127.0.0.1", 0) as server:
         pair.made[1]._port = server.sockets[0].getsockname()[1]
         while not pair.made[0]._lanes:
-            await ends.links[0].call(1, "echo", {})
+            await ends.echo()
         (lane,) = pair.made[0]._lanes.values()
         while not lane.open():
             await asyncio.sleep(0.001)
@@ -129,7 +129,7 @@ SECRET = b"confidential" * LARGE
 
 
 async def echo_secret(ends: Ends) -> None:
-    _, echoed = await ends.links[0].call(1, "echo", {}, SECRET)
+    _, echoed = await ends.echo(None, SECRET)
     assert bytes(echoed) == SECRET
 
 
@@ -172,8 +172,8 @@ def test_without_a_way_for_connections_payloads_stay_on_the_link() -> None:
 
     async def test(ends: Ends) -> None:
         for _ in range(3):
-            await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
-        _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+            await ends.echo(None, bytes(2 * LARGE))
+        _, payload = await ends.echo(None, bytes(2 * LARGE))
         assert len(memoryview(payload)) == 2 * LARGE
         assert pair.made[0].sent == 0
 
@@ -191,6 +191,6 @@ def test_a_connection_that_is_cut_takes_the_link_with_it_and_the_next_request_co
         async with between(ends, pair, cut):
             with pytest.raises(NodeLostError):
                 await echo_secret(ends)
-            assert (await ends.links[0].call(1, "echo", {"still": "here"}))[0] == {"still": "here"}
+            assert (await ends.echo({"still": "here"}))[0] == {"still": "here"}
 
     run(test, pair)

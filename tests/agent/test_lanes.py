@@ -64,7 +64,7 @@ class PostLane:
 
 
 async def greeted(ends: Ends, post: Post, lanes: int = 2) -> None:
-    await ends.links[0].call(1, "echo", {})
+    await ends.echo()
     while len(post.lanes) < lanes:
         await asyncio.sleep(0.001)
 
@@ -79,11 +79,11 @@ def test_frames_are_taken_in_order_however_their_payloads_come() -> None:
             ends.links[0].send_messages(1, 7, 3, b"m" * size)
         while len(post.sent.keys() & post.expected.keys()) < 3:
             await asyncio.sleep(0.001)
-        assert [len(memoryview(entry[3])) for entry in ends.told] == [10]
+        assert [len(memoryview(entry[3])) for entry in ends.messages] == [10]
         for latest, there in ((True, 1), (False, 3), (False, 7)):
             post.deliver(latest)
-            assert [len(memoryview(entry[3])) for entry in ends.told] == sizes[:there]
-        assert all(bytes(entry[3]) == b"m" * len(memoryview(entry[3])) for entry in ends.told)
+            assert [len(memoryview(entry[3])) for entry in ends.messages] == sizes[:there]
+        assert all(bytes(entry[3]) == b"m" * len(memoryview(entry[3])) for entry in ends.messages)
 
     run(test, lambda ports: (post, post))
 
@@ -93,7 +93,7 @@ def test_what_comes_before_the_greeting_or_to_an_agent_without_a_fabric_stays_on
 
     async def test(ends: Ends) -> None:
         for _ in range(3):
-            _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+            _, payload = await ends.echo(None, bytes(2 * LARGE))
             assert len(memoryview(payload)) == 2 * LARGE
         assert (post.sent, post.lanes) == ({}, [])
 
@@ -105,7 +105,7 @@ def test_payloads_to_a_node_that_the_fabric_does_not_reach_stay_on_the_link() ->
 
     async def test(ends: Ends) -> None:
         await greeted(ends, post)
-        _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        _, payload = await ends.echo(None, bytes(2 * LARGE))
         assert len(memoryview(payload)) == 2 * LARGE
 
     run(test, lambda ports: (post, post))
@@ -116,7 +116,7 @@ def test_between_agents_whose_fabrics_differ_payloads_stay_on_the_link() -> None
 
     async def test(ends: Ends) -> None:
         for _ in range(3):
-            _, payload = await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+            _, payload = await ends.echo(None, bytes(2 * LARGE))
             assert len(memoryview(payload)) == 2 * LARGE
         assert all(post.lanes == [] for post in posts)
 
@@ -128,7 +128,7 @@ def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
 
     async def test(ends: Ends) -> None:
         await greeted(ends, post)
-        future = ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+        future = ends.ask(None, bytes(2 * LARGE))
         while not post.sent:
             await asyncio.sleep(0.001)
         for lane in post.lanes:
@@ -138,7 +138,7 @@ def test_a_lane_that_fails_takes_the_link_with_it_and_says_why() -> None:
         await ends.broken.wait()
         assert post.lanes[0].closed
         # The next request connects again.
-        assert (await ends.links[0].call(1, "echo", {"still": "here"}))[0] == {"still": "here"}
+        assert (await ends.echo({"still": "here"}))[0] == {"still": "here"}
 
     run(test, lambda ports: (post, post))
 
@@ -147,12 +147,12 @@ def test_a_payload_that_is_said_to_come_beside_where_nothing_is_closes_the_link(
     post = Post()
 
     async def test(ends: Ends) -> None:
-        await ends.links[0].call(1, "echo", {})
+        await ends.echo()
         # It believes that the other side has greeted.
         link = ends.links[0]._links[1]
-        link._on_greeting(["post", b"", 1])
+        link._on_greeting(Greeting("post", b"", 1))
         with pytest.raises(NodeLostError):
-            await ends.links[0].call(1, "echo", {}, bytes(2 * LARGE))
+            await ends.echo(None, bytes(2 * LARGE))
 
     run(test, lambda ports: (post, None))
 

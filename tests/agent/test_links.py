@@ -9,23 +9,26 @@ import struct
 
 import msgspec
 import pytest
-from ends import KEYS, Ends, run
+from ends import KEYS, Ends, run, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.credentials import client_context, server_context
+from dragon.runtime.protocol.agents import Left, Outside
+from dragon.runtime.protocol.jobs import LookUp
 
 
 def test_answers_come_back_with_values_and_payloads_of_any_size() -> None:
     async def test(ends: Ends) -> None:
         for size in (0, 1, 40_000, 300_000, 5_000_000):
-            value, payload = await ends.links[0].call(1, "echo", {"size": size}, bytes(size))
+            value, payload = await ends.echo({"size": size}, bytes(size))
             assert value == {"size": size}
             assert bytes(payload) == bytes(size)
-        answers = [ends.links[0].call(1, "echo", {"n": n}, b"x" * n) for n in range(500)]
-        assert [value["n"] for value, _ in await asyncio.gather(*answers)] == list(range(500))
+        answers = [ends.ask({"n": n}, b"x" * n) for n in range(500)]
+        values = [told(answer)[0] for answer in await asyncio.gather(*answers)]
+        assert values == [{"n": n} for n in range(500)]
 
     run(test)
 
@@ -33,7 +36,7 @@ def test_answers_come_back_with_values_and_payloads_of_any_size() -> None:
 def test_an_error_keeps_its_kind_and_text() -> None:
     async def test(ends: Ends) -> None:
         with pytest.raises(RemoteError, match="no such thing") as error:
-            await ends.links[0].call(1, "fail", {})
+            await ends.links[0].call(1, LookUp("ocean"))
         assert error.value.kind == "LookupError"
 
     run(test)
@@ -42,19 +45,19 @@ def test_an_error_keeps_its_kind_and_text() -> None:
 def test_messages_and_notices_arrive_in_order() -> None:
     async def test(ends: Ends) -> None:
         for n in range(100):
-            ends.links[0].notify(1, "note", {"n": n})
+            ends.links[0].notify(1, Left(n))
             ends.links[0].send_messages(1, 7, 3, b"m" * n)
-        await ends.links[0].call(1, "echo", {})
-        assert [entry[2]["n"] for entry in ends.told[::2]] == list(range(100))
-        assert [len(memoryview(entry[3])) for entry in ends.told[1::2]] == list(range(100))
+        await ends.echo()
+        assert ends.told == [(0, Left(n)) for n in range(100)]
+        assert [len(memoryview(entry[3])) for entry in ends.messages] == list(range(100))
 
     run(test)
 
 
 def test_a_request_that_is_given_up_is_cancelled_there() -> None:
     async def test(ends: Ends) -> None:
-        future = ends.links[0].call(1, "wait", {})
-        await ends.links[0].call(1, "echo", {})
+        future = ends.wait()
+        await ends.echo()
         future.cancel()
         await ends.cancelled.wait()
 
@@ -63,13 +66,13 @@ def test_a_request_that_is_given_up_is_cancelled_there() -> None:
 
 def test_what_waits_for_a_lost_node_fails_and_names_it() -> None:
     async def test(ends: Ends) -> None:
-        future = ends.links[0].call(1, "wait", {})
-        await ends.links[0].call(1, "echo", {})
+        future = ends.wait()
+        await ends.echo()
         ends.links[0].forget(1, "its power is off")
         with pytest.raises(NodeLostError, match=r"node 1 \(node1.cluster.org\) is gone: .*power"):
             await future
         with pytest.raises(NodeLostError, match="power"):
-            await ends.links[0].call(1, "echo", {})
+            await ends.echo()
 
     run(test)
 
@@ -92,7 +95,7 @@ def test_a_connection_that_breaks_while_it_is_made_is_made_again() -> None:
 
         accepted: list[asyncio.Task[object]] = []
         loop.add_reader(ends.sockets[1], break_the_first_two)
-        value, _ = await ends.links[0].call(1, "echo", {"still": "here"})
+        value, _ = await ends.echo({"still": "here"})
         assert value == {"still": "here"}
         assert len(broken) == 2
 
@@ -130,7 +133,7 @@ def send_all(port: int, sent: list[bytes]) -> None:
 def test_nothing_that_a_peer_sends_disturbs_the_others(sent: list[bytes]) -> None:
     async def test(ends: Ends) -> None:
         await asyncio.to_thread(send_all, ends.port, sent)
-        value, _ = await ends.links[0].call(1, "echo", {"still": "here"})
+        value, _ = await ends.echo({"still": "here"})
         assert value == {"still": "here"}
 
     run(test)
@@ -150,15 +153,16 @@ def test_who_calls_while_an_agent_ends_is_hung_up_on() -> None:
 
 def test_from_a_lost_node_nothing_is_taken_any_more_and_it_is_told_so() -> None:
     async def test(ends: Ends) -> None:
-        await ends.links[0].call(1, "echo", {})
+        await ends.echo()
         ends.links[1].forget(0, "its cable was out")
         ends.told.clear()
         while not ends.told:  # it does not know yet, and calls again
-            ends.links[0].notify(1, "note", {"n": 1})
+            ends.links[0].notify(1, Left(1))
             ends.links[0].send_messages(1, 7, 3, b"a message")
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert all(told[:3] == (1, "outside", {"reason": "its cable was out"}) for told in ends.told)
+        assert set(ends.told) == {(1, Outside("its cable was out"))}
+        assert ends.messages == []
 
     run(test)
 
@@ -168,10 +172,10 @@ def test_a_node_that_could_not_be_reached_is_called_again() -> None:
         there = ends.links[0].members[1]
         ends.links[0].members[1] = msgspec.structs.replace(there, port=1)  # nobody listens there
         with pytest.raises(NodeLostError, match=r"the connection to node 1 .* broke: no connection"):
-            await ends.links[0].call(1, "echo", {})
+            await ends.echo()
         assert 1 in ends.links[0].unreachable
         ends.links[0].members[1] = there
-        value, _ = await ends.links[0].call(1, "echo", {"again": True})
+        value, _ = await ends.echo({"again": True})
         assert value == {"again": True}
         assert not ends.links[0].unreachable
 
@@ -181,7 +185,7 @@ def test_a_node_that_could_not_be_reached_is_called_again() -> None:
 async def in_doubt(ends: Ends) -> asyncio.Future[object]:
     """What waits for a node that cannot be reached, of which it is not known yet whether it is lost."""
     ends.links[0].members[1] = msgspec.structs.replace(ends.links[0].members[1], port=1)  # nobody listens there
-    waiting = ends.links[0].call(1, "echo", {})
+    waiting = ends.ask()
     while ends.links[0].settled(1).done():
         await asyncio.sleep(0.01)
     return waiting
@@ -206,7 +210,7 @@ def test_no_wait_for_what_becomes_of_a_node_is_cut_short_by_an_earlier_one() -> 
         ends.links[0].verdict = verdict
         waiting = await in_doubt(ends)
         await asyncio.sleep(verdict / 2)
-        await ends.links[1].call(0, "echo", {})  # it lives
+        await ends.ask(of=0)  # it lives
         assert ends.links[0].settled(1).done()
         await waiting
         begun = loop.time()

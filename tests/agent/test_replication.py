@@ -20,7 +20,9 @@ from dragon.agent.shards.holding import Holding, Tag, Whose
 from dragon.agent.shards.replication import REPLICATION, Replication
 from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.errors import DestroyedError, NodeLostError
-from dragon.launcher.decisions import Decisions, Proposal
+from dragon.launcher.decisions import Decisions
+from dragon.runtime.protocol.front_end import Proposal
+from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 from dragon.shards.entries import Settings
 
 WHOSE: Whose = ("dictionary", 0)
@@ -113,16 +115,17 @@ class Node:
     def active(self) -> list[int]:
         return [node for node in range(len(self.network.nodes)) if node not in self.peers.lost]
 
-    async def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> Any:
+    async def ask(self, node: int, request: CreateShard | ShardChannel) -> Any:
         await asyncio.sleep(0)
         there = self.network.nodes[node]
         if node in self.peers.lost or self.index in there.peers.lost or self.network.is_parted(self.index, node):
             self.peers.links.unreachable[node] = "there is no way"
             raise NodeLostError("there is no way")
         self.peers.links.unreachable.pop(node, None)
-        if operation == "shards.create":
+        if isinstance(request, CreateShard):
+            assert request.teacher is not None
             there.shard, there.known = Entries(there.replicas), None
-            there.given_by = arguments["teacher"][0], Tag(*arguments["teacher"][1:])
+            there.given_by = request.teacher[0], Tag(*request.teacher[1:])
         return 1, 1, node << 8
 
     def way_to(self, pid: int, name: Any) -> Any:
@@ -186,10 +189,9 @@ class Network:
             self.under_way[near, far].clear()
             self.nodes[near].work.append(partial(self.nodes[near].replication.link_broken, far))
 
-    def propose(self, index: int, proposal: dict[str, Any]) -> None:
+    def propose(self, index: int, asked: Proposal) -> None:
         if index not in self.alive:
             return
-        asked = msgspec.convert(proposal, Proposal)
         epoch = self.decisions.decide(asked, self.alive)
         if epoch is None:
             return

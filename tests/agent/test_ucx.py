@@ -26,7 +26,7 @@ def pair(ports: list[int]) -> Fabrics:
 
 async def greeted(ends: Ends) -> None:
     for _ in range(3):
-        await ends.links[0].call(1, "echo", {})
+        await ends.echo()
 
 
 @settings(max_examples=60)
@@ -43,7 +43,7 @@ def test_payloads_of_any_size_arrive_whole_and_in_order(sizes: list[int]) -> Non
 def test_nothing_is_done_while_nothing_is_sent() -> None:
     async def test(ends: Ends) -> None:
         await greeted(ends)
-        await ends.links[0].call(1, "echo", {}, bytes(2**20))
+        await ends.echo(None, bytes(2**20))
         before = time.process_time()
         await asyncio.sleep(1)
         assert time.process_time() - before < 0.1

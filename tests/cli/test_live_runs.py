@@ -17,6 +17,7 @@ from dragon.cli import kill
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
 from dragon.runtime.inspection import ask_agent
+from dragon.runtime.protocol.run import EndRun
 
 WAITING = """
     import json, os, subprocess, sys, time
@@ -209,7 +210,7 @@ def test_who_ignores_sigterm_is_killed(site: Site) -> None:
 def test_any_agent_has_the_run_ended_on_all_nodes(site: Site) -> None:
     """Which is what `dragon kill` asks of one on a machine where the front end is not."""
     with running(site, OVER_NODES, "--nodes", "2") as program:
-        ask_agent(program.folder(1), "end", 5)
+        ask_agent(program.folder(1), EndRun(), 5)
         assert program.process.wait(30) == 128 + signal.SIGTERM
         site.assert_nothing_left()
 

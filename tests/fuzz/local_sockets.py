@@ -5,55 +5,37 @@ python local_sockets.py requests|frames|starts EXAMPLES
 
 from __future__ import annotations
 
-import inspect
 import socket
 import sys
-from collections.abc import Callable
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragon.agent.groups.groups import Groups
-from dragon.agent.groups.named_groups import NamedGroups
-from dragon.agent.mpi.jobs import Jobs
-from dragon.agent.objects.named_objects import NamedObjects
-from dragon.agent.objects.remote_objects import RemoteObjects
-from dragon.agent.processes.registry import Registry
-from dragon.agent.processes.starting import Processes
-from dragon.agent.processes.trackers import Trackers
-from dragon.agent.shards.shards import Shards
-from dragon.agent.telemetry.service import Telemetry
 from dragon.data.ddict import DDict
-from dragon.infrastructure.messages import Request, encode
+from dragon.infrastructure.messages import encode
 from dragon.infrastructure.private import connect_within
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.runtime import spawning
+from dragon.runtime.protocol.decoding import FROM_PROCESSES
+from dragon.runtime.protocol.groups import CreateGroup
+from dragon.runtime.protocol.processes import KillProcess, StartElsewhere
+from dragon.runtime.protocol.request import Request, frame, tag_of
+from dragon.runtime.protocol.run import EndRun
 from dragon.runtime.run import this_run
 from fuzz.mutation import mutated
 
 PATIENCE = 60
-PARTS: dict[str, Any] = {
-    "groups": Groups,
-    "jobs": Jobs,
-    "named_groups": NamedGroups,
-    "named_objects": NamedObjects,
-    "processes": Processes,
-    "registry": Registry,
-    "remote": RemoteObjects,
-    "shards": Shards,
-    "telemetry": Telemetry,
-    "trackers": Trackers,
-}
-# They end a process of the run, as asked.
-HARMFUL = {"registry.kill", "registry.end_started_by"}
-OPERATIONS = sorted(
-    operation
-    for part, served in PARTS.items()
-    for operation in (f"{part}.{name}" for name in served.OPERATIONS)
-    if operation not in HARMFUL
-)
+# They end a process of the run, or all, as asked.
+HARMFUL = {KillProcess, EndRun}
+# What they start is what `starts` says to the zygote.
+STARTING = {CreateGroup, StartElsewhere}
+KINDS = [kind for kind in FROM_PROCESSES.values() if kind not in HARMFUL]
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.integers(0, 9) | st.floats() | st.text(max_size=9)
@@ -63,17 +45,62 @@ values = st.recursive(
 )  # fmt: skip
 
 
+def lists(of: Any, *_: Any) -> st.SearchStrategy[Any]:
+    return st.lists(of_type(of), max_size=3)
+
+
+def tuples(*of: Any) -> st.SearchStrategy[Any]:
+    if of == (int, int, int):  # a name
+        return st.tuples(st.integers(0, 2**20), st.integers(0, 3), st.integers(0, 600))
+    return lists(*of) if ... in of else st.tuples(*map(of_type, of))
+
+
+def unions(*of: Any) -> st.SearchStrategy[Any]:
+    return st.one_of(map(of_type, of))
+
+
+def dictionaries(*of: Any) -> st.SearchStrategy[Any]:
+    return st.dictionaries(*map(of_type, of), max_size=3)
+
+
+BUILT_OF = {
+    dict: dictionaries,
+    list: lists,
+    Sequence: lists,
+    tuple: tuples,
+    types.UnionType: unions,
+    typing.Union: unions,
+}
+
+
+def of_type(hint: Any) -> st.SearchStrategy[Any]:
+    """What a field of that type may hold, but for very large numbers: a program may ask for more than there is."""
+    if hint is Any or hint is int:
+        return values if hint is Any else st.integers(-1, 600)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return st.builds(hint, **{name: of_type(field) for name, field in get_type_hints(hint).items()})
+    built = BUILT_OF.get(get_origin(hint))
+    return built(*get_args(hint)) if built is not None else st.from_type(hint)
+
+
+def fields_of(kind: type[Request[object]]) -> dict[str, st.SearchStrategy[Any]]:
+    hints = get_type_hints(kind)
+    return {name: values if kind in STARTING else of_type(hints[name]) for name in kind.__struct_fields__}
+
+
+FIELDS = {kind: fields_of(kind) for kind in KINDS}
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """A request with arguments of the right names, and of any kind."""
-    operation = draw(st.sampled_from(OPERATIONS))
-    part, _, name = operation.partition(".")
-    names = [
-        each for each in inspect.signature(getattr(PARTS[part], name)).parameters
-        if each not in ("self", "caller", "descriptors")
-    ]  # fmt: skip
-    body = encode(Request(operation, {each: draw(values) for each in names if draw(st.integers(0, 9))}))
-    return len(body).to_bytes(4, "little") + body
+    """A request with fields of the right types, or one of any."""
+    kind = draw(st.sampled_from(KINDS))
+    given = [draw(field) for field in FIELDS[kind].values()]
+    if given and not draw(st.integers(0, 3)):
+        given[draw(st.integers(0, len(given) - 1))] = draw(values)
+    if given and not draw(st.integers(0, 9)):
+        given.pop()
+    return frame(encode((tag_of(kind), *given)))
 
 
 def said(data: bytes) -> None:

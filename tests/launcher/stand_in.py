@@ -13,6 +13,21 @@ from dragon.control.connection import Control
 from dragon.control.joining import JoinError, join
 from dragon.infrastructure.membership import Membership, Token
 from dragon.infrastructure.node_desc import describe_this_node
+from dragon.runtime.protocol.front_end import (
+    Bye,
+    Clear,
+    Cleared,
+    End,
+    HeadExited,
+    Input,
+    Log,
+    Message,
+    NodeLost,
+    SignalHead,
+    StartHead,
+    WantsInput,
+    Wrote,
+)
 
 
 class StandIn:
@@ -26,36 +41,47 @@ class StandIn:
         control.on_message = self.on_message
         control.on_lost = lambda reason: self.over.set()
 
-    def on_message(self, kind: str, values: dict[str, object]) -> None:
-        if kind == "written":
-            return
-        handler = getattr(self, "on_" + kind)
-        task = asyncio.ensure_future(handler(**values))
+    def on_message(self, message: Message) -> None:
+        task = asyncio.ensure_future(self.do(message))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def on_start_head(
-        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str, signals: list[int]
-    ) -> None:
+    async def do(self, message: Message) -> None:
+        match message:
+            case StartHead():
+                await self.on_start_head(message)
+            case Input(data):
+                await self.on_input(data)
+            case SignalHead(number):
+                self.on_signal(number)
+            case NodeLost(index, host_name, _, epoch):
+                me = self.membership.index
+                self.control.send(Log(f"{me} heard that {index} {host_name} is lost, decision {epoch}"))
+            case Clear():
+                await self.on_clear()
+            case End():
+                await self.on_end()
+
+    async def on_start_head(self, head: StartHead) -> None:
         index, members = self.membership.index, self.membership.members
         self.process = await asyncio.create_subprocess_exec(
-            executable,
-            *arguments,
-            env={**environment, "INDEX": str(index), "NODES": " ".join(m.node.host_name for m in members)},
-            cwd=folder,
+            head.executable,
+            *head.arguments,
+            env={**head.environment, "INDEX": str(index), "NODES": " ".join(m.node.host_name for m in members)},
+            cwd=head.folder,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        self.control.send("read")
+        self.control.send(WantsInput())
         await asyncio.gather(self.forward(1, self.process.stdout), self.forward(2, self.process.stderr))
-        self.control.send("head_exited", code=await self.process.wait())
+        self.control.send(HeadExited(await self.process.wait()))
         self.told.set()
 
     async def forward(self, number: int, stream: asyncio.StreamReader | None) -> None:
         assert stream is not None
         while data := await stream.read(65536):
-            self.control.send("output", number=number, data=data)
+            self.control.send(Wrote(number, data))
 
     async def on_input(self, data: bytes) -> None:
         assert self.process is not None
@@ -63,31 +89,26 @@ class StandIn:
         if data:
             self.process.stdin.write(data)
             await self.process.stdin.drain()
-            self.control.send("read")
+            self.control.send(WantsInput())
         else:
             self.process.stdin.close()
 
-    async def on_signal(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def on_lost(self, index: int, host_name: str, reason: str, epoch: int) -> None:
-        self.control.send(
-            "log", text=f"{self.membership.index} heard that {index} {host_name} is lost, decision {epoch}"
-        )
-
     async def on_clear(self) -> None:
-        await self.on_signal(signal.SIGKILL)
+        self.on_signal(signal.SIGKILL)
         if self.process is not None:
             await self.told.wait()
             self.told.clear()
-        self.control.send("cleared")
+        self.control.send(Cleared())
 
     async def on_end(self) -> None:
-        await self.on_signal(signal.SIGKILL)
+        self.on_signal(signal.SIGKILL)
         if self.process is not None:
             await self.process.wait()
-        self.control.send("bye")
+        self.control.send(Bye())
         self.control.close()
         self.over.set()
 

@@ -21,6 +21,7 @@ from dragon.infrastructure.membership import Member, Token
 from dragon.launcher import rendezvous
 from dragon.launcher.base import LaunchError
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.front_end import Challenge, Join, Refused
 
 
 @pytest.fixture
@@ -33,11 +34,12 @@ def refusals(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 
 async def greeting(meeting: Meeting, control: Control, **changed: Any) -> dict[str, Any]:
     """What an agent answers to the challenge."""
-    _, values = await control.receive()
+    challenge = await control.receive()
+    assert isinstance(challenge, Challenge)
     nonce = os.urandom(NONCE_SIZE)
     answer = {
         "nonce": nonce,
-        "proof": proof(meeting.token.secret, values["nonce"], nonce),
+        "proof": proof(meeting.token.secret, challenge.nonce, nonce),
         "version": dragon.__version__,
         "index": None,
         "member": Member(node=node("a"), addresses=[], port=1),
@@ -125,7 +127,7 @@ def test_a_node_that_joins_and_dies_is_named() -> None:
     async def run() -> None:
         meeting = Meeting("a", "b")
         control = await meeting.call()
-        control.send("join", **await greeting(meeting, control))
+        control.send(Join(**await greeting(meeting, control)))
         while meeting.members[0] is None:
             await asyncio.sleep(0.01)
         control.abort("gone")
@@ -141,7 +143,7 @@ def test_a_run_that_can_do_without_a_node_that_dies_goes_on_with_the_others() ->
         meeting = Meeting("a", "b", "c")
         meeting.spare = 1
         control = await meeting.call()
-        control.send("join", **await greeting(meeting, control))
+        control.send(Join(**await greeting(meeting, control)))
         while meeting.members[0] is None:
             await asyncio.sleep(0.01)
         control.abort("gone")
@@ -177,10 +179,10 @@ def test_a_recorded_greeting_is_refused(refusals: pytest.LogCaptureFixture) -> N
         meeting = Meeting("a", "b")
         first = await meeting.call()
         recorded = await greeting(meeting, first)
-        first.send("join", **recorded)
+        first.send(Join(**recorded))
         second = await meeting.call()
         await second.receive()
-        second.send("join", **{**recorded, "member": Member(node=node("b"), addresses=[], port=1)})
+        second.send(Join(**{**recorded, "member": Member(node=node("b"), addresses=[], port=1)}))
         with pytest.raises(ConnectionError):
             await second.receive()
         assert meeting.members[1] is None
@@ -243,10 +245,10 @@ def test_an_agent_that_does_not_fit_is_told_why(changed: dict[str, Any], told: s
     async def run() -> None:
         meeting = Meeting("a")
         control = await meeting.call()
-        control.send("join", **await greeting(meeting, control, **changed))
-        kind, values = await control.receive()
-        assert kind == "refused"
-        assert told in values["reason"]
+        control.send(Join(**await greeting(meeting, control, **changed)))
+        refused = await control.receive()
+        assert isinstance(refused, Refused)
+        assert told in refused.reason
         control.close()
         await complete(meeting, "a")
 
@@ -263,7 +265,7 @@ def test_silent_callers_are_dropped_and_disturb_nobody(
         loop = asyncio.get_running_loop()
         plain = [socket.create_connection(("127.0.0.1", meeting.port)) for _ in range(5)]
         silent = await meeting.call()
-        assert (await silent.receive())[0] == "challenge"
+        assert isinstance(await silent.receive(), Challenge)
         with pytest.raises(ConnectionError):
             await silent.receive()
         for caller in plain:
@@ -348,8 +350,8 @@ def test_whatever_is_in_a_greeting_the_run_comes_about(changed: dict[str, Any]) 
         meeting = Meeting("a")
         control = await meeting.call()
         answer = await greeting(meeting, control)
-        del answer["member"]
-        control.send("join", **{**answer, **changed})
+        answer["member"] = None
+        control.send(Join(**{**answer, **changed}))
         control.close()
         await complete(meeting, "a")
 

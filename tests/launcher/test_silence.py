@@ -17,11 +17,13 @@ ENDS = """
 import asyncio, sys, time
 import uvloop
 from dragon.control.connection import Control
+from dragon.runtime.protocol.front_end import Wrote
+from dragon.control.connection import Control
 
 async def main():
     over = asyncio.Event()
     control = Control("the other node")
-    control.on_message = lambda kind, values: None
+    control.on_message = lambda message: None
     def lost(reason):
         print(reason, flush=True)
         over.set()
@@ -34,7 +36,7 @@ async def main():
         await loop.create_connection(lambda: control, "10.77.0.1", 7000)
         print("connected", flush=True)
     while sys.argv[2] == "talking" and not over.is_set():
-        control.send("something", data=b"x" * 1000)
+        control.send(Wrote(1, b"x" * 1000))
         await asyncio.sleep(0.1)
     await over.wait()
 

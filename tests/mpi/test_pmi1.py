@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragon.agent.mpi.mapping import process_mapping
 from dragon.agent.mpi.pmi1 import Pmi1
-from dragon.agent.wire.part import Part
+from dragon.runtime.protocol.jobs import LookUp, OfJob, OfService, Part
 
 RECORDED = Path(__file__).parent / "recorded_mpich.txt"
 
@@ -85,10 +85,13 @@ class To:
         await complete.wait()
         return given
 
-    async def ask(self, operation: str, **arguments: Any) -> Any:
-        if operation == "look_up":
-            raise LookupError("nobody has published it")
-        return None
+    def ask(self, request: OfJob[Any] | OfService[Any]) -> asyncio.Future[Any]:
+        answer = asyncio.get_running_loop().create_future()
+        if isinstance(request, LookUp):
+            answer.set_exception(LookupError("nobody has published it"))
+        else:
+            answer.set_result(None)
+        return answer
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
         self.home.failures.append((rank, what))

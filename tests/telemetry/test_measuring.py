@@ -192,8 +192,9 @@ def test_without_telemetry_the_agent_has_none_of_its_parts(site: Site) -> None:
         from pathlib import Path
         from dragon.runtime.run import this_run
         from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.telemetry import TelemetryLevel
 
-        ask("telemetry.level")
+        ask(TelemetryLevel())
         print(sorted(os.listdir(f"/proc/{this_run().agent.pid}/task")) == [str(this_run().agent.pid)])
         print("psutil" in Path(f"/proc/{this_run().agent.pid}/maps").read_text())
         """

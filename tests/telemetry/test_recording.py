@@ -219,9 +219,10 @@ def test_a_run_that_is_not_recorded_has_nothing_of_it(site: Site) -> None:
         """
         from pathlib import Path
         from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.telemetry import TelemetryLevel
         from dragon.runtime.run import this_run
 
-        ask("telemetry.level")
+        ask(TelemetryLevel())
         print("arrow" in Path(f"/proc/{this_run().agent.pid}/maps").read_text())
         """,
         env={"DRAGON_TELEMETRY_LEVEL": "4"},

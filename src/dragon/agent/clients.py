@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.wire.responses import error_of
-from dragon.infrastructure.messages import Reply, Request, decode_request, encode
+from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
+from dragon.runtime.protocol.decoding import decode_request
+from dragon.runtime.protocol.request import Reply, Request, frame
 
 __all__ = ["Client", "Clients"]
 
@@ -19,8 +21,8 @@ log = runtime_log("agent")
 
 _LARGEST_FRAME = 2**31 - 1
 _PAUSE = 0.1  # seconds after which it is tried again to accept a process
-# (process id, operation, arguments, descriptors) -> the reply, or a future of it.
-Handle = Callable[[int, str, dict[str, Any], list[int]], Any]
+# (request, process id, descriptors) -> the answer, or a future of it.
+Handle = Callable[[Request[object], int, list[int]], object]
 
 
 class Clients:
@@ -74,7 +76,7 @@ class Client:
         self.descriptors: list[int] = []
         self.to_send = bytearray()
         self.pending: asyncio.Future[Any] | None = None
-        self.request: Request | None = None  # the pending one, and since when it is
+        self.request: Request[object] | None = None  # the pending one, and since when it is
         self.since = 0.0
         connection.setblocking(False)
         self.loop.add_reader(connection, self.read)
@@ -108,7 +110,7 @@ class Client:
         descriptors, self.descriptors = self.descriptors, []
         try:
             request = decode_request(body)
-            value = self.clients.handle(self.pid, request.operation, request.arguments, descriptors)
+            value = self.clients.handle(request, self.pid, descriptors)
         except Exception as error:
             self._fail(error)
         else:
@@ -137,9 +139,8 @@ class Client:
         log.debug("request failed", exc_info=error)
         self._reply(Reply(error=error_of(error)))
 
-    def _reply(self, reply: Reply) -> None:
-        data = encode(reply)
-        self.to_send += len(data).to_bytes(4, "little") + data
+    def _reply(self, reply: Reply[object]) -> None:
+        self.to_send += frame(encode(reply))
         self._flush()
 
     def _flush(self) -> None:

@@ -7,7 +7,6 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from dragon.agent.processes.spawner import Copies
 from dragon.agent.services import Services
@@ -15,6 +14,7 @@ from dragon.infrastructure.executables import code_of_shells
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.runtime import plan
 from dragon.runtime.handle import Words
+from dragon.runtime.protocol.front_end import HeadExited, Message, StartHead, WantsInput
 from dragon.runtime.run import next_puid
 from dragon.runtime.spawning import RECORD_WORDS
 
@@ -24,32 +24,30 @@ __all__ = ["Head"]
 class Head:
     """Starts it, passes input and signals on, and tells the front end of its end. `send` sends there."""
 
-    def __init__(self, services: Services, send: Callable[..., Any]) -> None:
+    def __init__(self, services: Services, send: Callable[[Message], None]) -> None:
         self._services = services
         self._send = send
         self._puid = 0
         self._stdin = -1
         self._input: deque[bytes] = deque()
 
-    def start(
-        self, executable: str, arguments: list[str], environment: dict[str, str], folder: str, signals: list[int]
-    ) -> None:
-        """Start the user's program, which ignores the `signals` that its front end does."""
+    def start(self, wanted: StartHead) -> None:
+        """Start the user's program."""
         self._puid = next_puid(self._services.run.node)
         record = Words(RECORD_WORDS)
         request = Spawn(
             puid=self._puid,
             record=record._name(),
             name="head",
-            executable=executable,
-            arguments=arguments,
-            environment={name: value for name, value in environment.items() if os.environ.get(name) != value},
-            folder=folder,
-            signals=signals,
+            executable=wanted.executable,
+            arguments=wanted.arguments,
+            environment={name: value for name, value in wanted.environment.items() if os.environ.get(name) != value},
+            folder=wanted.folder,
+            signals=wanted.signals,
             leave_running=True,
             streams=[Output(), Output("forward"), Output("forward")],
         )
-        plan.note_head([executable, *arguments], self._puid)
+        plan.note_head([wanted.executable, *wanted.arguments], self._puid)
         reading, self._stdin = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.set_blocking(self._stdin, False)
@@ -61,7 +59,7 @@ class Head:
         finally:
             os.close(reading)
             os.close(null)
-        self._send("read")
+        self._send(WantsInput())
 
     def signal(self, number: int) -> None:
         """Send it a signal, once it is started."""
@@ -96,7 +94,7 @@ class Head:
                 loop.add_writer(self._stdin, self._write)
                 return
             loop.remove_writer(self._stdin)
-            self._send("read")
+            self._send(WantsInput())
 
     def _close_input(self) -> None:
         if self._stdin >= 0:
@@ -110,6 +108,6 @@ class Head:
         error = future.exception()
         if error is not None:
             number = error.errno if isinstance(error, OSError) else None
-            self._send("head_exited", code=code_of_shells(number or errno.ENOENT), error=str(error))
+            self._send(HeadExited(code_of_shells(number or errno.ENOENT), str(error)))
         else:
-            self._send("head_exited", code=future.result(), error="")
+            self._send(HeadExited(future.result()))

@@ -10,6 +10,9 @@ from dragon.agent.clients import Client
 from dragon.agent.objects.peers import Peers
 from dragon.agent.services import Services
 from dragon.runtime.inspection import GroupState, Pending, Report, Task
+from dragon.runtime.protocol.objects import Operate
+from dragon.runtime.protocol.request import tag_of
+from dragon.runtime.remote import node_of
 
 __all__ = ["report"]
 
@@ -38,11 +41,11 @@ def report(services: Services, zygote: int, asking: Iterable[Client]) -> Report:
 
 def _request(client: Client, peers: Peers | None) -> str:
     assert client.request is not None
-    operation, arguments = client.request.operation, client.request.arguments
-    if operation == "remote.operate" and peers is not None:
-        node = arguments["name"][2] >> 8
-        return f"{arguments['kind']}.{arguments['method']} of an object on node {node} ({peers.host(node)})"
-    return operation
+    if isinstance(client.request, Operate) and peers is not None:
+        operation = client.request.operation
+        node = node_of(operation.name)
+        return f"{operation.kind}.{operation.method} of an object on node {node} ({peers.host(node)})"
+    return tag_of(type(client.request))
 
 
 def _task(task: asyncio.Task[Any]) -> Task:

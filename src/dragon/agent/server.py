@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import Any
-
-import msgspec
+from typing import TypeVar, cast
 
 from dragon import _core
 from dragon.agent.clients import Clients
 from dragon.agent.cluster import Cluster
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.report import report
+from dragon.agent.router import Router
 from dragon.agent.services import Services
 from dragon.agent.telemetry.service import Telemetry
 from dragon.runtime.folder import hold
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.request import Caller, Request
+from dragon.runtime.protocol.run import EndRun, ReportYourself
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
 __all__ = ["Agent"]
 
 log = runtime_log("agent")
+
+_Answer = TypeVar("_Answer")
 
 _SWEEP_EVERY = 10.0  # seconds
 _SOON = 1.0
@@ -54,9 +57,17 @@ class Agent:
         self._held = hold(run.folder)
         self._sweep()
         self.telemetry = Telemetry(self.services)
-        self.services.add("telemetry", self.telemetry)
+        self.services.table.serve(self.telemetry.handlers())
+        self.services.table.serve(
+            [
+                EndRun.served_by(lambda r: cluster.end_run() if cluster is not None else self.services.end()),
+                ReportYourself.served_by(lambda r: report(self.services, zygote, self.clients.pending)),
+            ]
+        )
+        table = self.services.table
+        self._do = table.do if cluster is None else Router(table, cluster.peers).do
         if cluster is not None:
-            cluster.open(self.services, self.ask)  # which does what others have asked for already
+            cluster.open(self.services, self.handle)  # which does what others have asked for already
         self._views = serving.Views(self.ask) if cluster is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, self.handle)
@@ -68,29 +79,16 @@ class Agent:
 
     # ---- requests
 
-    def handle(self, caller: int, operation: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
-        """Do what a process asked for; what this returns or raises, or its future, is the reply."""
-        if operation == "end":
-            self.cluster.end_run() if self.cluster is not None else self.services.end()
-            return None
-        if operation == "report":
-            return report(self.services, self.zygote, self.clients.pending)
-        part, _, name = operation.partition(".")
-        if self.cluster is not None:
-            remote = self.services.remote
-            if part == "remote" and remote is not None and name in remote.OPERATIONS:
-                return getattr(remote, name)(caller, descriptors, **arguments)
-            elsewhere = self.cluster.route(operation, arguments)
-            if elsewhere is not None:
-                return elsewhere
-        return self.services.do(part, name, arguments, descriptors)
+    def handle(self, request: Request[object], pid: int, descriptors: list[int]) -> object:
+        """Do what a process asked for; what this returns or raises, or its future, is the answer."""
+        return self._do(request, Caller(self.run.node, pid, descriptors))
 
-    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """What a process would be answered, as plain data or as it is encoded."""
-        answer = self.handle(os.getpid(), operation, arguments, [])
+    async def ask(self, request: Request[_Answer]) -> _Answer:
+        """What a process would be answered."""
+        answer = self.handle(request, os.getpid(), [])
         if isinstance(answer, asyncio.Future):
             answer = await answer
-        return answer if isinstance(answer, msgspec.Raw) else msgspec.to_builtins(answer)
+        return cast(_Answer, answer)
 
     # ---- the end
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import socket
 from typing import Any
@@ -21,7 +20,8 @@ from dragon.agent.processes.spawner import Spawner
 from dragon.agent.processes.starting import Processes
 from dragon.agent.processes.trackers import Trackers
 from dragon.agent.shards.shards import Shards
-from dragon.agent.wire.responses import then
+from dragon.agent.wire.table import Table
+from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.run import Run
 
 __all__ = ["Services"]
@@ -49,34 +49,16 @@ class Services:
         self.shards = Shards(run, peers)
         self.trackers = Trackers()
         self.remote = RemoteObjects(peers) if peers is not None else None
-        self._parts: dict[str, Any] = {
-            "registry": self.registry,
-            "groups": self.groups,
-            "named_groups": NamedGroups(run.node),
-            "named_objects": NamedObjects(),
-            "jobs": self.jobs,
-            "processes": self.processes,
-            "shards": self.shards,
-            "trackers": self.trackers,
-        }
-
-    def add(self, part: str, service: Any) -> None:
-        """Serve one more, whose OPERATIONS can be asked for."""
-        self._parts[part] = service
-
-    def do(self, part: str, name: str, arguments: dict[str, Any], descriptors: list[int]) -> Any:
-        """Do what this node can do alone; what this returns or raises, or its future, is the reply."""
-        served = self._parts.get(part)
-        if served is None or name not in served.OPERATIONS:
-            raise ValueError(f"the agent knows no operation {part}.{name}")
-        if descriptors:
-            arguments["descriptors"] = descriptors
-        if part == "named_objects":
-            arguments.pop("node", None)
-        do = functools.partial(getattr(served, name), **arguments)
-        if part == "registry" or name == "lifetimes":
-            return then(self.spawner.catch_up(arguments.get("identifier")), lambda _: do())
-        return do()
+        self.table = Table(self.registry.handlers(spawner.catch_up))  # of what this node can do alone
+        self.table.serve(self.groups.handlers())
+        self.table.serve(NamedGroups(run.node).handlers())
+        self.table.serve(NamedObjects().handlers())
+        self.table.serve(self.jobs.handlers())
+        self.table.serve(self.processes.handlers())
+        self.table.serve(self.shards.handlers())
+        self.table.serve(self.trackers.handlers())
+        if self.remote is not None:
+            self.table.serve(self.remote.handlers())
 
     def on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
         """The zygote says what became of a process, or hands over what one writes to."""
@@ -98,16 +80,17 @@ class Services:
             self._tell_group(kind, event)
 
     def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
+        puid, group = event["puid"], event["group"]
         if kind == "exited":
-            self.streams.catch_up(event["puid"])
-            event = {**event, "text": self.streams.errors.pop(event["puid"])}
+            self.streams.catch_up(puid)
+            told = MemberEvent(puid, group, self.streams.errors.pop(puid), event["code"])
         else:
-            event = {name: event[name] for name in ("puid", "group", "text", "error")}
-        home = self.groups.home_of(event["group"])
+            told = MemberEvent(puid, group, event["text"], failed=True, error=event["error"])
+        home = self.groups.home_of(group)
         if home == self.run.node or self._notices is None:
-            self.groups.on_event(kind, **event)
+            self.groups.on_event(told)
         else:
-            self._notices.tell(home, kind, event)
+            self._notices.tell(home, told)
 
     def end(self) -> None:
         """End the run; may be called again."""

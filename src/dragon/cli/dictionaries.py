@@ -26,6 +26,7 @@ from dragon.runs import Run
 from dragon.runtime.agent_client import ask
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.nodes import run_nodes
+from dragon.runtime.protocol.shards import ListDictionaries
 from dragon.runtime.run import join_run
 from dragon.shards.entries import BROADCAST
 from dragon.shards.records import decode_key, decode_value
@@ -104,7 +105,7 @@ def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
     Raises DragonError where the run does not answer, and what the function raises.
     """
     try:
-        ask_agent(run.nodes[0].folder, "shards.list", PATIENCE)
+        ask_agent(run.nodes[0].folder, ListDictionaries(run.nodes[0].info.node), PATIENCE)
     except TimeoutError:
         raise _silent(run) from None
     context = multiprocessing.get_context("fork")
@@ -156,7 +157,7 @@ def look(run: Run) -> list[Live]:
     """The dictionaries of the run that this process belongs to, by name."""
     found = []
     for node in run_nodes():
-        for text in ask("shards.list", node=node.index):
+        for text in ask(ListDictionaries(node.index)):
             with contextlib.suppress(DestroyedError):  # it went away since
                 found.append(_described(run, text))
     return sorted(found, key=lambda one: one.name)

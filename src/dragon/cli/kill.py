@@ -15,6 +15,7 @@ from dragon.cli.processes import PATIENCE, below, process_of, users
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.folder import remove_folder
 from dragon.runtime.inspection import ask_agent
+from dragon.runtime.protocol.run import EndRun
 
 __all__ = ["end", "main"]
 
@@ -102,7 +103,7 @@ def _ask_agents(run: runs.Run) -> bool:
     heard = False
     for node in run.nodes:
         try:
-            ask_agent(node.folder, "end", PATIENCE)
+            ask_agent(node.folder, EndRun(), PATIENCE)
             heard = True
         except TimeoutError:
             print(f"dragon kill: the agent (pid {node.info.agent.pid}) does not answer", file=sys.stderr)

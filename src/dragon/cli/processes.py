@@ -15,6 +15,7 @@ from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runs import Node, Run
 from dragon.runtime.folder import Owner, is_alive
 from dragon.runtime.inspection import Report, ask_agent
+from dragon.runtime.protocol.run import ReportYourself
 
 __all__ = ["PATIENCE", "Row", "below", "count", "process_of", "report_of", "row_of", "rows", "users"]
 
@@ -45,7 +46,7 @@ class Row(msgspec.Struct):
 def report_of(node: Node) -> Report | str:
     """What a node's agent says of itself, or why it says nothing."""
     try:
-        return msgspec.convert(ask_agent(node.folder, "report", PATIENCE), Report)
+        return ask_agent(node.folder, ReportYourself(), PATIENCE)
     except TimeoutError:
         return f"does not answer within {PATIENCE:g} s"
     except (RunEndedError, RuntimeError, msgspec.MsgspecError) as error:

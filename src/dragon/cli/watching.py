@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar, cast
 
 import msgspec
 
@@ -16,9 +16,20 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.metrics import Lifetime
 from dragon.runtime.folder import is_alive
 from dragon.runtime.inspection import ask_agent
+from dragon.runtime.protocol.request import Request, tag_of
+from dragon.runtime.protocol.telemetry import (
+    Lifetimes,
+    Query,
+    StartMeasuring,
+    StateOfRun,
+    StopMeasuring,
+    TelemetryLevel,
+)
 from dragon.telemetry.recording import Recording
 
 __all__ = ["Recorded", "Watched", "choose"]
+
+_Answer = TypeVar("_Answer")
 
 _PATIENCE = 10.0
 _LEVEL = 4
@@ -45,8 +56,8 @@ class Watched:
         self._begun = False
 
     def __enter__(self) -> Self:
-        if not self.ask("telemetry.level"):
-            self.ask("telemetry.start", level=_LEVEL)
+        if not self.ask(TelemetryLevel()):
+            self.ask(StartMeasuring(_LEVEL))
             self._begun = True
         return self
 
@@ -55,7 +66,7 @@ class Watched:
     ) -> None:
         if self._begun and self.lives:
             with suppress(RunEndedError):  # in this moment
-                self.ask("telemetry.stop")
+                self.ask(StopMeasuring())
 
     @property
     def now(self) -> float:
@@ -67,18 +78,18 @@ class Watched:
         """Whether the run has not ended."""
         return is_alive(self._node.info.agent)
 
-    def ask(self, operation: str, **arguments: Any) -> Any:
+    def ask(self, request: Request[_Answer]) -> _Answer:
         """What the run's agents answer."""
         try:
-            return ask_agent(self._node.folder, operation, _PATIENCE, **arguments)
+            return ask_agent(self._node.folder, request, _PATIENCE)
         except TimeoutError:
             raise DragonError(f"run {self.name} has not answered within {_PATIENCE:g} s") from None
         except RuntimeError as error:
             raise DragonError(f"run {self.name}: {error}") from error
 
-    async def ask_soon(self, operation: str, arguments: dict[str, Any]) -> Any:
+    async def ask_soon(self, request: Request[_Answer]) -> _Answer:
         """The same, where nothing may wait."""
-        return await asyncio.to_thread(self.ask, operation, **arguments)
+        return await asyncio.to_thread(self.ask, request)
 
 
 class Recorded:
@@ -94,16 +105,19 @@ class Recorded:
         """Look at an earlier or later time."""
         self.now = min(max(self.now + seconds, self._recording.start), self._last)
 
-    async def ask_soon(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """What the run's agents would have answered then."""
-        return await asyncio.to_thread(self._answer, operation, arguments)
+    async def ask_soon(self, request: Request[_Answer]) -> _Answer:
+        """What the run's agents would have answered then. Raises ValueError where they could not tell now."""
+        return cast(_Answer, await asyncio.to_thread(self._answer, request))
 
-    def _answer(self, operation: str, arguments: dict[str, Any]) -> Any:
-        if operation == "telemetry.run":
-            return self._run
-        if operation == "telemetry.lifetimes":
-            return [_then(life, self.now) for life in self._lifetimes if life.started <= self.now]
-        return self._recording.query(**{**arguments, "end": min(arguments["end"], self.now)})
+    def _answer(self, request: Request[object]) -> object:
+        match request:
+            case StateOfRun():
+                return self._run
+            case Lifetimes():
+                return [_then(life, self.now) for life in self._lifetimes if life.started <= self.now]
+            case Query():
+                return self._recording.answer(msgspec.structs.replace(request, end=min(request.end, self.now)))
+        raise ValueError(f"a recording does not tell {tag_of(type(request))}")
 
 
 def _then(life: Lifetime, now: float) -> Lifetime:

@@ -6,24 +6,25 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import msgspec
+
+from dragon.runtime.protocol.front_end import Message, decode_message
+from dragon.runtime.protocol.request import frame
 
 __all__ = ["LARGEST_FRAME", "Control", "watch_silence"]
 
 LARGEST_FRAME = 64 * 2**20
 _SILENCE = 4  # seconds
 
-Message = tuple[str, dict[str, Any]]
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Message).decode
 
 
 class Control(asyncio.Protocol):
     """One end of a control connection. Everything happens on the event loop that it was made on.
 
-    `on_message` gets each message's kind and values; what arrived before it was set is kept for it. `on_lost` gets the
+    `on_message` gets each message; what arrived before it was set is kept for it. `on_lost` gets the
     reason when the connection ends and this side did not close it, however late it is set.
     """
 
@@ -34,20 +35,20 @@ class Control(asyncio.Protocol):
         self._received = bytearray()
         self._waiting: deque[Message] = deque()
         self._arrived: asyncio.Event = asyncio.Event()
-        self._on_message: Callable[[str, dict[str, Any]], None] | None = None
+        self._on_message: Callable[[Message], None] | None = None
         self._on_lost: Callable[[str], None] | None = None
         self._lost = ""
         self._closed = False
 
     @property
-    def on_message(self) -> Callable[[str, dict[str, Any]], None] | None:
+    def on_message(self) -> Callable[[Message], None] | None:
         return self._on_message
 
     @on_message.setter
-    def on_message(self, handler: Callable[[str, dict[str, Any]], None] | None) -> None:
+    def on_message(self, handler: Callable[[Message], None] | None) -> None:
         self._on_message = handler
         while self._waiting and self._on_message is not None:
-            self._on_message(*self._waiting.popleft())
+            self._on_message(self._waiting.popleft())
 
     @property
     def on_lost(self) -> Callable[[str], None] | None:
@@ -59,14 +60,15 @@ class Control(asyncio.Protocol):
         if self._lost and handler is not None:
             handler(self._lost)
 
-    def send(self, kind: str, **values: Any) -> None:
+    def send(self, message: Message) -> None:
         """Send a message. On a connection that is lost it is dropped; `on_lost` says that it is."""
         if self.transport is None or self._lost or self._closed:
             return
-        body = _encode((kind, values))
+        body = _encode(message)
         if len(body) > LARGEST_FRAME:
-            raise ValueError(f"a {kind!r} message of {len(body)} bytes is over the limit of {LARGEST_FRAME}")
-        self.transport.write(len(body).to_bytes(4, "little") + body)
+            kind = type(message).__name__
+            raise ValueError(f"a message {kind} of {len(body)} bytes is over the limit of {LARGEST_FRAME}")
+        self.transport.write(frame(body))
 
     async def receive(self) -> Message:
         """The next message, where `on_message` is not set. Raises ConnectionError when the connection is lost."""
@@ -109,7 +111,7 @@ class Control(asyncio.Protocol):
             body = bytes(self._received[4 : 4 + size])
             del self._received[: 4 + size]
             try:
-                message = _decode(body)
+                message = decode_message(body)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 self.abort(f"{self.peer} sent a malformed frame: {error}")
                 return
@@ -117,7 +119,7 @@ class Control(asyncio.Protocol):
 
     def _deliver(self, message: Message) -> None:
         if self._on_message is not None:
-            self._on_message(*message)
+            self._on_message(message)
         else:
             self._waiting.append(message)
             self._arrived.set()

@@ -8,13 +8,12 @@ import os
 import socket
 import ssl
 
-import msgspec
-
 from dragon.control.connection import Control
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.membership import Member, Membership, Token
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.credentials import fingerprint, pinned_context
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Welcome
 
 __all__ = ["NONCE_SIZE", "JoinError", "join", "proof"]
 
@@ -99,27 +98,20 @@ async def _call(address: str, expected: str, context: ssl.SSLContext) -> Control
 async def _greet(control: Control, token: Token, member: Member) -> None:
     from dragon import __version__
 
-    kind, values = await control.receive()
-    challenge = values.get("nonce")
-    if kind != "challenge" or not isinstance(challenge, bytes) or len(challenge) != NONCE_SIZE:
-        raise JoinError(f"{control.peer} does not speak this version's language (it sent {kind!r})")
+    challenge = await control.receive()
+    if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_SIZE:
+        raise JoinError(f"{control.peer} does not speak this version's language (it sent {challenge!r})")
     nonce = os.urandom(NONCE_SIZE)
-    control.send(
-        "join",
-        nonce=nonce,
-        proof=proof(token.secret, challenge, nonce),
-        version=__version__,
-        index=token.index,
-        member=member,
-    )
+    control.send(Join(nonce, proof(token.secret, challenge.nonce, nonce), __version__, token.index, member))
 
 
 async def _membership(control: Control) -> Membership:
-    kind, values = await control.receive()
-    if kind == "refused":
-        raise JoinError(f"{control.peer} refused this node: {values.get('reason')}")
-    if kind == "end":
-        raise JoinError(f"{control.peer} gave the run up before it began")
-    if kind != "membership":
-        raise JoinError(f"{control.peer} sent {kind!r} where the membership was due")
-    return msgspec.convert(values, Membership)
+    match await control.receive():
+        case Welcome(membership):
+            return membership
+        case Refused(reason):
+            raise JoinError(f"{control.peer} refused this node: {reason}")
+        case End():
+            raise JoinError(f"{control.peer} gave the run up before it began")
+        case message:
+            raise JoinError(f"{control.peer} sent {message!r} where the membership was due")

@@ -14,6 +14,13 @@ from dragon.infrastructure.policy import Policy
 from dragon.runtime import handle, placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.protocol.objects import (
+    CreateNamedObject,
+    FindNamedObject,
+    ForgetNamedObject,
+    ListNamedObjects,
+    NamedObject,
+)
 from dragon.runtime.run import this_run
 
 __all__ = [
@@ -73,7 +80,7 @@ def create(
     block_size = getattr(local, "block_size", None) or 1024
     channel = Channel._again(handle.Channel._on(node, capacity), 0, capacity, block_size)
     try:
-        found = ask("named_objects.create", kind=_KIND, name=user_name, at=node, serialized=channel.serialize(), node=0)
+        found = ask(CreateNamedObject(_KIND, user_name, node, channel.serialize()))
     except ValueError as error:
         raise ChannelError(str(error)) from error
     described = _described(found)
@@ -85,19 +92,19 @@ def create(
 _FIRST_OF_POOLS = 2**63
 
 
-def _described(found: Any) -> ChannelDescriptor:
-    channel = Channel.attach(found["serialized"]) if found["alive"] else None
+def _described(found: NamedObject) -> ChannelDescriptor:
+    channel = Channel.attach(found.serialized) if found.alive else None
     if channel is not None:
-        channel.cuid = found["number"]
-    state = ChannelDescriptor.State.ACTIVE if found["alive"] else ChannelDescriptor.State.DEAD
-    sdesc = found["serialized"] if channel is None else channel.serialize()
-    return ChannelDescriptor(found["node"], found["number"], found["name"], found["node"], state, sdesc)
+        channel.cuid = found.number
+    state = ChannelDescriptor.State.ACTIVE if found.alive else ChannelDescriptor.State.DEAD
+    sdesc = found.serialized if channel is None else channel.serialize()
+    return ChannelDescriptor(found.node, found.number, found.name, found.node, state, sdesc)
 
 
 def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescriptor:
     """The channel of that number or name. Raises ChannelError where there is none."""
     try:
-        return _described(ask("named_objects.find", kind=_KIND, key=identifier, node=0))
+        return _described(ask(FindNamedObject(_KIND, identifier)))
     except LookupError as error:
         raise ChannelError(str(error)) from error
     except DragonError as error:
@@ -106,7 +113,7 @@ def query(identifier: int | str, *, inc_refcnt: bool = False) -> ChannelDescript
 
 def get_list() -> list[int]:
     """The numbers of the channels that were not destroyed."""
-    return list(ask("named_objects.numbers", kind=_KIND, node=0))
+    return ask(ListNamedObjects(_KIND))
 
 
 def destroy(identifier: int | str, *, just_decref: bool = False) -> None:
@@ -118,7 +125,7 @@ def destroy(identifier: int | str, *, just_decref: bool = False) -> None:
     if found.state == ChannelDescriptor.State.DEAD:
         raise ChannelError(f"channel {identifier!r} was destroyed")
     Channel.attach(found.sdesc).destroy()
-    ask("named_objects.forget", kind=_KIND, number=found.c_uid, node=0)
+    ask(ForgetNamedObject(_KIND, found.c_uid))
     _made.pop(found.c_uid, None)
 
 

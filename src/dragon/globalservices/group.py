@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import Any
 
 from dragon.globalservices import process
 from dragon.globalservices.creation import ProcessCreate, start_process
@@ -19,6 +18,16 @@ from dragon.native.template import ProcessTemplate
 from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.processes import look_up
+from dragon.runtime.protocol.groups import (
+    AddMembers,
+    CreateNamedGroup,
+    FindNamedGroup,
+    FindNumberedGroup,
+    ForgetNamedGroup,
+    ListNamedGroups,
+    NamedGroup,
+    RemoveMembers,
+)
 
 __all__ = [
     "GroupError",
@@ -69,9 +78,9 @@ def create(
             raise GroupError(f"a group {user_name!r} already exists in this run")
     job = _start_job(items, policy)
     sets = _start(items, policy) if job is None else _in_sets(items, job.puids)
-    made = ask("named_groups.create", name=user_name, sets=sets)
+    made = ask(CreateNamedGroup(user_name, sets))
     if job is not None:
-        _jobs[made["number"]] = job
+        _jobs[made.number] = job
     return _described(made, policy)
 
 
@@ -130,7 +139,7 @@ def _end(puids: list[int]) -> None:
 
 def get_list() -> list[int]:
     """The numbers of the groups that were not destroyed."""
-    return list(ask("named_groups.numbers"))
+    return ask(ListNamedGroups())
 
 
 def query(identifier: int | str) -> GroupDescriptor:
@@ -138,20 +147,18 @@ def query(identifier: int | str) -> GroupDescriptor:
     return _described(_find(identifier))
 
 
-def _find(identifier: int | str) -> dict[str, Any]:
+def _find(identifier: int | str) -> NamedGroup:
     try:
         if isinstance(identifier, str):
-            found = ask("named_groups.query", identifier=identifier)
-        else:
-            found = ask("named_groups.numbered", number=identifier)
+            return ask(FindNamedGroup(identifier))
+        return ask(FindNumberedGroup(identifier))
     except (LookupError, NodeLostError) as error:
         raise GroupError(str(error)) from None
-    return dict(found)
 
 
-def _described(found: dict[str, Any], policy: Policy | None = None) -> GroupDescriptor:
-    sets = [[_member(puid) for puid in puids] for puids in found["sets"]]
-    return GroupDescriptor(GroupDescriptor.State.ACTIVE, found["number"], found["name"], sets, policy)
+def _described(found: NamedGroup, policy: Policy | None = None) -> GroupDescriptor:
+    sets = [[_member(puid) for puid in puids] for puids in found.sets]
+    return GroupDescriptor(GroupDescriptor.State.ACTIVE, found.number, found.name, sets, policy)
 
 
 def _member(puid: int) -> GroupMember:
@@ -172,15 +179,15 @@ def destroy(identifier: int | str) -> GroupDescriptor:
     found = _find(identifier)
     _end(_puids(found))
     described = _described(found)
-    ask("named_groups.forget", number=found["number"])
-    if job := _jobs.pop(found["number"], None):
+    ask(ForgetNamedGroup(found.number))
+    if job := _jobs.pop(found.number, None):
         job.close()
     described.state = GroupDescriptor.State.DEAD
     return described
 
 
-def _puids(found: dict[str, Any]) -> list[int]:
-    return [puid for puids in found["sets"] for puid in puids]
+def _puids(found: NamedGroup) -> list[int]:
+    return [puid for puids in found.sets for puid in puids]
 
 
 def add_to(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
@@ -194,17 +201,17 @@ def create_add_to(identifier: int | str, items: Items, policy: Policy | None) ->
     return _add(found, _start(items, policy))
 
 
-def _add(found: dict[str, Any], members: list[list[int]]) -> GroupDescriptor:
-    ask("named_groups.add", number=found["number"], members=members)
-    return query(found["number"])
+def _add(found: NamedGroup, members: list[list[int]]) -> GroupDescriptor:
+    ask(AddMembers(found.number, members))
+    return query(found.number)
 
 
 def remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
     """Processes, by puid or name, are members no longer, and go on. Raises GroupError where one is no member."""
     found = _find(identifier)
     members = _members_of(found, items)
-    ask("named_groups.remove", number=found["number"], members=members)
-    return query(found["number"])
+    ask(RemoveMembers(found.number, members))
+    return query(found.number)
 
 
 def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> GroupDescriptor:
@@ -213,10 +220,10 @@ def destroy_remove_from(identifier: int | str, items: Sequence[int | str]) -> Gr
     return remove_from(identifier, items)
 
 
-def _members_of(found: dict[str, Any], items: Sequence[int | str]) -> list[int]:
+def _members_of(found: NamedGroup, items: Sequence[int | str]) -> list[int]:
     members = _uids(items)
     if strangers := set(members) - set(_puids(found)):
-        raise GroupError(f"not members of group {found['name']!r}: {sorted(strangers)}")
+        raise GroupError(f"not members of group {found.name!r}: {sorted(strangers)}")
     return members
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.pool_desc import PoolDescriptor, PoolOptions
 from dragon.managed_memory import MemoryPool
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.objects import (
+    CreateNamedObject,
+    FindNamedObject,
+    ForgetNamedObject,
+    ListNamedObjects,
+    NamedObject,
+)
 from dragon.runtime.run import this_run
 
 __all__ = ["PoolError", "create", "destroy", "get_list", "query"]
@@ -32,18 +37,17 @@ def create(size: int, user_name: str = "", options: PoolOptions | None = None, s
             pass
     pool = MemoryPool(size)
     try:
-        given = {"name": user_name, "at": this_run().node, "serialized": pool.serialize()}
-        found = _described(ask("named_objects.create", kind=_KIND, node=0, **given))
+        found = _described(ask(CreateNamedObject(_KIND, user_name, this_run().node, pool.serialize())))
     except ValueError as error:
         raise PoolError(str(error)) from error
     _made[found.m_uid] = pool
     return found
 
 
-def _described(found: Any) -> PoolDescriptor:
-    state = PoolDescriptor.State.ACTIVE if found["alive"] else PoolDescriptor.State.DEAD
-    sdesc = MemoryPool.numbered(found["serialized"], found["number"])
-    return PoolDescriptor(found["number"], found["name"], found["node"], state, sdesc)
+def _described(found: NamedObject) -> PoolDescriptor:
+    state = PoolDescriptor.State.ACTIVE if found.alive else PoolDescriptor.State.DEAD
+    sdesc = MemoryPool.numbered(found.serialized, found.number)
+    return PoolDescriptor(found.number, found.name, found.node, state, sdesc)
 
 
 def query(identifier: int | str) -> PoolDescriptor:
@@ -52,14 +56,14 @@ def query(identifier: int | str) -> PoolDescriptor:
         default = MemoryPool.default(identifier).serialize()
         return PoolDescriptor(identifier, f"default_{identifier}", identifier, PoolDescriptor.State.ACTIVE, default)
     try:
-        return _described(ask("named_objects.find", kind=_KIND, key=identifier, node=0))
+        return _described(ask(FindNamedObject(_KIND, identifier)))
     except LookupError as error:
         raise PoolError(str(error)) from error
 
 
 def get_list() -> list[int]:
     """The numbers of the pools that were made and not destroyed."""
-    return list(ask("named_objects.numbers", kind=_KIND, node=0))
+    return ask(ListNamedObjects(_KIND))
 
 
 def destroy(identifier: int | str) -> None:
@@ -69,4 +73,4 @@ def destroy(identifier: int | str) -> None:
         raise PoolError(f"pool {identifier!r} was destroyed, or is a node's own")
     pool = _made.pop(found.m_uid, None) or MemoryPool.attach(found.sdesc)
     pool.destroy()
-    ask("named_objects.forget", kind=_KIND, number=found.m_uid, node=0)
+    ask(ForgetNamedObject(_KIND, found.m_uid))

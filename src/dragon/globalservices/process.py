@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -18,6 +17,7 @@ from dragon.runtime import placement
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_arguments, checked_environment, words_of
 from dragon.runtime.processes import join, kill, look_up
+from dragon.runtime.protocol.processes import Known, ListProcesses
 from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument, checked_stream
 
 __all__ = [
@@ -169,9 +169,9 @@ def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
     name = message.user_name
     if soft and not name:
         raise ProcessError("soft=True asks for a process by name; give it a user_name")
-    known = [process for process in _living() if process["name"] == name] if name else []
+    known = [process for process in _living() if process.name == name] if name else []
     if known and soft:
-        return query(known[0]["puid"])
+        return query(known[0].puid)
     if known:
         raise ProcessError(f"A process {name!r} already exists in this run")
     try:
@@ -184,20 +184,20 @@ def _create(message: ProcessCreate, soft: bool) -> ProcessDescriptor:
     )
 
 
-def _living() -> list[dict[str, Any]]:
-    return [known for known in ask("registry.processes") if known["code"] is None]
+def _living() -> list[Known]:
+    return [known for known in ask(ListProcesses()) if known.code is None]
 
 
 def get_list() -> list[int]:
     """The puids of all processes that were started in the run, ended ones too."""
-    return [known["puid"] for known in ask("registry.processes")]
+    return [known.puid for known in ask(ListProcesses())]
 
 
 def query(identifier: int | str) -> ProcessDescriptor:
     """The process of that puid or name; ended ones too. Raises ProcessError where there is none."""
     found = look_up(identifier)
     return msgspec.structs.replace(
-        found, live_children={process["puid"] for process in _living() if process["parent"] == found.p_uid}
+        found, live_children={process.puid for process in _living() if process.parent == found.p_uid}
     )
 
 

@@ -18,8 +18,6 @@ __all__ = [
     "NameOffset",
     "NameRole",
     "Output",
-    "Reply",
-    "Request",
     "SerializedName",
     "Spawn",
     "Surroundings",
@@ -117,29 +115,16 @@ class Surroundings(msgspec.Struct, omit_defaults=True):
     variables: list[str] = []  # that are read at a start, and that the process is given other than the run has them
 
 
-class Request(msgspec.Struct):
-    """A request of a process to its agent. `operation` names a handler, `arguments` are its keyword arguments."""
-
-    operation: str
-    arguments: dict[str, Any] = {}
-
-
-class Reply(msgspec.Struct):
-    """The agent's answer: a value, or the class and text of an error."""
-
-    value: Any = None
-    error: tuple[str, str] | None = None
-
-
-def joined(lists: Iterable[bytes]) -> msgspec.Raw:
+def joined(lists: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
     """Encoded lists as one, without a look at what is in them."""
     count, bodies = 0, []
-    for data in lists:
+    for encoded in lists:
+        data = memoryview(encoded)
         # A msgpack array has its length in four bits of its first byte, or in two or four bytes after that.
         first = data[0]
         width = {0xDC: 2, 0xDD: 4}.get(first, 0)
         count += int.from_bytes(data[1 : 1 + width]) if width else first & 0xF
-        bodies.append(memoryview(data)[1 + width :])
+        bodies.append(data[1 + width :])
     return msgspec.Raw(b"".join([b"\xdd", count.to_bytes(4), *bodies]))
 
 
@@ -157,6 +142,4 @@ def encode(message: Any) -> bytes:
 _held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
 decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
 decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
-decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
 release_signals(_held)

@@ -5,21 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import msgspec
+from dragon.runtime.protocol.front_end import Proposal
 
-__all__ = ["Decisions", "Proposal"]
-
-
-class Proposal(msgspec.Struct, frozen=True):
-    """What a node asks for: that a shard has other holders. `epoch` is the decision by which it has those of `before`,
-    `seen` the last loss that the node knows of."""
-
-    number: str
-    manager: int
-    epoch: int
-    seen: int
-    before: list[int]
-    holders: list[int]
+__all__ = ["Decisions"]
 
 
 class Decisions:

@@ -1,34 +1,6 @@
 """The front end of a run over several nodes: it has the agents started, and speaks with each until the run ends.
 
-What goes over a control connection, after the membership:
-
-| to the agent | values | meaning |
-|---|---|---|
-| start_head | executable, arguments, environment, folder, signals | start the head process; the primary's only |
-| signal | number | for the head process |
-| lost | index, host_name, reason, epoch | a node is gone, by the decision of that number |
-| decided | number, manager, holders, epoch | a replicated shard has these holders, by the decision of that number |
-| input | data | the next piece of the front end's standard input, empty at its end; answers `read` |
-| written | count | so many more bytes of this agent's output have been shown |
-| ask | number, operation, arguments | give the `answer` of all agents |
-| clear | | end every process on this node, then say `cleared`: the head process is to be started again |
-| end | | end everything on this node, then say `bye` |
-
-| from the agent | values | meaning |
-|---|---|---|
-| output | number (1 or 2), data | what a process wrote |
-| log | text | a line of the agent's log |
-| read | | the head process's standard input has room |
-| head_exited | code, error | the head process ended (negative: by a signal), or could not be started |
-| answer | number, value or error | to the question of that number |
-| cleared | | no process of the run is left on this node |
-| propose | number, manager, epoch, seen, before, holders | a replicated shard should have other holders |
-| end_run | | somebody on this node wants the run to end |
-| writing | | what is due to be written takes its time; `bye` comes once it is done |
-| bye | | everything on this node has ended; closes |
-
-An agent sends output ahead of `written` by a bounded number of bytes only (`output_window` of the settings), so a
-terminal that is slow or stopped holds the writers back and never fills the front end's memory.
+What they say is in `dragon.runtime.protocol.front_end`.
 """
 
 from __future__ import annotations
@@ -36,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -47,13 +19,36 @@ from dragon.infrastructure.interfaces import usable_addresses
 from dragon.infrastructure.limits import allow_many_files, check_files
 from dragon.infrastructure.signals import NOTICES, PASSED_ON
 from dragon.launcher.base import Launcher, LaunchError
-from dragon.launcher.decisions import Decisions, Proposal
+from dragon.launcher.decisions import Decisions
 from dragon.launcher.questions import Questions
 from dragon.launcher.rendezvous import Rendezvous
 from dragon.launcher.standard_input import StandardInput
 from dragon.launcher.terminal import Terminal
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
+from dragon.runtime.protocol.front_end import (
+    Answered,
+    AskMembers,
+    Bye,
+    Clear,
+    Cleared,
+    Decided,
+    End,
+    Ending,
+    HeadExited,
+    Input,
+    Log,
+    Message,
+    NodeLost,
+    Proposal,
+    Shown,
+    SignalHead,
+    StartHead,
+    TellMembers,
+    WantsInput,
+    Writing,
+    Wrote,
+)
 from dragon.signals import heeded
 from dragon.web import serving
 
@@ -212,67 +207,67 @@ class FrontEnd:
         self.meeting.announce({**self.options.settings, **settings})
         for index, control in list(self.alive.items()):
             control.on_lost = lambda reason, index=index: self._on_lost(index, reason)
-            control.on_message = lambda kind, values, index=index: self._on_message(index, kind, values)
+            control.on_message = lambda message, index=index: self._on_message(index, message)
         self.launcher.show(lambda data: self.terminal.write(2, data))
 
     def _start_head(self) -> None:
         self.head_node = min(self.alive)
         if self._restarted:
             self.head.environment[RESTARTED] = "1"
-        self.alive[self.head_node].send(
-            "start_head", **msgspec.structs.asdict(self.head), signals=_core.current_signals()
-        )
+        head = self.head
+        start = StartHead(head.executable, head.arguments, head.environment, head.folder, _core.current_signals())
+        self.alive[self.head_node].send(start)
 
-    def _on_message(self, index: int, kind: str, values: Mapping[str, Any]) -> None:
-        try:
-            if kind == "output":
-                self._on_output(index, int(values["number"]), values["data"])
-            elif kind == "log":
-                self.terminal.write(2, f"{values['text']}\n".encode())
-            elif kind == "head_exited":
-                self._on_head_exited(index, int(values["code"]), values.get("error", ""))
-            elif kind == "read":
+    def _on_message(self, index: int, message: Message) -> None:
+        match message:
+            case Wrote(number, data):
+                self._on_output(index, number, data)
+            case Log(text):
+                self.terminal.write(2, f"{text}\n".encode())
+            case HeadExited(code, error):
+                self._on_head_exited(index, code, error)
+            case WantsInput():
                 self.input.want()
-            elif kind == "answer":
-                self.questions.answered(**values)
-            elif kind == "cleared":
+            case Answered():
+                self.questions.answered(message)
+            case Cleared():
                 self._on_cleared(index)
-            elif kind == "bye":
+            case Bye():
                 self.alive[index].close()
                 self._on_lost(index, "its agent was ended")
-            elif not self._on_wish(index, kind, values):
-                log.warning("%s sent %r, which means nothing here", self._name(index), kind)
-        except (KeyError, TypeError, ValueError) as error:
-            log.warning("%s sent a malformed %r message: %r", self._name(index), kind, error)
+            case _:
+                self._on_wish(index, message)
 
-    def _on_wish(self, index: int, kind: str, values: Mapping[str, Any]) -> bool:
-        """Do what a node asks of the front end itself; whether it is something that can be asked."""
-        if kind == "members":
-            self.alive[index].send("members", members=self.meeting.members)
-        elif kind == "propose":
-            self._on_proposal(msgspec.convert(values, Proposal))
-        elif kind == "end_run":
-            self._on_signal(signal.SIGTERM)
-        elif kind == "writing":
-            self._writing.add(index)
-        else:
-            return False
-        return True
+    def _on_wish(self, index: int, message: Message) -> None:
+        """Do what a node asks of the front end itself."""
+        match message:
+            case AskMembers():
+                members = [member for member in self.meeting.members if member is not None]
+                self.alive[index].send(TellMembers(members))
+            case Proposal():
+                self._on_proposal(message)
+            case Ending():
+                self._on_signal(signal.SIGTERM)
+            case Writing():
+                self._writing.add(index)
+            case _:
+                log.warning("%s sent %r, which means nothing here", self._name(index), message)
 
     def _on_output(self, index: int, number: int, data: bytes) -> None:
-        if number not in (1, 2) or not isinstance(data, bytes):
-            raise ValueError(number)
+        if number not in (1, 2):
+            log.warning("%s sent output of descriptor %d", self._name(index), number)
+            return
         control = self.alive[index]
 
         def written() -> None:
-            self._soon(lambda: control.send("written", count=len(data)))
+            self._soon(lambda: control.send(Shown(len(data))))
 
         self.terminal.write(number, data, written)
 
     def _on_input(self, data: bytes) -> None:
         def send() -> None:
             if self.head_node is not None and self.head_node in self.alive:
-                self.alive[self.head_node].send("input", data=data)
+                self.alive[self.head_node].send(Input(data))
 
         self._soon(send)
 
@@ -301,7 +296,7 @@ class FrontEnd:
         log.error("node %d (%s) is lost: %s", index, self._name(index), reason)
         epoch = self._decisions.lose()
         for control in self.alive.values():
-            control.send("lost", index=index, host_name=self._name(index), reason=reason, epoch=epoch)
+            control.send(NodeLost(index, self._name(index), reason, epoch))
         if self.code.done():
             return
         if self._can_restart():
@@ -316,9 +311,7 @@ class FrontEnd:
         if epoch is None:
             return
         for index in {*proposal.before, *proposal.holders} & self.alive.keys():
-            self.alive[index].send(
-                "decided", number=proposal.number, manager=proposal.manager, holders=proposal.holders, epoch=epoch
-            )
+            self.alive[index].send(Decided(proposal.number, proposal.manager, proposal.holders, epoch))
 
     def _can_restart(self) -> bool:
         return self.options.resilient and len(self.alive) >= self._needed and not self._interrupted
@@ -330,7 +323,7 @@ class FrontEnd:
             log.error("the program is started again on the nodes that are left")
             for index, control in self.alive.items():
                 self._clearing.add(index)
-                control.send("clear")
+                control.send(Clear())
         elif not self._clearing:
             self._start_head()
 
@@ -358,7 +351,7 @@ class FrontEnd:
         """Send the head process a signal; whether there is one."""
         if self.head_node is None or self.head_node not in self.alive:
             return False
-        self.alive[self.head_node].send("signal", number=number)
+        self.alive[self.head_node].send(SignalHead(number))
         return True
 
     def _give_up(self, number: int) -> None:
@@ -379,7 +372,7 @@ class FrontEnd:
         self.meeting.close()
         joined = [control for control in self.meeting.controls if control is not None]
         for control in joined:
-            control.send("end")
+            control.send(End())
         while self.alive and not self._hurried:
             try:
                 async with asyncio.timeout(_GOODBYE):

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from dragon.control.connection import Control
 from dragon.infrastructure.errors import DragonError, RunEndedError
+from dragon.infrastructure.messages import encode
+from dragon.runtime.protocol.front_end import Answered, Question
+from dragon.runtime.protocol.request import Request, decode_answer
 
 __all__ = ["Questions"]
+
+_Answer = TypeVar("_Answer")
 
 _PATIENCE = 10.0
 
@@ -21,29 +28,29 @@ class Questions:
     def __init__(self, agent: Callable[[], Control | None]) -> None:
         self._agent = agent
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
 
-    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+    async def ask(self, request: Request[_Answer]) -> _Answer:
         """What the agents answer. Raises RunEndedError at the end of the run, DragonError where it has no answer."""
         control, number = self._agent(), next(self._numbers)
         if control is None:
             raise RunEndedError("the run is at its end")
         self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            control.send("ask", number=number, operation=operation, arguments=arguments)
+            control.send(Question(number, msgspec.Raw(encode(request))))
             async with asyncio.timeout(_PATIENCE):
-                return await self._asked[number]
+                return decode_answer(request, await self._asked[number])
         except TimeoutError:
             raise DragonError(f"the run has not answered within {_PATIENCE:g} s") from None
         finally:
             del self._asked[number]
 
-    def answered(self, number: int, value: Any = None, error: str = "") -> None:
+    def answered(self, answer: Answered) -> None:
         """An agent did."""
-        future = self._asked.get(number)
+        future = self._asked.get(answer.number)
         if future is None or future.done():
             return  # nobody waits for it any more
-        if error:
-            future.set_exception(DragonError(error))
+        if answer.error:
+            future.set_exception(DragonError(answer.error))
         else:
-            future.set_result(value)
+            future.set_result(answer.value)

@@ -24,6 +24,7 @@ from dragon.launcher.identity import Identity
 from dragon.runtime.callers import Callers
 from dragon.runtime.credentials import Authority, greeting_context, node_name
 from dragon.runtime.log import Once, runtime_log
+from dragon.runtime.protocol.front_end import Challenge, End, Join, Refused, Welcome
 
 __all__ = ["Rendezvous"]
 
@@ -141,7 +142,7 @@ class Rendezvous:
                 key=key,
                 settings=settings,
             )
-            control.send("membership", **msgspec.structs.asdict(own))
+            control.send(Welcome(own))
 
     def close(self) -> None:
         """Accept nobody any more; may be called again."""
@@ -153,7 +154,7 @@ class Rendezvous:
         self.close()
         for control in self.controls:
             if control is not None:
-                control.send("end")
+                control.send(End())
                 control.close()
         await asyncio.sleep(0)
 
@@ -195,24 +196,23 @@ class Rendezvous:
             connection.close()
             raise
 
-    async def _hear(self, control: Control) -> dict[str, Any]:
+    async def _hear(self, control: Control) -> Join:
         challenge = os.urandom(NONCE_SIZE)
-        control.send("challenge", nonce=challenge)
-        kind, values = await control.receive()
-        nonce, answer = values.get("nonce"), values.get("proof")
-        if kind != "join" or not isinstance(nonce, bytes) or not isinstance(answer, bytes) or len(nonce) != NONCE_SIZE:
+        control.send(Challenge(challenge))
+        greeting = await control.receive()
+        if not isinstance(greeting, Join) or len(greeting.nonce) != NONCE_SIZE:
             raise _Refused("sent something other than a greeting")
-        if not hmac.compare_digest(answer, proof(self._identity.secret, challenge, nonce)):
+        if not hmac.compare_digest(greeting.proof, proof(self._identity.secret, challenge, greeting.nonce)):
             raise _Refused("did not know the secret of this run")
-        return values
+        return greeting
 
-    def _admit(self, control: Control, values: dict[str, Any]) -> None:
-        if values.get("version") != dragon.__version__:
-            told = f"it runs dragon {values.get('version')}, and the front end {dragon.__version__}"
+    def _admit(self, control: Control, greeting: Join) -> None:
+        if greeting.version != dragon.__version__:
+            told = f"it runs dragon {greeting.version}, and the front end {dragon.__version__}"
             raise _Refused("has another version", told)
         try:
-            member = msgspec.convert(values.get("member"), Member)
-            index = msgspec.convert(values.get("index"), int | None)
+            member = msgspec.convert(greeting.member, Member)
+            index = msgspec.convert(greeting.index, int | None)
         except msgspec.ValidationError as error:
             raise _Refused("described itself in a way that is not understood", str(error)) from error
         index = self._place(member, index)
@@ -261,7 +261,7 @@ class Rendezvous:
         if control.transport is None:
             connection.close()
         elif refusal.told:
-            control.send("refused", reason=refusal.told)
+            control.send(Refused(refusal.told))
             control.close()
         else:
             control.abort(refusal.kind)

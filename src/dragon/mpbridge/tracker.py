@@ -14,6 +14,7 @@ from dragon import _core
 from dragon.infrastructure import cpython
 from dragon.infrastructure.errors import RunEndedError
 from dragon.runtime.agent_client import ask, tell
+from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
 from dragon.runtime.run import this_run
 from dragon.runtime.spawning import standard_streams
 
@@ -42,7 +43,7 @@ def _new_tracker() -> int:
     reading, writing = os.pipe()
     try:
         with standard_streams() as (_, _, errors):
-            tell("trackers.keep", [reading, errors], process=os.getpid())
+            tell(KeepTracker(os.getpid()), [reading, errors])
     except BaseException:
         os.close(writing)
         raise
@@ -63,7 +64,7 @@ def _give_back() -> None:
         if _TRACKER._fd is None:
             return
         try:
-            unused = ask("trackers.give_back", pipe=os.fstat(_TRACKER._fd).st_ino)
+            unused = ask(GiveTrackerBack(os.fstat(_TRACKER._fd).st_ino))
         except RunEndedError:
             return
         if unused:

@@ -11,6 +11,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
 from dragon.runtime.child import end_as_interrupted, run_exit_handlers, write_traceback
+from dragon.runtime.protocol.groups import IsGroupEnding
 from dragon.runtime.run import identity
 
 __all__ = ["run"]
@@ -54,7 +55,7 @@ def _is_stopped() -> bool:
     """Whether the interrupt is the first step of the end of this process's group, which is no error."""
     group = identity().group
     try:
-        return bool(group) and bool(ask("groups.is_ending", number=group))
+        return bool(group) and ask(IsGroupEnding(group))
     except DragonError:
         return True  # the run ends, or the node that follows the group is gone
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dragon.infrastructure.errors import NotSupportedError, ProcessError
-from dragon.infrastructure.messages import as_name
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.infrastructure.process_desc import ProcessDescriptor
 from dragon.native.template import ProcessTemplate
@@ -19,6 +18,8 @@ from dragon.runtime.connection import Connection, connect_pipes, own_end
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
 from dragon.runtime.placement import Placed
+from dragon.runtime.protocol.groups import EndInput, MemberStream
+from dragon.runtime.protocol.processes import ListProcesses
 from dragon.runtime.run import identity
 from dragon.runtime.spawning import Started, start
 from dragon.runtime.streams import DEVNULL, PIPE, STDOUT, StreamArgument
@@ -202,15 +203,15 @@ class Process(ProcessTemplate):
 
     def _connection(self, number: int) -> Connection | None:
         if self._found is not None and self._found.group and number not in self._connections:
-            name = ask("groups.stream", number=self._found.group, puid=self.puid, stream=number)
+            name = ask(MemberStream(self._found.group, self.puid, number))
             if name is not None:
-                end = own_end(number, as_name(name))
+                end = own_end(number, name)
                 self._connections[number] = _MemberInput(end._out(), self._found) if number == 0 else end
         return self._connections.get(number)
 
     def children(self) -> list[Process]:
         """The processes that it started."""
-        return [Process(None, ident=k["puid"]) for k in ask("registry.processes") if k["parent"] == self.puid]
+        return [Process(None, ident=k.puid) for k in ask(ListProcesses()) if k.parent == self.puid]
 
     def parent(self) -> Process:
         """The process that started it. Raises ProcessError for the head process."""
@@ -233,7 +234,7 @@ class _MemberInput(Connection):
 
     def close(self) -> None:
         super().close()
-        ask("groups.end_input", number=self._member.group, puid=self._member.p_uid)
+        ask(EndInput(self._member.group, self._member.p_uid))
 
 
 def _exists(name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import signal
 import time
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -22,6 +23,19 @@ from dragon.runtime.arguments import checked_seconds, checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.mpi_library import choose_backend
+from dragon.runtime.protocol.groups import (
+    CloseGroup,
+    CreateGroup,
+    GroupSettings,
+    GroupStatus,
+    Places,
+    SignalGroup,
+    StartGroup,
+    Status,
+    StopGroup,
+    StopRestart,
+)
+from dragon.runtime.protocol.request import Request
 from dragon.runtime.run import identity
 from dragon.runtime.site_launcher import find_launcher
 from dragon.runtime.spawning import standard_streams
@@ -43,7 +57,6 @@ _LIVES = 0  # the word that says whether any member lives
 _SHOWN = 16  # exit codes in the text of an error
 
 # Count of members, number of the template, node, CPUs, environment.
-_Place = tuple[int, int, int, list[int], dict[str, str]]
 
 
 class DragonProcessGroupError(DragonLoggingError):
@@ -80,6 +93,9 @@ class DragonProcessGroupSignalError(DragonProcessGroupError):
 
 class DragonUserCodeError(DragonProcessGroupError):
     """A member failed. The message names the first one: rank, node, exit code or signal, and the end of its stderr."""
+
+
+_Answer = TypeVar("_Answer")
 
 
 class State(enum.Enum):
@@ -138,12 +154,12 @@ class ProcessGroup:
             raise ValueError(f"walltime must be a positive number of seconds, not {walltime!r}")
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy must be a Policy, not {policy!r}")
-        self._settings = {
-            "restart": restart,
-            "ignore_error_on_exit": ignore_error_on_exit,
-            "walltime": walltime,
-            "name": name or "",
-        }
+        self._settings = GroupSettings(
+            name=str(name or ""),
+            restart=bool(restart),
+            ignore_error_on_exit=bool(ignore_error_on_exit),
+            walltime=walltime,
+        )
         self._policy = policy
         self._templates: list[tuple[int, ProcessTemplate]] = []
         self._kept: list[Any] = []
@@ -197,26 +213,22 @@ class ProcessGroup:
                 for request in templates:
                     request.environment = {**library.environment, **request.environment}
             what = library.name if library else ""
-            self._settings |= {
-                "pmi": backend.value,
-                "mpi_library": what,
-                "launcher": find_launcher(what) if backend is PMIBackend.LAUNCHER else "",
-                "pmix_library": library.pmix if library else "",
-            }
-        with standard_streams() as streams:
-            created = ask(
-                "groups.create",
-                streams,
-                settings={**self._settings, "creator": identity().puid},
-                templates=[msgspec.to_builtins(request) for request in templates],
-                places=self._in_runs(placed),
+            self._settings = msgspec.structs.replace(
+                self._settings,
+                pmi=backend.value,
+                mpi_library=what,
+                launcher=find_launcher(what) if backend is PMIBackend.LAUNCHER else "",
+                pmix_library=library.pmix if library else "",
             )
-        self._number = created["number"]
+        self._settings = msgspec.structs.replace(self._settings, creator=identity().puid)
+        with standard_streams() as streams:
+            created = ask(CreateGroup(self._settings, templates, self._in_runs(placed)), streams)
+        self._number = created.number
         for which, place in placed:
-            group = self._settings["name"] or f"group-{self._number}"
+            group = self._settings.name or f"group-{self._number}"
             name = plan.name_of(self._templates[which][1].target)
-            plan.note(place._replace(group=str(group)), f"{group}-{place.rank}", name)
-        self._words = Words._attached(tuple(created["words"]))
+            plan.note(place._replace(group=group), f"{group}-{place.rank}", name)
+        self._words = Words._attached(created.words)
 
     def _placed(self) -> list[tuple[int, placement.Placed]]:
         """The members in the order of their ranks: (number of the template, place)."""
@@ -229,9 +241,9 @@ class ProcessGroup:
                 for (which, template), member in zip(ranks, members, strict=True)
             ]
 
-    def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[_Place]:
+    def _in_runs(self, placed: list[tuple[int, placement.Placed]]) -> list[Places]:
         """What the agent gets, with members of the same place together."""
-        result: list[_Place] = []
+        result: list[Places] = []
         for (which, p), environment in zip(placed, self._environments(placed), strict=True):
             place = (which, p.node.index, p.mask, environment)
             if result and result[-1][1:] == place:
@@ -245,7 +257,7 @@ class ProcessGroup:
         return [self._templates[which][1].environment_of(p) for which, p in placed]
 
     def _request(self, template: ProcessTemplate) -> Spawn:
-        request, record = template.request(str(self._settings["name"]))
+        request, record = template.request(self._settings.name)
         self._kept.append(record)
         # stderr is copied on its way, so that a failure can be reported with the last lines.
         if request.streams[2].kind == "inherit":
@@ -256,7 +268,7 @@ class ProcessGroup:
 
     def start(self) -> None:
         """Start all members. Raises DragonProcessGroupError while they run already."""
-        self._just_started = [puid for puid in self._ask("start", DragonProcessGroupStartError) if puid]
+        self._just_started = [puid for puid in self._ask(StartGroup, DragonProcessGroupStartError) if puid]
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for all members. Raises TimeoutError after `timeout` seconds, DragonUserCodeError if one failed."""
@@ -264,7 +276,7 @@ class ProcessGroup:
         timeout = checked_seconds("timeout", timeout)
         self._just_started = []
         if not self._wait(timeout):
-            live = self._status()["live"]
+            live = self._status().live
             raise TimeoutError(f"{len(live)} members of the group still run after {timeout} s: puids {live}")
         self._raise_failure()
 
@@ -279,19 +291,19 @@ class ProcessGroup:
         return True
 
     def _raise_failure(self) -> None:
-        if self._settings["ignore_error_on_exit"]:
+        if self._settings.ignore_error_on_exit:
             return
         status = self._status()
-        if status["failed_codes"]:
-            codes = status["failed_codes"]
+        if codes := status.failed_codes:
             shown = str(codes[:_SHOWN]) + (f" and {len(codes) - _SHOWN} more" if len(codes) > _SHOWN else "")
             raise DragonUserCodeError(
-                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status['failure']}"
+                f"Error(s) in user-provided code resulted in exit codes: {shown}; first, {status.failure}"
             )
 
     def send_signal(self, sig: int, hide_stderr: bool = False) -> None:
         """Send a signal to every live member."""
-        self._ask("signal", DragonProcessGroupSignalError, which=checked_signal(sig))
+        which = checked_signal(sig)
+        self._ask(lambda number: SignalGroup(number, which), DragonProcessGroupSignalError)
 
     def terminate(self, hide_stderr: bool = False) -> None:
         """Ask every member to end (SIGTERM)."""
@@ -306,12 +318,12 @@ class ProcessGroup:
         self._just_started = []
         patience = checked_seconds("patience", patience)
         if self._number is not None:
-            self._ask("stop", DragonProcessGroupSignalError, patience=patience)
+            self._ask(lambda number: StopGroup(number, patience), DragonProcessGroupSignalError)
             self._wait(3 * patience + 5)
 
     def stop_restart(self) -> None:
         """Members that end from now on stay ended."""
-        self._ask("stop_restart", DragonProcessGroupError)
+        self._ask(StopRestart, DragonProcessGroupError)
 
     def close(self, patience: float = 5.0) -> None:
         """Stop what still runs and give the group up. Never raises because of a member."""
@@ -321,7 +333,7 @@ class ProcessGroup:
         try:
             if self._words is not None and self._words[_LIVES]:
                 self.stop(patience)
-            ask("groups.close", number=self._number)
+            ask(CloseGroup(self._number))
         except (LookupError, _core.DestroyedError):
             pass  # another process closed it
         self._closed = True
@@ -335,12 +347,12 @@ class ProcessGroup:
         just_started, self._just_started = self._just_started, []
         if just_started or self._number is None:
             return just_started
-        return list(self._status()["live"])
+        return self._status().live
 
     @property
     def inactive_puids(self) -> list[tuple[int, int]]:
         """(puid, exit code) of the members that have ended."""
-        return [(puid, code) for puid, code in self._status()["ended"]]
+        return self._status().ended
 
     @property
     def exit_status(self) -> list[tuple[int, int]]:
@@ -359,9 +371,9 @@ class ProcessGroup:
         if self._number is None:
             return State.IDLE.value
         status = self._status()
-        if status["failed_codes"] and not self._settings["ignore_error_on_exit"]:
+        if status.failed_codes and not self._settings.ignore_error_on_exit:
             return State.ERROR.value
-        return State.RUNNING.value if status["live"] else State.IDLE.value
+        return State.RUNNING.value if status.live else State.IDLE.value
 
     def _check(self, error: type[DragonProcessGroupError]) -> None:
         if self._closed:
@@ -369,15 +381,15 @@ class ProcessGroup:
         if self._number is None:
             raise error("the group is not initialised: init() first")
 
-    def _ask(self, operation: str, error: type[DragonProcessGroupError], **arguments: Any) -> Any:
+    def _ask(self, request: Callable[[int], Request[_Answer]], error: type[DragonProcessGroupError]) -> _Answer:
         self._check(error)
+        assert self._number is not None
         try:
-            return ask(f"groups.{operation}", number=self._number, **arguments)
+            return ask(request(self._number))
         except LookupError as gone:
             raise DragonProcessGroupRunningError(str(gone)) from None
         except RuntimeError as refused:
             raise error(str(refused)) from None
 
-    def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self._ask("status", DragonProcessGroupError)
-        return status
+    def _status(self) -> Status:
+        return self._ask(GroupStatus, DragonProcessGroupError)

@@ -6,21 +6,23 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 from dragon import _core
 from dragon.infrastructure.ddict_errors import DDICT_ERRORS
 from dragon.infrastructure.errors import DestroyedError, NodeLostError, NotSupportedError, RunEndedError
-from dragon.infrastructure.messages import Request, decode_reply, encode
 from dragon.infrastructure.private import connect_within
 from dragon.runtime import inspection
+from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
 
 __all__ = ["Unwanted", "ask", "error_named", "tell"]
 
 _ONE_SECOND = struct.pack("@ll", 1, 0)
+
+_Answer = TypeVar("_Answer")
 
 _local = threading.local()
 _ERRORS: dict[str, type[Exception]] = {
@@ -47,20 +49,16 @@ class Unwanted(Exception):
 
 
 def ask(
-    operation: str,
-    descriptors: list[int] | None = None,
-    wanted: Callable[[], bool] | None = None,
-    /,
-    **arguments: Any,
-) -> Any:
+    request: Request[_Answer], descriptors: Sequence[int] = (), wanted: Callable[[], bool] | None = None
+) -> _Answer:
     """The agent's answer. Raises what the agent raised, RunEndedError where there is none, Unwanted once `wanted`,
     which is asked once a second, denies it."""
     run = this_run()
     try:
         connection = _connection(run.folder)
-        _send(connection, operation, descriptors, arguments)
+        _send(connection, request, descriptors)
         size = int.from_bytes(_receive(connection, 4, wanted), "little")
-        reply = decode_reply(_receive(connection, size))
+        reply = decode_reply(request, _receive(connection, size))
     except (OSError, EOFError) as error:
         _local.connection = None
         raise _no_answer(run, error) from error
@@ -69,22 +67,21 @@ def ask(
         raise
     if reply.error is not None:
         raise error_named(*reply.error)
-    return reply.value
+    return cast(_Answer, reply.value)  # without an error there is one
 
 
-def tell(operation: str, descriptors: list[int], /, **arguments: Any) -> None:
+def tell(request: Request[None], descriptors: Sequence[int]) -> None:
     """The same without an answer, which an agent that is still starting gives late. Raises RunEndedError."""
     run = this_run()
     try:
         connection = _Connection(run.folder)
-        _send(connection.socket, operation, descriptors, arguments)
+        _send(connection.socket, request, descriptors)
     except OSError as error:
         raise _no_answer(run, error) from error
 
 
-def _send(connection: socket.socket, operation: str, descriptors: list[int] | None, arguments: dict[str, Any]) -> None:
-    body = encode(Request(operation, arguments))
-    data = len(body).to_bytes(4, "little") + body
+def _send(connection: socket.socket, request: Request[object], descriptors: Sequence[int]) -> None:
+    data = encode_request(request)
     sent = socket.send_fds(connection, [data], descriptors) if descriptors else 0
     connection.sendall(data[sent:])
 

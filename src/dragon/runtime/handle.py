@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from dragon import _core
-from dragon.infrastructure.messages import as_name
 from dragon.runtime import serialization  # noqa: F401  it sets what channels pickle objects with
 from dragon.runtime.announcing import mention
 from dragon.runtime.run import current_run, join_run, this_run
@@ -45,11 +44,12 @@ class Handle:
             self._core_class.__init__(self, *arguments, **options)
             return
         from dragon.runtime.agent_client import ask
+        from dragon.runtime.protocol.objects import MakeObject
 
-        name = ask("remote.make", node=node, kind=self._core_class.__name__, given=arguments, options=options)
+        name = ask(MakeObject(node, self._core_class.__name__, arguments, options))
         here: Any = type(self)
         self.__class__ = _remote_class(here)
-        self._open(as_name(name))  # type: ignore[attr-defined]
+        self._open(name)  # type: ignore[attr-defined]
 
     @classmethod
     def _on(cls, node: int, *arguments: Any, **options: Any) -> Self:

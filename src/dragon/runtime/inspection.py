@@ -14,14 +14,15 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar, cast
 
 import msgspec
 
 from dragon import _core
 from dragon.infrastructure.errors import DragonError, RunEndedError
-from dragon.infrastructure.messages import Request, decode_reply, encode
+from dragon.infrastructure.messages import encode
 from dragon.infrastructure.private import connect_within
+from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 
 __all__ = [
     "Frame",
@@ -35,6 +36,8 @@ __all__ = [
     "answer",
     "ask_agent",
 ]
+
+_Answer = TypeVar("_Answer")
 
 _SOCKET = "doctor"
 _LARGEST_DATAGRAM = 2**18
@@ -148,18 +151,17 @@ def _frames(innermost: FrameType | None) -> list[Frame]:
 # ---- outside of it
 
 
-def ask_agent(folder: Path, operation: str, timeout: float, **arguments: Any) -> Any:
+def ask_agent(folder: Path, request: Request[_Answer], timeout: float) -> _Answer:
     """The answer of the agent of a run that this process need not belong to.
 
     Raises TimeoutError where it does not answer in time, RunEndedError where it is gone, RuntimeError where it cannot.
     """
     deadline = time.monotonic() + timeout
-    body = encode(Request(operation, arguments))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
         channel.settimeout(timeout)
         try:
             connect_within(folder, "agent", channel)
-            channel.sendall(len(body).to_bytes(4, "little") + body)
+            channel.sendall(encode_request(request))
             data = bytearray()
             while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "little"):
                 channel.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -171,10 +173,10 @@ def ask_agent(folder: Path, operation: str, timeout: float, **arguments: Any) ->
             raise
         except (OSError, EOFError) as error:
             raise RunEndedError(f"the agent of the run in {folder} is gone: {error}") from error
-    reply = decode_reply(data[4:])
+    reply = decode_reply(request, data[4:])
     if reply.error is not None:
         raise RuntimeError(f"{reply.error[0]}: {reply.error[1]}")
-    return reply.value
+    return cast(_Answer, reply.value)  # without an error there is one
 
 
 class Inquiry:

@@ -13,6 +13,7 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_signal
 from dragon.runtime.handle import Words
 from dragon.runtime.nodes import own_node, run_nodes
+from dragon.runtime.protocol.processes import FindProcess, KillProcess
 from dragon.runtime.run import identity, this_run
 from dragon.runtime.spawning import EXITED, RUNNING, STATUS, exit_code
 
@@ -22,19 +23,19 @@ __all__ = ["join", "kill", "look_up"]
 def look_up(identifier: int | str) -> ProcessDescriptor:
     """The process of that puid or name, ended ones too, without its children. Raises ProcessError for none."""
     try:
-        known = ask("registry.query", identifier=identifier)
+        known = ask(FindProcess(identifier))
     except LookupError as error:
         return _unregistered(identifier, str(error))
     return ProcessDescriptor(
-        p_uid=known["puid"],
-        pid=known["pid"],
-        name=known["name"],
-        p_p_uid=known["parent"],
-        group=known["group"],
-        node=known.get("node", 0),
-        h_uid=_host_id(known.get("node", 0)),
-        record=tuple(known["record"]),
-        ecode=known["code"],
+        p_uid=known.puid,
+        pid=known.pid,
+        name=known.name,
+        p_p_uid=known.parent,
+        group=known.group,
+        node=known.node,
+        h_uid=_host_id(known.node),
+        record=known.record,
+        ecode=known.code,
     )
 
 
@@ -56,7 +57,7 @@ def kill(identifier: int | str, sig: int = signal.SIGKILL, hide_stderr: bool = F
     """Send a signal; a process that has ended does not mind. Raises ProcessError where there is none."""
     number = checked_signal(sig)
     try:
-        ask("registry.kill", identifier=identifier, number=number)
+        ask(KillProcess(identifier, number))
     except LookupError as error:
         raise ProcessError(str(error)) from None
 

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 from dragon import _core
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.messages import Name, as_name
+from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import Unwanted, ask, error_named
 from dragon.runtime.lacking import warn_user
+from dragon.runtime.protocol.objects import OpenOutbox, Operate, Operation, WhyGone
 
 __all__ = ["REMOTE", "RemoteWords", "from_parts", "node_of", "to_parts"]
 
@@ -41,40 +42,38 @@ class _Remote:
         self._call("_attach")
         self._remote_closed = False
 
-    def _call(self, method: str, *arguments: Any, payload: Any = b"") -> Any:
+    def _call(self, method: str, *given: Any, payload: bytes = b"") -> Any:
         """The result of a method of the object. Raises what it raises, NodeLostError where its node is gone."""
-        return self._wait(method, *arguments, payload=payload)[1]
+        return self._wait(method, *given, payload=payload)[1]
 
     def _wait(
-        self, method: str, *arguments: Any, timeout: float | None = 0, payload: Any = b"", **more: Any
+        self,
+        method: str,
+        *given: Any,
+        timeout: float | None = 0,
+        payload: bytes = b"",
+        ticket: int = 0,
+        doing: Name | None = None,
+        index: int = 0,
+        inbox: Name | None = None,
+        outgoing: Name | None = None,
     ) -> tuple[bool, Any]:
-        """Whether the method succeeded within `timeout` seconds, and its result."""
+        """Whether the method succeeded within `timeout` seconds, and its result. See Operate."""
+        thread = threading.get_ident()
+        operation = Operation(self._remote_name, self._kind, method, given, timeout, thread, ticket, doing, index)
         released = [_released.popleft() for _ in range(len(_released))]
         try:
-            done, value = ask(
-                "remote.operate",
-                None,
-                self._is_open if timeout != 0 else None,
-                name=self._remote_name,
-                kind=self._kind,
-                method=method,
-                given=arguments,
-                timeout=timeout,
-                thread=threading.get_ident(),
-                payload=payload,
-                released=released,
-                **more,
-            )
+            request = Operate(operation, payload, released, inbox, outgoing)
+            return ask(request, (), self._is_open if timeout != 0 else None)
         except Unwanted:
             raise (EOFError if method == "get" else ValueError)("another thread closed this handle") from None
-        return done, value
 
     def _is_open(self) -> bool:
         return not self._remote_closed
 
-    def _checked_wait(self, method: str, *arguments: Any, timeout: float | None) -> bool:
+    def _checked_wait(self, method: str, *given: Any, timeout: float | None) -> bool:
         self._check_open()
-        return self._wait(method, *arguments, timeout=timeout)[0]
+        return self._wait(method, *given, timeout=timeout)[0]
 
     def _check_open(self) -> None:
         if self._remote_closed:
@@ -163,9 +162,9 @@ class RemoteChannel(_Remote):
             if self._bounded is None:
                 self._bounded = self._capacity() > 0
             if not self._bounded:
-                name = ask("remote.outbox", name=self._remote_name)
+                name = ask(OpenOutbox(self._remote_name))
                 try:
-                    self._out = _core.Channel(as_name(name))
+                    self._out = _core.Channel(name)
                 except _core.DestroyedError:
                     return None
         return self._out
@@ -184,7 +183,7 @@ class RemoteChannel(_Remote):
         self._put_message(*to_parts(task), None, ticket)
 
     def _get_task(self, doing: RemoteWords, index: int) -> Any:
-        return self._receive(None, doing=doing._name(), index=index).get()
+        return self._receive(None, doing._name(), index).get()
 
     def _put_message(self, kind: int, data: Any, timeout: float | None, ticket: int = 0) -> None:
         if isinstance(data, _core.Loan):
@@ -207,15 +206,15 @@ class RemoteChannel(_Remote):
     def _lose_outbox(self, outbox: _core.Channel) -> None:
         """The way there is gone. Raises what kept earlier messages from arriving; else trying the channel tells why."""
         self._out = None
-        kind, text = ask("remote.why_gone", outbox=outbox._name())
+        kind, text = ask(WhyGone(outbox._name()))
         if kind:
             raise error_named(kind, text) from None
 
-    def _receive(self, timeout: float | None, **task: Any) -> _core.Channel:
+    def _receive(self, timeout: float | None, doing: Name | None = None, index: int = 0) -> _core.Channel:
         """The next message, in this thread's own channel."""
         self._check_open()
         inbox = _own_channel()
-        done, message = self._wait("get", timeout=timeout, inbox=inbox._name(), **task)
+        done, message = self._wait("get", timeout=timeout, inbox=inbox._name(), doing=doing, index=index)
         if not done:
             raise queue.Empty
         if message is not None:

@@ -27,6 +27,8 @@ from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_si
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.interpreter import options_for_agents
+from dragon.runtime.protocol.request import encode_request
+from dragon.runtime.protocol.run import EndRun
 
 __all__ = ["Identity", "Run", "current_run", "end", "identity", "in_run", "join_run", "leave", "start_run", "this_run"]
 
@@ -328,11 +330,10 @@ def become(me: Identity) -> None:
 
 
 def _run_end(run: Run) -> _core.RunEnd:
-    body = msgspec.msgpack.encode({"operation": "end"})
     return _core.RunEnd(
         agent=run.agent.pid,
         address=run.agent_address,
-        request=len(body).to_bytes(4, "little") + body,
+        request=encode_request(EndRun()),
         busy=str(run.folder / WRITING),
         folders=[str(folder) for folder in run_folder.folders_of(run.folder)],
     )

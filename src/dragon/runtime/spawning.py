@@ -22,6 +22,8 @@ from dragon.runtime import serialization
 from dragon.runtime.agent_client import ask
 from dragon.runtime.announcing import attachments
 from dragon.runtime.handle import Words
+from dragon.runtime.protocol.objects import Announce, CloseAtEnd
+from dragon.runtime.protocol.processes import KillProcess, StartElsewhere
 from dragon.runtime.run import Run, identity, is_open, next_puid, this_run
 from dragon.runtime.surroundings import describe
 
@@ -138,14 +140,14 @@ class StartedElsewhere(Started):
         if self._pidfd is None:
             self._pidfd, writing = os.pipe()
             try:
-                ask("remote.close_at_end", [writing], puid=self.puid)
+                ask(CloseAtEnd(self.puid), [writing])
             finally:
                 os.close(writing)
         return self._pidfd
 
     def signal(self, number: int) -> None:
         """Send a signal; nothing happens if the process has ended."""
-        ask("registry.kill", identifier=self.puid, number=number)
+        ask(KillProcess(self.puid, number))
 
 
 def started(puid: int, record: Words, name: str) -> Started:
@@ -225,7 +227,7 @@ def start(request: Spawn, extra_descriptors: Sequence[int] = ()) -> Started:
         return _start_elsewhere(run, request)
     foreign = [name for name in request.attached if name[2] >> 8 != run.node]
     if foreign:
-        ask("remote.announce", names=foreign)
+        ask(Announce(foreign))
         request.attached = [name for name in request.attached if name[2] >> 8 == run.node]
     record = Words._attached(request.record)
     try:
@@ -242,12 +244,11 @@ def _start_elsewhere(run: Run, request: Spawn) -> Started:
     if request.name == _default_name(request.puid):
         request.name = ""  # the other node gives it its id
     try:
-        ((request.puid, record_name),) = ask("processes.start", request=request)
+        ((request.puid, request.record),) = ask(StartElsewhere(request))
     finally:
         if request.payload_in is not None:
             _keep.pop(request.payload_in)
     request.name = request.name or _default_name(request.puid)
-    request.record = tuple(record_name)
     record = Words._attached(request.record)
     _await_start(run, record, request)
     return StartedElsewhere(request.puid, record, request.name)

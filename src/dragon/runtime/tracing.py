@@ -8,6 +8,7 @@ from typing import Any
 
 from dragon import _core
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.telemetry import NameTask
 
 __all__ = ["note_task"]
 
@@ -20,5 +21,5 @@ def note_task(function: Callable[..., Any], arguments: tuple[Any, ...], begun: i
         function = arguments[0][0]
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if name not in _numbers:
-        _numbers[name] = ask("telemetry.name_task", name=name)
+        _numbers[name] = ask(NameTask(name))
     _core.note_task(_numbers[name], begun)

@@ -15,10 +15,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dragon import _core
-from dragon.infrastructure.messages import Name
+from dragon.runtime.protocol.shards import Settings
 from dragon.shards.records import Record, digest, place_of
 
 __all__ = [
@@ -49,27 +47,6 @@ _BLOBS = struct.Struct("<QI")  # the number in the names of their pieces, and ho
 _EXTENT = struct.Struct("<HQQ")  # of each piece: of which blob, where in the file, and bytes
 _BLOB_NAME = struct.Struct(">cQI")
 NUMBER = struct.Struct(">Q")
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a shard is made with. `capacity` is in bytes."""
-
-    manager: int
-    managers: int
-    capacity: int
-    folder: str = ""
-    words: Name = (0, 0, 0)
-    lock: Name = (0, 0, 0)  # of whoever writes
-    node: int = 0
-    name: str = ""
-    working_set: int = 1
-    wait_for_keys: bool = False
-    read_only: bool = False
-    persist_freq: int = 0
-    persist_count: int = 0
-    persist_path: str = ""
-    holders: list[int] = []  # with replicas: the nodes that keep it, the one that decides first
-    linearizable: bool = False  # with replicas: whether reads ask the one that decides, and that one all others
 
 
 class Stored(NamedTuple):

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dragon.infrastructure.errors import NotSupportedError
 from dragon.infrastructure.lazy_modules import name_of_package
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Lifetime
 from dragon.runtime.agent_client import ask
 from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, Query, TelemetryLevel
 from dragon.telemetry.recording import NoRecordingError, Recording
 
 __all__ = ["AnalysisClient"]
@@ -40,7 +39,7 @@ class AnalysisClient:
         """Wait until the run measures something. Raises RuntimeError where it does not within `timeout` seconds, at
         once where that is None. With a recording there is nothing to wait for."""
         end = time.monotonic() + (checked_seconds("timeout", timeout) or 0.0)
-        while self._recording is None and not ask("telemetry.level"):
+        while self._recording is None and not ask(TelemetryLevel()):
             if time.monotonic() >= end:
                 raise RuntimeError(
                     "the run measures nothing: start it with `dragon --telemetry-level 2`, or call Telemetry().start()"
@@ -49,7 +48,7 @@ class AnalysisClient:
 
     def get_metrics(self) -> set[str]:
         """The metrics of which some node has values."""
-        return set(ask("telemetry.names")) if self._recording is None else self._recording.names()
+        return set(ask(MetricNames())) if self._recording is None else self._recording.names()
 
     def get_data(
         self,
@@ -79,15 +78,15 @@ class AnalysisClient:
             raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_SHORTEST} on")
         now = time.time()
         since, until = (now - _WINDOW, now) if self._recording is None else (-math.inf, math.inf)
-        question: dict[str, Any] = {
-            "metrics": [metrics] if isinstance(metrics, str) else list(metrics),
-            "tags": {name: _choices(wanted) for name, wanted in (tags or {}).items()},
-            "start": since if start_time is None else start_time,
-            "end": until if end_time is None else end_time,
-            "interval": interval,
-            "aggregate": aggregate,
-        }
-        records = ask("telemetry.query", **question) if self._recording is None else self._recording.query(**question)
+        question = Query(
+            metrics=[metrics] if isinstance(metrics, str) else list(metrics),
+            tags={name: _choices(wanted) for name, wanted in (tags or {}).items()},
+            start=since if start_time is None else start_time,
+            end=until if end_time is None else end_time,
+            interval=interval,
+            aggregate=aggregate,
+        )
+        records = ask(question) if self._recording is None else self._recording.answer(question)
         return [
             {
                 "metric": name,
@@ -103,7 +102,7 @@ class AnalysisClient:
         since = checked_seconds("since", since) or 0.0
         if self._recording is not None:
             return [one for one in self._recording.lifetimes() if one.ended is None or one.ended >= since]
-        return msgspec.convert(ask("telemetry.lifetimes", since=since), list[Lifetime])
+        return ask(Lifetimes(since))
 
     def db_dump(self, directory: str | Path = ".") -> Path:
         """Write all that the nodes have in memory to a new folder within `directory` on this node, and return it. It is

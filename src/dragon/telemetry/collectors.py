@@ -8,13 +8,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
 from dragon.infrastructure import variables
 from dragon.infrastructure.facts import node_of_puid
-from dragon.infrastructure.metrics import METRICS, RunState
+from dragon.infrastructure.metrics import METRICS
 from dragon.infrastructure.policy import Policy, PolicyError
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.telemetry import StateOfRun
 from dragon.telemetry.analysis import AnalysisClient
 from dragon.telemetry.telemetry import Telemetry
 
@@ -127,7 +126,7 @@ class CollectorGroup:
             group.close()
             stopping.destroy()
         if failed:
-            names = msgspec.convert(ask("telemetry.run"), RunState).hosts  # those that were lost, too
+            names = ask(StateOfRun()).hosts  # those that were lost, too
             hosts = sorted({names[node_of_puid(puid)] for puid in failed})
             raise DragonUserCodeError(
                 f"collectors of {self._metric_name!r} failed on {', '.join(hosts)}, with exit codes "

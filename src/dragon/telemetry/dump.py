@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import dragon
-from dragon.infrastructure.metrics import METRICS, Kind, Lifetime, RunState
+from dragon.infrastructure.metrics import METRICS, Kind, RunState
 from dragon.infrastructure.recordings import (
     DESCRIPTION,
     PARQUET,
@@ -27,8 +27,8 @@ from dragon.infrastructure.recordings import (
     sample_schema,
     stem_of,
 )
-from dragon.infrastructure.series import Record
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.telemetry import Kinds, Lifetimes, Query, StateOfRun
 
 __all__ = ["dump"]
 
@@ -37,7 +37,7 @@ def dump(directory: Path) -> Path:
     """Write all values and lifetimes that the run has into a new folder within `directory`, which is returned, and
     private. Raises OSError, after which nothing of it is there."""
     now = time.time()
-    run = msgspec.convert(ask("telemetry.run"), RunState)
+    run = ask(StateOfRun())
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".dump-", dir=directory))
     try:
@@ -67,9 +67,7 @@ def _write_samples(folder: Path, stems: dict[str, str]) -> None:
     import pyarrow.parquet
 
     schema = sample_schema()
-    kinds = {name: metric.kind for name, metric in METRICS.items()} | {
-        name: Kind(kind) for name, kind in ask("telemetry.kinds")
-    }
+    kinds = {name: metric.kind for name, metric in METRICS.items()} | dict(ask(Kinds()))
     numbers = itertools.count()
     with ExitStack() as files:
         writers: dict[str, Any] = {}
@@ -83,8 +81,7 @@ def _write_samples(folder: Path, stems: dict[str, str]) -> None:
 
 def _columns_by_host(name: str, kind: Kind, numbers: itertools.count[int]) -> dict[str, dict[str, Any]]:
     """All values of a metric as the columns of a table, for each host. One metric at a time is in memory."""
-    always = {"start": -math.inf, "end": math.inf, "interval": 0.0, "aggregate": "last"}
-    records: list[Record] = ask("telemetry.query", metrics=[name], tags={}, **always)
+    records = ask(Query([name], {}, -math.inf, math.inf, interval=0.0, aggregate="last"))
     tables: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
     for _, tags, times, values in records:
         columns, count = tables[tags["host"]], len(times)
@@ -103,7 +100,7 @@ def _write_lifetimes(folder: Path, stems: dict[str, str]) -> None:
 
     schema = lifetime_schema()
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for one in msgspec.convert(ask("telemetry.lifetimes", since=0.0), list[Lifetime]):
+    for one in ask(Lifetimes()):
         rows[one.host].append(msgspec.structs.asdict(one))
     for host, found in rows.items():
         pa.parquet.write_table(pa.Table.from_pylist(found, schema=schema), folder / (stems[host] + PARQUET))

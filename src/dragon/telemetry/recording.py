@@ -23,6 +23,7 @@ from dragon.infrastructure.recordings import (
 )
 from dragon.infrastructure.series import Record, has, reduced
 from dragon.infrastructure.spans import Span
+from dragon.runtime.protocol.telemetry import Query
 
 if TYPE_CHECKING:
     from dragon.telemetry.recorded_file import RecordedFile
@@ -136,6 +137,11 @@ class Recording:
     def names(self) -> set[str]:
         """The metrics of which there are values."""
         return set().union(*(file.distinct("metric") for _, file in self._samples()))
+
+    def answer(self, question: Query) -> list[Record]:
+        """What a run would answer that has what was recorded."""
+        asked = question
+        return self.query(asked.metrics, asked.tags, asked.start, asked.end, asked.interval, asked.aggregate)
 
     def query(
         self,

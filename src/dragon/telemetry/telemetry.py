@@ -17,6 +17,7 @@ from dragon.infrastructure import variables
 from dragon.infrastructure.metrics import Kind
 from dragon.infrastructure.plain_number import plain_number
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.telemetry import AddValue, StartMeasuring, StopMeasuring, TelemetryLevel
 from dragon.runtime.run import identity, in_run
 
 __all__ = ["Counter", "Telemetry", "Timer"]
@@ -41,7 +42,7 @@ class Telemetry:
     ) -> None:
         self._period = _period_in(telem_cfg)
         # Nobody who wants no telemetry is given a run for the question.
-        self._level: int = ask("telemetry.level") if in_run() or variables.telemetry_level() else 0
+        self._level: int = ask(TelemetryLevel()) if in_run() or variables.telemetry_level() else 0
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
@@ -54,13 +55,13 @@ class Telemetry:
     def start(self, telemetry_level: int = 2) -> None:
         """Have all nodes measure at that level from now on. Raises ValueError where there is no such level."""
         level = int(operator.index(telemetry_level))
-        ask("telemetry.start", level=level, period=self._period)
+        ask(StartMeasuring(level, self._period))
         self._level = level
 
     def shutdown(self) -> None:
         """Have all nodes measure no more, and forget what they have."""
         if self._level:
-            ask("telemetry.stop")
+            ask(StopMeasuring())
             self._level = 0
 
     def add_data(
@@ -109,7 +110,7 @@ class Telemetry:
         if not 0 < level <= self._level:
             return
         told = {"puid": str(identity().puid), **{str(tag): str(value) for tag, value in tags.items()}}
-        ask("telemetry.add", name=name, value=number, kind=kind, time_stamp=when, tags=told)
+        ask(AddValue(name, number, kind, when, told))
 
 
 def _period_in(settings: Mapping[str, Any] | str | os.PathLike[str] | None) -> float | None:

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
-
 from dragon.infrastructure.errors import NotSupportedError
-from dragon.infrastructure.metrics import RunState
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.telemetry import StateOfRun
 from dragon.telemetry.analysis import AnalysisClient
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
@@ -39,7 +37,7 @@ class DragonTelemetryWidget:
         """When the run started, in seconds since 1970."""
         if self._recording is not None:
             return self._recording.start
-        return msgspec.convert(ask("telemetry.run"), RunState).started
+        return ask(StateOfRun()).started
 
     def get_metrics(self) -> list[str]:
         """The metrics of which some node has values, in order."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from dragon.infrastructure.metrics import Lifetime, RunState
+from dragon.runtime.protocol.telemetry import Lifetimes, Query, StateOfRun
 from dragon.web.ask import Ask
 
 __all__ = ["OF_GPUS", "OF_NODES", "OF_POOLS", "OF_PROCESSES", "OF_QUEUES", "Series", "Snapshot", "take"]
@@ -47,14 +47,13 @@ class Snapshot(msgspec.Struct):
 async def take(ask: Ask, now: float) -> Snapshot:
     """Ask a run. Raises what `ask` raises."""
 
-    async def query(metrics: Sequence[str], start: float, interval: float) -> Any:
-        between = {"start": start, "end": math.inf, "interval": interval}
-        return await ask("telemetry.query", {"metrics": metrics, "tags": {}, "aggregate": "last", **between})
+    async def query(metrics: Sequence[str], start: float, interval: float) -> list[Series]:
+        records = await ask(Query(list(metrics), {}, start, math.inf, interval, "last"))
+        return [Series(*record) for record in records]
 
-    told = {
-        "now": now,
-        "run": await ask("telemetry.run", {}),
-        "series": [*await query(_WITH_PAST, now - _PAST, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
-        "lifetimes": await ask("telemetry.lifetimes", {"since": 0.0}),
-    }
-    return msgspec.convert(told, Snapshot)
+    return Snapshot(
+        now=now,
+        run=await ask(StateOfRun()),
+        series=[*await query(_WITH_PAST, now - _PAST, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
+        lifetimes=await ask(Lifetimes()),
+    )

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Protocol, TypeVar
+
+from dragon.runtime.protocol.request import Request
 
 __all__ = ["Ask"]
 
-# An operation of the agents and its arguments, to what they answer. Raises RunEndedError where the run is at its end.
-Ask = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Answer = TypeVar("Answer")
+
+
+class Ask(Protocol):
+    """Asks the agents of a run."""
+
+    async def __call__(self, request: Request[Answer], /) -> Answer:
+        """What they answer. Raises RunEndedError where the run is at its end."""

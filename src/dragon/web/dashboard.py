@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.metrics import METRICS
+from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
 from dragon.web.page import html
@@ -64,35 +65,26 @@ class Dashboard:
     async def _run(self, parameters: Mapping[str, str]) -> Any:
         """What there is to ask for."""
         return {
-            **await self._ask("telemetry.run", {}),
+            **msgspec.structs.asdict(await self._ask(StateOfRun())),
             "now": time.time(),
-            "names": sorted(set(await self._ask("telemetry.names", {}))),
+            "names": sorted(set(await self._ask(MetricNames()))),
             "metrics": METRICS,
         }
 
     async def _query(self, parameters: Mapping[str, str]) -> Any:
         """Series of the metrics that are named, since a time, one value for each interval of so many seconds."""
         start, interval = _number(parameters, "since"), _number(parameters, "interval")
-        found = await self._ask(
-            "telemetry.query",
-            {
-                "metrics": parameters.get("metrics", "").split(","),
-                "tags": {},
-                "start": start,
-                "end": math.inf,
-                "interval": interval,
-                "aggregate": "last",
-            },
-        )
+        metrics = parameters.get("metrics", "").split(",")
+        found = await self._ask(Query(metrics, {}, start, math.inf, interval, "last"))
         return {"now": time.time(), "records": found}
 
     async def _lifetimes(self, parameters: Mapping[str, str]) -> Any:
         """Processes that live, or have ended since a time."""
-        return await self._ask("telemetry.lifetimes", {"since": _number(parameters, "since")})
+        return await self._ask(Lifetimes(_number(parameters, "since")))
 
     async def _output(self, parameters: Mapping[str, str]) -> Any:
         """The end of what a process wrote."""
-        return await self._ask("telemetry.output", {"identifier": int(_number(parameters, "puid"))})
+        return await self._ask(OutputOf(int(_number(parameters, "puid"))))
 
 
 def _number(parameters: Mapping[str, str], name: str) -> float:

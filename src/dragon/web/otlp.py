@@ -11,11 +11,10 @@ from queue import Full, Queue
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import msgspec
-
 from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.metrics import Family, Kind, Told, merged
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.telemetry import Families
 from dragon.web.ask import Ask
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Export:
         await asyncio.sleep(_FIRST)
         while True:
             try:
-                self._parcels.put_nowait(msgspec.convert(await self._ask("telemetry.families", {}), list[Family[Told]]))
+                self._parcels.put_nowait(await self._ask(Families()))
             except (DragonError, Full) as error:  # the run ends, or the collector takes its time
                 log.debug("nothing was sent to %s: %r", self._collector, error)
             await asyncio.sleep(_EVERY)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from dragon.infrastructure.messages import Instance, Output, Spawn
 from dragon.runtime.connection import Connection, connect_pipes
 from dragon.runtime.handle import Words
+from dragon.runtime.protocol.agents import MemberEvent
+from dragon.runtime.protocol.groups import GroupSettings
 
 __all__ = ["Group", "Member"]
 
@@ -49,17 +51,17 @@ class Member:
 class Group:
     """What the agent knows of one group."""
 
-    def __init__(self, number: int, settings: dict[str, Any], descriptors: list[int]) -> None:
+    def __init__(self, number: int, settings: GroupSettings, descriptors: Sequence[int]) -> None:
         self.number = number
-        self.restart: bool = settings["restart"]
-        self.ignore_errors: bool = settings["ignore_error_on_exit"]
-        self.walltime: float | None = settings["walltime"]
-        self.name: str = settings["name"] or f"group-{number}"
-        self.creator: int = settings.get("creator", 0)  # puid
-        self.pmi: str = settings.get("pmi", "")  # how its members find each other as ranks of an MPI job, if they do
-        self.library: str = settings.get("mpi_library", "")
-        self.launcher: str = settings.get("launcher", "")  # the site's, where that starts the ranks
-        self.pmix_library: str = settings.get("pmix_library", "")
+        self.restart = settings.restart
+        self.ignore_errors = settings.ignore_error_on_exit
+        self.walltime = settings.walltime
+        self.name = settings.name or f"group-{number}"
+        self.creator = settings.creator
+        self.pmi = settings.pmi
+        self.library = settings.mpi_library
+        self.launcher = settings.launcher
+        self.pmix_library = settings.pmix_library
         self.descriptors = [os.dup(fd) for fd in descriptors]
         self.words = Words(1)  # whether any member lives: who waits for their end is woken once
         self._live = 0
@@ -74,8 +76,8 @@ class Group:
         self.aborter: Member | None = None  # the rank that had an MPI job end
         self.timers: list[asyncio.TimerHandle] = []
         self.by_puid: dict[int, Member] = {}
-        # What was told of processes before it was known which members they are: by process id, kinds and values.
-        self.early: dict[int, list[dict[str, Any]]] = {}
+        # What was told of processes before it was known which members they are, by puid.
+        self.early: dict[int, list[MemberEvent]] = {}
 
     @property
     def live(self) -> int:

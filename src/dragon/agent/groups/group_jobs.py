@@ -12,7 +12,6 @@ from dragon.agent.groups.group import Group, Member
 from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.mpi.launch import Launch
-from dragon.agent.wire.part import Part
 from dragon.infrastructure.facts import PMIBackend
 from dragon.infrastructure.messages import Output, Spawn
 from dragon.infrastructure.policy import Policy
@@ -20,6 +19,7 @@ from dragon.infrastructure.system_text import restored, sendable
 from dragon.runtime.distribution import choose
 from dragon.runtime.nodes import find_node, run_nodes
 from dragon.runtime.placement import search_executable
+from dragon.runtime.protocol.jobs import Part, Program
 
 __all__ = ["GroupJobs"]
 
@@ -99,7 +99,7 @@ class GroupJobs:
                 self._launches.pop(job.name).close()
         return jobs
 
-    async def _spawn(self, group: Group, parents: list[Member], rank: int, programs: list[Any]) -> None:
+    async def _spawn(self, group: Group, parents: list[Member], rank: int, programs: list[Program]) -> None:
         """MPI_Comm_spawn: more members of the group, which are a job of their own. Raises LookupError, ValueError."""
         parent = parents[rank].template
         templates: list[Spawn] = []
@@ -107,24 +107,24 @@ class GroupJobs:
         values: dict[str, str] = {}
         for number, program in enumerate(programs):
             template = self._template(parent, program)
-            host = find_node(program["host"]) if program["host"] else None
-            if program["host"] and host is None:
-                raise LookupError(f"the run has no node {program['host']!r}")
-            for _ in range(program["count"]):
+            host = find_node(program.host) if program.host else None
+            if program.host and host is None:
+                raise LookupError(f"the run has no node {program.host!r}")
+            for _ in range(program.count):
                 index = len(group.members) + len(templates)
                 node = host or choose(run_nodes(), index, Policy.Distribution.DEFAULT)
                 templates.append(msgspec.structs.replace(template, node=node.index))
                 applications.append(number)
-            values.update(program["values"])
+            values.update(program.values)
         members = self._extend(group, templates)
         job = self._open(group, members, applications, values, spawned=True)
         await self._start(group, members, job)
 
     @staticmethod
-    def _template(parent: Spawn, program: dict[str, Any]) -> Spawn:
-        folder = program["folder"] or restored(parent.folder)
+    def _template(parent: Spawn, program: Program) -> Spawn:
+        folder = program.folder or restored(parent.folder)
         try:
-            executable = search_executable(program["executable"], folder)
+            executable = search_executable(program.executable, folder)
         except AttributeError as error:
             raise LookupError(str(error)) from error
         return msgspec.structs.replace(
@@ -135,7 +135,7 @@ class GroupJobs:
             payload_size=0,
             attached=[],
             executable=executable,
-            arguments=program["arguments"],
+            arguments=program.arguments,
             folder=sendable(folder),
             cpus=[],
             streams=[Output("null"), Output(), Output("tee")],

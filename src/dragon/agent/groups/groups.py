@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from signal import Signals
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -22,13 +23,29 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
-from dragon.agent.wire.part import Part
 from dragon.agent.wire.responses import RemoteError
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, PMIBackend
 from dragon.infrastructure.messages import Name, Spawn
 from dragon.infrastructure.system_errors import may_pass, what_to_raise
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import MemberEvent
+from dragon.runtime.protocol.groups import (
+    CloseGroup,
+    CreateGroup,
+    EndInput,
+    GroupStatus,
+    IsGroupEnding,
+    MadeGroup,
+    MemberStream,
+    SignalGroup,
+    StartGroup,
+    Status,
+    StopGroup,
+    StopRestart,
+)
+from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.request import Handler
 from dragon.signals import how_ended
 
 __all__ = ["Groups"]
@@ -42,19 +59,6 @@ _FOR_OWN_END = 1.0  # between a member's failure and the end of the others
 
 class Groups:
     """All groups that were made on this node; their members may be on others."""
-
-    OPERATIONS: ClassVar[set[str]] = {
-        "create",
-        "start",
-        "signal",
-        "stop",
-        "stop_restart",
-        "is_ending",
-        "status",
-        "stream",
-        "end_input",
-        "close",
-    }
 
     def __init__(
         self,
@@ -85,18 +89,27 @@ class Groups:
 
     # ---- requests
 
-    def create(
-        self, settings: dict[str, Any], templates: list[Any], places: list[Any], descriptors: list[int]
-    ) -> dict[str, Any]:
-        """A new group. `templates` are requests without a place; `descriptors` are the creator's streams.
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [
+            CreateGroup.served_for(lambda r, caller: self.create(r, caller.descriptors)),
+            StartGroup.served_by(lambda r: self.start(r.number)),
+            SignalGroup.served_by(lambda r: self.signal(r.number, r.which)),
+            StopGroup.served_by(lambda r: self.stop(r.number, r.patience)),
+            StopRestart.served_by(lambda r: self.stop_restart(r.number)),
+            IsGroupEnding.served_by(lambda r: self.is_ending(r.number)),
+            GroupStatus.served_by(lambda r: self.status(r.number)),
+            MemberStream.served_by(lambda r: self.stream(r.number, r.puid, r.stream)),
+            EndInput.served_by(lambda r: self.end_input(r.number, r.puid)),
+            CloseGroup.served_by(lambda r: self.close(r.number)),
+        ]
 
-        `places` are, in the order of ranks, (count of members, index of the template, node, CPUs, environment).
-        """
+    def create(self, wanted: CreateGroup, descriptors: Sequence[int]) -> MadeGroup:
+        """A new group; `descriptors` are the creator's streams."""
         self._last += 1
-        group = Group((self._node << PUID_NODE_SHIFT) + self._last, settings, descriptors)
-        requests = [msgspec.convert(description, Spawn) for description in templates]
-        for count, which, node, cpus, environment in places:
-            request = requests[which]
+        group = Group((self._node << PUID_NODE_SHIFT) + self._last, wanted.settings, descriptors)
+        for count, which, node, cpus, environment in wanted.places:
+            request = wanted.templates[which]
             template = msgspec.structs.replace(
                 request,
                 node=node,
@@ -106,7 +119,7 @@ class Groups:
             )
             group.members += [Member(len(group.members) + i, template) for i in range(count)]
         self._groups[group.number] = group
-        return {"number": group.number, "words": group.words._name()}
+        return MadeGroup(group.number, group.words._name())
 
     def _group(self, number: int) -> Group:
         group = self._groups.get(number)
@@ -180,7 +193,7 @@ class Groups:
             await self._processes.start_on(node, group, members, requests, part)
             for member in members:
                 for event in group.early.pop(member.puid, ()):
-                    self.on_event(**event)
+                    self.on_event(event)
         except NodeLostError as error:
             self._jobs.give_up(group, str(error))
             for member in members:
@@ -206,7 +219,7 @@ class Groups:
             if member.alive:
                 self._processes.kill(member, which)
 
-    def stop(self, number: int, patience: float = _PATIENCE) -> None:
+    def stop(self, number: int, patience: float) -> None:
         """Interrupt, then terminate, then kill, with `patience` seconds between the steps."""
         group = self._group(number)
         group.ending = True
@@ -227,15 +240,11 @@ class Groups:
         group = self._groups.get(number)
         return group is None or group.ending
 
-    def status(self, number: int) -> dict[str, Any]:
+    def status(self, number: int) -> Status:
         """Everything a client asks of a group."""
         group = self._group(number)
-        return {
-            "live": [m.puid for m in group.members if m.alive and m.puid],
-            "ended": group.ended,
-            "failure": group.failure,
-            "failed_codes": group.failed_codes,
-        }
+        live = [m.puid for m in group.members if m.alive and m.puid]
+        return Status(live, group.ended, group.failure, group.failed_codes)
 
     def stream(self, number: int, puid: int, stream: int) -> Name | None:
         """The channel of a member's standard stream, if that is a PIPE."""
@@ -275,25 +284,24 @@ class Groups:
 
     # ---- events
 
-    def on_event(self, kind: str, puid: int, group: int, text: str = "", code: int = 127, error: int = 0) -> None:
-        """A member has "failed" to start for that `error`, or "exited" after it last wrote `text` to stderr."""
-        found = self._groups.get(group)
-        member = found.by_puid.get(puid) if found else None
+    def on_event(self, event: MemberEvent) -> None:
+        """A member has ended, or could not be started."""
+        found = self._groups.get(event.group)
+        member = found.by_puid.get(event.puid) if found else None
         if found is None:
             return
         if member is None:
             # It ended before the answer came that says which member it is.
-            event = {"kind": kind, "puid": puid, "group": group, "text": text, "code": code, "error": error}
-            found.early.setdefault(puid, []).append(event)
-        elif kind == "failed" and member.alive:
-            what = f"{self._name(member)} could not be started: {text}{what_to_raise(error)}"
-            if found.restart and may_pass(error):
-                self._end_member(found, member, code, what)
+            found.early.setdefault(event.puid, []).append(event)
+        elif event.failed and member.alive:
+            what = f"{self._name(member)} could not be started: {event.text}{what_to_raise(event.error)}"
+            if found.restart and may_pass(event.error):
+                self._end_member(found, member, event.code, what)
                 return
-            self._note_failure(found, member, what, code)
-            self._ended(found, member, code)
+            self._note_failure(found, member, what, event.code)
+            self._ended(found, member, event.code)
         elif member.alive:
-            self._exited(found, member, code, text)
+            self._exited(found, member, event.code, event.text)
 
     def creator_ended(self, puid: int, killed: bool) -> None:
         """End the groups that a process had made which has ended: killed if it was, else asked before."""

@@ -8,12 +8,12 @@ from dragon.agent.groups.group import Group, Member
 from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.starting import Processes
-from dragon.agent.wire.part import Part
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Instance, Spawn
 from dragon.infrastructure.policy import Policy
 from dragon.runtime.distribution import choose
 from dragon.runtime.nodes import run_nodes
+from dragon.runtime.protocol.jobs import Part
 
 __all__ = ["MemberProcesses", "Requests"]
 

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import msgspec
-
 from dragon.infrastructure.facts import PUID_NODE_SHIFT
+from dragon.runtime.protocol.groups import (
+    AddMembers,
+    CreateNamedGroup,
+    FindNamedGroup,
+    FindNumberedGroup,
+    ForgetNamedGroup,
+    ListNamedGroups,
+    NamedGroup,
+    RemoveMembers,
+)
+from dragon.runtime.protocol.request import Handler
 
-__all__ = ["NamedGroup", "NamedGroups"]
-
-
-class NamedGroup(msgspec.Struct):
-    """The puids of its members, those that were made together in one list."""
-
-    number: int
-    name: str
-    sets: list[list[int]]
+__all__ = ["NamedGroups"]
 
 
 class NamedGroups:
     """Those that were made on this node; their members may be on others."""
 
-    OPERATIONS: ClassVar[set[str]] = {"create", "query", "numbered", "numbers", "add", "remove", "forget"}
-
     def __init__(self, node: int) -> None:
         self._node = node
         self._last = 0
         self._known: dict[int, NamedGroup] = {}
+
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [
+            CreateNamedGroup.served_by(lambda r: self.create(r.name, r.sets)),
+            FindNamedGroup.served_by(lambda r: self.named(r.name)),
+            FindNumberedGroup.served_by(lambda r: self.numbered(r.number)),
+            ListNamedGroups.served_by(lambda r: list(self._known)),
+            AddMembers.served_by(lambda r: self.add(r.number, r.sets)),
+            RemoveMembers.served_by(lambda r: self.remove(r.number, r.members)),
+            ForgetNamedGroup.served_by(lambda r: self.forget(r.number)),
+        ]
 
     def create(self, name: str, sets: list[list[int]]) -> NamedGroup:
         """A new one. An empty name becomes one that no other has."""
@@ -36,12 +45,12 @@ class NamedGroups:
         self._known[number] = NamedGroup(number, name or f"dragon_group_{number}", sets)
         return self._known[number]
 
-    def query(self, identifier: str) -> NamedGroup:
+    def named(self, name: str) -> NamedGroup:
         """The one of that name. Raises LookupError."""
         for known in self._known.values():
-            if known.name == identifier:
+            if known.name == name:
                 return known
-        raise LookupError(f"the run has no group {identifier!r}")
+        raise LookupError(f"the run has no group {name!r}")
 
     def numbered(self, number: int) -> NamedGroup:
         """The one of that number. Raises LookupError."""
@@ -49,13 +58,9 @@ class NamedGroups:
             raise LookupError(f"the run has no group {number}")
         return self._known[number]
 
-    def numbers(self) -> list[int]:
-        """All of them."""
-        return list(self._known)
-
-    def add(self, number: int, members: list[list[int]]) -> None:
+    def add(self, number: int, sets: list[list[int]]) -> None:
         """Further members. Raises LookupError."""
-        self.numbered(number).sets.extend(members)
+        self.numbered(number).sets.extend(sets)
 
     def remove(self, number: int, members: list[int]) -> None:
         """They are members no longer. Raises LookupError."""

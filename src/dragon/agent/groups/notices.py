@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.spawner import Spawner
+from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 
 __all__ = ["GroupNotices"]
 
@@ -21,13 +21,13 @@ class GroupNotices:
         self._peers = peers
         self._spawner = spawner
         self._loop = asyncio.get_running_loop()
-        self._untold: dict[int, list[dict[str, Any]]] = {}
+        self._untold: dict[int, list[MemberEvent]] = {}
 
-    def tell(self, home: int, kind: str, event: dict[str, Any]) -> None:
+    def tell(self, home: int, event: MemberEvent) -> None:
         """Tell the node that follows a group what happened to a member here, in the order in which it did."""
         untold = self._untold.setdefault(home, [])
-        untold.append({"kind": kind, **event})
-        if event.get("code") != 0 or not self._spawner.unanswered:
+        untold.append(event)
+        if event.failed or event.code != 0 or not self._spawner.unanswered:
             self._send(home)
         elif len(untold) == 1:
             self._loop.call_later(_PATIENCE, self._send, home)
@@ -35,4 +35,4 @@ class GroupNotices:
     def _send(self, home: int) -> None:
         events = self._untold.pop(home, [])
         if events and home not in self._peers.lost:
-            self._peers.links.notify(home, "group", {"events": events})
+            self._peers.links.notify(home, MembersEnded(events))

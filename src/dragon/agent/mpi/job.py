@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragon.agent.wire.part import Part
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.nodes import run_nodes
+from dragon.runtime.protocol.jobs import Part, Program
 
 __all__ = ["Job", "follows_another"]
 
 _PEER_GONE = 14  # Open MPI's
 
-Spawn = Callable[[int, list[Any]], Awaitable[None]]
+Spawn = Callable[[int, list[Program]], Coroutine[Any, Any, None]]
 
 
 @dataclass(eq=False)
@@ -69,6 +69,18 @@ class Job:
                 if not waiting.done():
                     waiting.set_result(everything)
         return future
+
+    def launch_end(self) -> asyncio.Future[str]:
+        """How the site's launcher ends, which started it. Each caller has a future of its own, which it may cancel.
+        Raises LookupError where none has."""
+        if self.launched is None:
+            raise LookupError("no launcher has started the job")
+        return asyncio.shield(self.launched)
+
+    def lose_relay(self, rank: int) -> None:
+        """What the site's launcher had started for a rank has ended before that."""
+        if self.relay_lost is not None:
+            self.relay_lost(rank)
 
     def begin(self) -> None:
         """A rank has called MPI_Init."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 from dragon.agent.mpi.job import Job
 from dragon.agent.mpi.launched import Launched
@@ -17,35 +16,41 @@ from dragon.agent.mpi.pmi1 import Pmi1
 from dragon.agent.mpi.pmix import Pmix, PmixServer, PmixUnavailableError
 from dragon.agent.mpi.segments import remove_segments
 from dragon.agent.objects.peers import Peers
-from dragon.agent.wire.part import JobOverError, Joining, Part, Serving
+from dragon.agent.wire.part import JobOverError, Joining, Serving
 from dragon.agent.wire.responses import RemoteError
+from dragon.agent.wire.table import Table
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import PMIBackend
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import own_node, run_nodes
+from dragon.runtime.protocol.jobs import (
+    Exchange,
+    JobBegun,
+    JobFailed,
+    LaunchEnd,
+    LookUp,
+    OfJob,
+    OfService,
+    Part,
+    Publish,
+    RankMissing,
+    RelayLost,
+    SpawnRanks,
+    Unpublish,
+)
+from dragon.runtime.protocol.request import Caller, Handler, Request
 
 __all__ = ["Jobs"]
 
 log = runtime_log("mpi")
+
+_Answer = TypeVar("_Answer")
 
 _LINGER = 0.3  # seconds
 
 
 class Jobs:
     """All jobs of a node."""
-
-    OPERATIONS: ClassVar[set[str]] = {
-        "exchange",
-        "fail",
-        "begun",
-        "missing",
-        "spawn",
-        "launched",
-        "relay_lost",
-        "publish",
-        "unpublish",
-        "look_up",
-    }
 
     def __init__(self, node: int, peers: Peers | None) -> None:
         self._node = node
@@ -56,7 +61,8 @@ class Jobs:
         self._removing: list[float] = []  # since when the jobs are whose memory is being removed
         self._pmix: dict[str, PmixServer] = {}
         self._ranks: dict[int, tuple[str, int]] = {}  # by puid: job and rank
-        self._services: dict[str, str] = {}  # MPI_Publish_name
+        self._services: dict[str, str] = {}  # MPI_Publish_name, on the first node
+        self._table = Table(self.handlers())
 
     # ---- following
 
@@ -75,52 +81,26 @@ class Jobs:
 
     # ---- what nodes ask the one that follows a job
 
-    def exchange(self, job: str, key: str, nodes: list[int], node: int, data: Any) -> asyncio.Future[dict[int, Any]]:
-        """See Job.gather()."""
-        return self._job(job).gather(key, nodes, node, data)
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [
+            Exchange.served_by(lambda r: self._job(r.job).gather(r.key, r.nodes, r.node, r.data)),
+            JobFailed.served_by(lambda r: self._job(r.job).end(r.rank, r.what, r.code, r.at_once)),
+            JobBegun.served_by(lambda r: self._job(r.job).begin()),
+            RankMissing.served_by(lambda r: self._job(r.job).lacks(r.rank, r.code)),
+            RelayLost.served_by(lambda r: self._job(r.job).lose_relay(r.rank)),
+            SpawnRanks.served_by(lambda r: asyncio.ensure_future(self._job(r.job).spawn(r.rank, r.programs))),
+            LaunchEnd.served_by(lambda r: self._job(r.job).launch_end()),
+            Publish.served_by(lambda r: self._services.update({r.service: r.port})),
+            Unpublish.served_by(lambda r: self._unpublish(r.service)),
+            LookUp.served_by(lambda r: self._look_up(r.service)),
+        ]
 
-    def fail(self, job: str, rank: int, what: str, code: int, at_once: bool) -> None:
-        """See Job.end()."""
-        self._job(job).end(rank, what, code, at_once)
+    def _unpublish(self, service: str) -> None:
+        self._look_up(service)
+        del self._services[service]
 
-    def begun(self, job: str) -> None:
-        """See Job.begin()."""
-        self._job(job).begin()
-
-    def missing(self, job: str, rank: int, code: int) -> None:
-        """See Job.lacks()."""
-        self._job(job).lacks(rank, code)
-
-    def spawn(self, job: str, rank: int, programs: list[Any]) -> asyncio.Future[None]:
-        """Start more ranks, which are a job of their own."""
-        return asyncio.ensure_future(self._job(job).spawn(rank, programs))
-
-    def launched(self, job: str) -> asyncio.Future[str]:
-        """How the site's launcher ended, which had started the job, once it has."""
-        launched = self._job(job).launched
-        if launched is None:
-            raise LookupError("no launcher has started the job")
-        return asyncio.shield(launched)
-
-    def relay_lost(self, job: str, rank: int) -> None:
-        """See Launch.relay_lost()."""
-        relay_lost = self._job(job).relay_lost
-        if relay_lost is not None:
-            relay_lost(rank)
-
-    # ---- names of services, which the first node knows
-
-    def publish(self, job: str, service: str, port: str) -> None:
-        """MPI_Publish_name."""
-        self._services[service] = port
-
-    def unpublish(self, job: str, service: str) -> None:
-        """MPI_Unpublish_name."""
-        if self._services.pop(service, None) is None:
-            raise LookupError(f"nobody has published {service!r}")
-
-    def look_up(self, job: str, service: str) -> str:
-        """MPI_Lookup_name."""
+    def _look_up(self, service: str) -> str:
         if service not in self._services:
             raise LookupError(f"nobody has published {service!r}")
         return self._services[service]
@@ -185,13 +165,13 @@ class Jobs:
         if since is not None:
             remove_segments(since)
 
-    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> Awaitable[Any]:
+    def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
         """What that node's Jobs answer."""
         if node != self._node and self._peers is not None:
-            return self._peers.ask(node, f"jobs.{operation}", arguments)
-        future = asyncio.get_running_loop().create_future()
+            return self._peers.ask(node, request)
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         try:
-            answer = getattr(self, operation)(**arguments)
+            answer = self._table.do(request, Caller(self._node))
         except LookupError as error:
             future.set_exception(error)
             return future
@@ -200,12 +180,12 @@ class Jobs:
         future.set_result(answer)
         return future
 
-    def tell(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+    def tell(self, node: int, request: OfJob[None]) -> None:
         """The same without an answer."""
         if node != self._node and self._peers is not None:
-            self._peers.forward(node, f"jobs.{operation}", arguments)
-        elif arguments["job"] in self._followed:
-            getattr(self, operation)(**arguments)
+            self._peers.forward(node, request)
+        elif request.job in self._followed:
+            self._table.do(request, Caller(self._node))
 
 
 class _Way:
@@ -216,28 +196,27 @@ class _Way:
         self._part = part
 
     async def exchange(self, key: str, nodes: list[int], data: Any) -> dict[int, Any]:
-        arguments = {"job": self._part.name, "key": key, "nodes": nodes, "node": self._part.node, "data": data}
+        part = self._part
         try:
-            given: dict[int, Any] = await self._jobs.ask(self._part.home, "exchange", arguments)
+            return await self._jobs.ask(part.home, Exchange(part.name, key, nodes, part.node, data))
         except (LookupError, NodeLostError, RemoteError) as error:
             raise JobOverError(str(error)) from error
-        return given
 
-    def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
-        home = self._part.home if operation in ("spawn", "launched") else min(each.index for each in run_nodes())
-        return self._jobs.ask(home, operation, {"job": self._part.name, **arguments})
+    def ask(self, request: OfJob[_Answer] | OfService[_Answer]) -> asyncio.Future[_Answer]:
+        first = min(each.index for each in run_nodes())
+        return self._jobs.ask(self._part.home if isinstance(request, OfJob) else first, request)
 
     def fail(self, rank: int, what: str, code: int, at_once: bool = False) -> None:
-        self._tell("fail", rank=rank, what=what, code=code, at_once=at_once)
+        self._tell(JobFailed(self._part.name, rank, what, code, at_once))
 
     def begun(self) -> None:
-        self._tell("begun")
+        self._tell(JobBegun(self._part.name))
 
     def missing(self, rank: int, code: int) -> None:
-        self._tell("missing", rank=rank, code=code)
+        self._tell(RankMissing(self._part.name, rank, code))
 
     def relay_lost(self, rank: int) -> None:
-        self._tell("relay_lost", rank=rank)
+        self._tell(RelayLost(self._part.name, rank))
 
-    def _tell(self, operation: str, **arguments: Any) -> None:
-        self._jobs.tell(self._part.home, operation, {"job": self._part.name, **arguments})
+    def _tell(self, request: OfJob[None]) -> None:
+        self._jobs.tell(self._part.home, request)

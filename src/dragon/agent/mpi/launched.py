@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from typing import Any
 
 from dragon.agent.mpi.foreign import is_foreign
 from dragon.agent.mpi.relay import SIZE, address, received, user_of
-from dragon.agent.wire.part import JobOverError, Joining, Part, Way
+from dragon.agent.wire.part import JobOverError, Joining, Way
 from dragon.infrastructure.gpus import GPU_VARIABLES
+from dragon.runtime.protocol.jobs import LaunchEnd, Part
 
 __all__ = ["COME", "GIVEN", "LAUNCHER", "LaunchFailedError", "Launched"]
 
@@ -60,9 +62,9 @@ class Launched:
     async def prepare(self) -> None:
         """Wait until all relays of the job have come. Raises LaunchFailedError."""
         listeners = {rank: self._listen(rank) for rank in self.part.ranks}
-        launched = asyncio.ensure_future(self.way.ask("launched"))
+        launched: asyncio.Future[Any] = asyncio.ensure_future(self.way.ask(LaunchEnd(self.part.name)))
         launched.add_done_callback(lambda future: future.cancelled() or future.exception())
-        met = asyncio.ensure_future(self._meet(listeners))
+        met: asyncio.Future[Any] = asyncio.ensure_future(self._meet(listeners))
         try:
             await asyncio.wait([met, launched], return_when=asyncio.FIRST_COMPLETED)
             if not met.done():

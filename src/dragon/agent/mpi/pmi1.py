@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dragon.agent.mpi.mapping import process_mapping
-from dragon.agent.wire.part import JobOverError, Joining, Part, Way
+from dragon.agent.wire.part import JobOverError, Joining, Way
+from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 
 __all__ = ["Pmi1"]
 
@@ -248,24 +249,24 @@ class _Rank:
         return ""
 
     def _on_publish_name(self, values: dict[str, str]) -> str:
-        self._ask_names("publish", "publish_result", service=values["service"], port=values["port"])
+        self._ask_names(Publish(values["service"], values["port"]), "publish_result")
         return ""
 
     def _on_unpublish_name(self, values: dict[str, str]) -> str:
-        self._ask_names("unpublish", "unpublish_result", service=values["service"])
+        self._ask_names(Unpublish(values["service"]), "unpublish_result")
         return ""
 
     def _on_lookup_name(self, values: dict[str, str]) -> str:
-        self._ask_names("look_up", "lookup_result", service=values["service"])
+        self._ask_names(LookUp(values["service"]), "lookup_result")
         return ""
 
-    def _ask_names(self, operation: str, result: str, **arguments: str) -> None:
+    def _ask_names(self, request: OfService[str] | OfService[None], result: str) -> None:
         def reply(answer: Any) -> str:
             if isinstance(answer, Exception):
                 return f"cmd={result} rc=1 msg={'_'.join(str(answer).split())}"
             return f"cmd={result} rc=0 info=ok" + (f" port={answer}" if answer is not None else "")
 
-        self.job.answer(self, self.job.way.ask(operation, **arguments), reply)
+        self.job.answer(self, self.job.way.ask(request), reply)
 
     def _spawn(self, values: dict[str, str]) -> None:
         """MPI_Comm_spawn; the programs of one MPI_Comm_spawn_multiple come one after the other."""
@@ -280,8 +281,8 @@ class _Rank:
                 return f"cmd=spawn_result rc=-1 errcodes={','.join(['1'] * count)} msg={'_'.join(str(answer).split())}"
             return f"cmd=spawn_result rc=0 errcodes={','.join(['0'] * count)}"
 
-        question = self.job.way.ask("spawn", rank=self.rank, programs=[_program(values) for values in programs])
-        self.job.answer(self, question, reply)
+        question = SpawnRanks(self.job.part.name, self.rank, [_program(values) for values in programs])
+        self.job.answer(self, self.job.way.ask(question), reply)
 
 
 def _parse(line: str) -> dict[str, str]:
@@ -304,16 +305,16 @@ def _pair(line: str) -> tuple[str, str]:
     return key, value
 
 
-def _program(values: dict[str, str]) -> dict[str, Any]:
+def _program(values: dict[str, str]) -> Program:
     """One program of a spawn request."""
     infos = {values[f"info_key_{i}"]: values[f"info_val_{i}"] for i in range(int(values.get("info_num", "0")))}
-    return {
-        "count": int(values["nprocs"]),
-        "executable": values["execname"],
-        "arguments": [values[f"arg{i}"] for i in range(1, int(values.get("argcnt", "0")) + 1)],
-        "folder": infos.get("wdir", ""),
-        "host": infos.get("host", ""),
-        "values": {
+    return Program(
+        count=int(values["nprocs"]),
+        executable=values["execname"],
+        arguments=[values[f"arg{i}"] for i in range(1, int(values.get("argcnt", "0")) + 1)],
+        folder=infos.get("wdir", ""),
+        host=infos.get("host", ""),
+        values={
             values[f"preput_key_{i}"]: values[f"preput_val_{i}"] for i in range(int(values.get("preput_num", "0")))
         },
-    }
+    )

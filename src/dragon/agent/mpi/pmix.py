@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from dragon.agent.mpi.frames import SIZE, framed
-from dragon.agent.wire.part import JobOverError, Joining, Part, Way
+from dragon.agent.wire.part import JobOverError, Joining, Way
+from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]

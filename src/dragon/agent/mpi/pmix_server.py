@@ -19,7 +19,7 @@ import msgspec
 from dragon.agent.mpi import pmix_library as pmix
 from dragon.agent.mpi.frames import SIZE, framed
 from dragon.agent.mpi.pmix_library import Info, Library, Module
-from dragon.agent.wire.part import Part
+from dragon.runtime.protocol.jobs import Part
 
 __all__ = ["main", "receive", "send"]
 

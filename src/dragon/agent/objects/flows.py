@@ -13,6 +13,7 @@ from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import FlowFailed, FlowTaken, Notice
 
 __all__ = ["LOCKED", "LOCKED_LONG", "PARCEL", "WINDOW", "Flows", "Watcher"]
 
@@ -86,7 +87,7 @@ class _Flow:
 class Flows:
     """All flows into this node. `notify` tells another node how far one has come, or that it ended."""
 
-    def __init__(self, notify: Callable[[int, str, dict[str, Any]], None]) -> None:
+    def __init__(self, notify: Callable[[int, Notice], None]) -> None:
         self._notify = notify
         self._flows: dict[tuple[int, int], _Flow] = {}  # by node, and the number that its outbox gave it
         self._lost: dict[Name, tuple[str, str]] = {}
@@ -139,7 +140,7 @@ class Flows:
             self._go_on(flow)
             flow.taken += size
             if flow.taken >= _ACKNOWLEDGED and not flow.closing:
-                self._notify(flow.node, "flow_taken", {"number": flow.number, "size": flow.taken})
+                self._notify(flow.node, FlowTaken(flow.number, flow.taken))
                 flow.taken = 0
         if flow.closing:
             self._forget(flow)
@@ -161,7 +162,7 @@ class Flows:
         if isinstance(error, MemoryError):
             log.error("messages from node %d have no room here: %s", flow.node, error)
         if not flow.closing:
-            self._notify(flow.node, "flow_failed", {"number": flow.number, "error": error_of(error)})
+            self._notify(flow.node, FlowFailed(flow.number, error_of(error)))
         self._lost[flow.name] = error_of(error)
         if len(self._lost) > _REMEMBERED:
             del self._lost[next(iter(self._lost))]

@@ -12,13 +12,14 @@ import os
 import queue
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dragon import _core
-from dragon.infrastructure.messages import Name, as_name
+from dragon.infrastructure.messages import Name
 from dragon.runtime import handle as handles
+from dragon.runtime.protocol.objects import Operation
 
 __all__ = ["Guests"]
 
@@ -123,19 +124,16 @@ class Guests:
 
     # ---- operations
 
-    def serve(
-        self, guest: GuestId, arguments: dict[str, Any], payload: Any, respond: Respond
-    ) -> Callable[[], None] | None:
+    def serve(self, guest: GuestId, operation: Operation, payload: Any, respond: Respond) -> Callable[[], None] | None:
         """Do what a guest asked for: respond at once, or later; then the result cancels it."""
         place = self._place(guest)
-        name: Name = tuple(arguments["name"])
-        kind, method, given = arguments["kind"], arguments["method"], arguments["given"]
+        name, kind, method = operation.name, operation.kind, operation.method
         if method in _WAITING.get(kind, ()):
             try:
                 handle = self._handle(kind, name)
             except _core.LockedError:
-                return self._begin_later(guest, arguments, payload, respond)
-            return self._begin(handle, place, arguments, payload, respond)
+                return self._begin_later(guest, operation, payload, respond)
+            return self._begin(handle, place, operation, payload, respond)
 
         def do() -> Any:
             if method == "_attach":
@@ -145,18 +143,16 @@ class Guests:
             if method == "_release":
                 return self._release(place, name)
             if method in _IMMEDIATE.get(kind, ()):
-                return self._at_once(self._handle(kind, name), place, arguments, given, payload)
+                return self._at_once(self._handle(kind, name), place, operation, payload)
             raise ValueError(f"a {kind} has no operation {method!r}")
 
         self._do(guest, place, do, respond)
         self.try_those_at(name[0])
         return None
 
-    def _begin_later(
-        self, guest: GuestId, arguments: dict[str, Any], payload: Any, respond: Respond
-    ) -> Callable[[], None]:
+    def _begin_later(self, guest: GuestId, operation: Operation, payload: Any, respond: Respond) -> Callable[[], None]:
         """Begin once the agent can attach to the object, which a process keeps it from that was stopped."""
-        timeout = arguments["timeout"]
+        timeout = operation.timeout
         until = None if timeout is None else self._loop.time() + (timeout or _GRACE)
 
         cancel: Callable[[], None]
@@ -167,8 +163,8 @@ class Guests:
             if place is None:
                 return  # it has ended
             try:
-                handle = self._handle(arguments["kind"], tuple(arguments["name"]))
-                cancel = self._begin(handle, place, arguments, payload, respond) or cancel
+                handle = self._handle(operation.kind, operation.name)
+                cancel = self._begin(handle, place, operation, payload, respond) or cancel
             except _core.LockedError:
                 if until is not None and self._loop.time() >= until:
                     respond((False, None))
@@ -201,7 +197,7 @@ class Guests:
             respond(None, b"", error)
         self.try_all()
 
-    def make(self, node: int, kind: str, given: list[Any], options: dict[str, Any]) -> Name:
+    def make(self, node: int, kind: str, given: Sequence[Any], options: dict[str, Any]) -> Name:
         """A new object, which lives until a process of that node has attached to it."""
         if kind not in _KINDS:
             raise ValueError(f"an agent makes no {kind!r}")
@@ -236,25 +232,25 @@ class Guests:
             found = known[kind, name[1]] = _KINDS[kind]._attached((name[0], name[1], name[2] & ~0xFF))
         return found
 
-    def _at_once(self, handle: Any, place: _Place, arguments: dict[str, Any], given: list[Any], payload: Any) -> Any:
-        method = arguments["method"]
+    def _at_once(self, handle: Any, place: _Place, operation: Operation, payload: Any) -> Any:
+        method, given = operation.method, operation.given
         if method == "read":
             return bytes(memoryview(handle).cast("B")[given[0] : given[0] + given[1]])
         if method == "write":
             memoryview(handle).cast("B")[given[0] : given[0] + len(payload)] = payload
             handle.add(0, 0)  # whoever waits for a word looks at it
             return None
-        with _Acting(place.slot, arguments["thread"], self._me):
+        with _Acting(place.slot, operation.thread, self._me):
             return getattr(handle, method)(*given)
 
     def _begin(
-        self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any, respond: Respond
+        self, handle: Any, place: _Place, operation: Operation, payload: Any, respond: Respond
     ) -> Callable[[], None] | None:
-        attempt = self._attempt(handle, place, arguments, payload)
-        timeout, offset = arguments["timeout"], arguments["name"][0]
-        what = f"{arguments['kind']}.{arguments['method']}"
+        attempt = self._attempt(handle, place, operation, payload)
+        timeout, offset = operation.timeout, operation.name[0]
+        what = f"{operation.kind}.{operation.method}"
         once = timeout == 0
-        if once or not self._is_behind_others(offset, what, handle, place, arguments["thread"]):
+        if once or not self._is_behind_others(offset, what, handle, place, operation.thread):
             try:
                 done, value, data = attempt()
             except _core.LockedError:
@@ -284,16 +280,16 @@ class Guests:
             return not handle._is_mine()
 
     def _attempt(
-        self, handle: Any, place: _Place, arguments: dict[str, Any], payload: Any
+        self, handle: Any, place: _Place, operation: Operation, payload: Any
     ) -> Callable[[], tuple[bool, Any, Any]]:
-        method, given, thread = arguments["method"], arguments["given"], arguments["thread"]
-        doing, index = arguments.get("doing"), arguments.get("index", 0)
+        method, given, thread = operation.method, operation.given, operation.thread
+        doing, index = operation.doing, operation.index
         if doing is not None:
-            self._handle("Words", as_name(doing))[index] = 0
+            self._handle("Words", doing)[index] = 0
 
         def put() -> tuple[bool, Any, Any]:
             try:
-                handle._put_parts(given[0], payload, 0, arguments.get("ticket", 0))
+                handle._put_parts(given[0], payload, 0, operation.ticket)
             except queue.Full:
                 return False, None, b""
             return True, None, b""
@@ -303,7 +299,7 @@ class Guests:
                 if doing is None:
                     kind, data = handle._get_parts(0)
                 else:
-                    kind, data = handle._get_task_parts(self._handle("Words", as_name(doing)), index)
+                    kind, data = handle._get_task_parts(self._handle("Words", doing), index)
             except queue.Empty:
                 return False, None, b""
             return True, kind, data

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dragon.runtime.protocol.objects import (
+    CreateNamedObject,
+    FindNamedObject,
+    ForgetNamedObject,
+    ListNamedObjects,
+    NamedObject,
+)
+from dragon.runtime.protocol.request import Handler
 
-import msgspec
-
-__all__ = ["NamedObject", "NamedObjects"]
+__all__ = ["NamedObjects"]
 
 _FIRST = 2**63  # above all numbers of processes and default pools
-
-
-class NamedObject(msgspec.Struct):
-    """What is known of one: its kind, number, name, the node it is on, what attach() takes, and whether it lives."""
-
-    kind: str
-    number: int
-    name: str
-    node: int
-    serialized: bytes
-    alive: bool = True
 
 
 class NamedObjects:
     """All of a run."""
 
-    OPERATIONS: ClassVar[set[str]] = {"create", "find", "numbers", "forget"}
-
     def __init__(self) -> None:
         self._known: dict[str, dict[int, NamedObject]] = {}
+
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [
+            CreateNamedObject.served_by(lambda r: self.create(r.kind, r.name, r.at, r.serialized)),
+            FindNamedObject.served_by(lambda r: self.find(r.kind, r.key)),
+            ListNamedObjects.served_by(lambda r: self.numbers(r.kind)),
+            ForgetNamedObject.served_by(lambda r: self.forget(r.kind, r.number)),
+        ]
 
     def create(self, kind: str, name: str, at: int, serialized: bytes) -> NamedObject:
         """A new one. An empty name becomes one that no other has. Raises ValueError where the name is taken."""

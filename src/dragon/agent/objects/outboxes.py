@@ -20,6 +20,7 @@ from dragon.agent.wire.responses import Answer, then
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.protocol.agents import FlowClosed, FlowCut, FlowOrphaned, OpenFlow
 from dragon.runtime.remote import node_of
 
 __all__ = ["Outboxes"]
@@ -59,7 +60,7 @@ class Outboxes:
         """Messages follow at once: links keep the order."""
         self._last += 1
         self._by_flow[node_of(name), self._last] = outbox
-        opened = self._links.call(node_of(name), "flow_open", {"name": name, "number": self._last})
+        opened = self._links.call(node_of(name), OpenFlow(self._last, name))
         opened.add_done_callback(lambda future: self._opened(name, outbox, future))
         outbox.open(self._last)
 
@@ -140,7 +141,7 @@ class Outboxes:
             if outbox.confirmed or outbox.messages:
                 self._give_up(outbox.leads_to, outbox, tell)
         if keys:  # over the next connection
-            self._links.notify(node, "flow_cut", {"number": keys[-1][1]})
+            self._links.notify(node, FlowCut(keys[-1][1]))
 
     def _lost_on_the_way(self, node: int, reason: str) -> _Tell:
         def tell() -> tuple[str, str]:
@@ -241,7 +242,7 @@ class _Outbox:
         self._closing = True
         self.send()
         if self.flow and not self.ended:
-            self._links.notify(self._node, "flow_orphan", {"number": self.flow})
+            self._links.notify(self._node, FlowOrphaned(self.flow))
 
     def end(self) -> None:
         """The next put finds the outbox gone, and asks why."""
@@ -254,7 +255,7 @@ class _Outbox:
         self.channel._close()
         if self.flow:
             self._outboxes.forget(self._node, self.flow)
-            self._links.notify(self._node, "flow_close", {"number": self.flow})
+            self._links.notify(self._node, FlowClosed(self.flow))
 
 
 def _nothing() -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -13,15 +13,20 @@ from dragon.agent.objects.flows import Flows
 from dragon.agent.objects.guests import Guests
 from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.wire.links import Links
-from dragon.agent.wire.part import Part
 from dragon.agent.wire.responses import then, value_of
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Instance, Name, Spawn
 from dragon.runtime.handle import Words
+from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess, StartFor
+from dragon.runtime.protocol.front_end import Proposal
+from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.runtime.remote import node_of
 
 __all__ = ["Peers"]
+
+_Answer = TypeVar("_Answer")
 
 
 class Peers:
@@ -35,7 +40,7 @@ class Peers:
         self.lost: dict[int, str] = {}
         self.lost_at: dict[int, int] = {}  # the number of the front end's decision
         # Has the front end decide who keeps a replicated shard.
-        self.propose: Callable[[dict[str, Any]], None] = lambda proposal: None
+        self.propose: Callable[[Proposal], None] = lambda proposal: None
         self.guests = Guests(asyncio.get_running_loop())
         self.outboxes = Outboxes(links, Bell(self.guests.try_those_at, self.guests.try_all))
         self.flows = Flows(links.notify)
@@ -62,18 +67,21 @@ class Peers:
         self.guests.node_left(node)
         self.flows.node_left(node)
 
-    def ask(self, node: int, operation: str, arguments: dict[str, Any]) -> asyncio.Future[Any]:
-        """What another node's registry, groups or shards answer."""
-        request = {"operation": operation, "arguments": arguments}
-        return then(self.links.call(node, "operation", request), value_of)
+    def ask(self, node: int, request: Request[_Answer]) -> asyncio.Future[_Answer]:
+        """What another node answers."""
+        return then(self.links.call(node, request), lambda answer: decode_answer(request, answer[0]))
 
-    def forward(self, node: int, operation: str, arguments: dict[str, Any]) -> None:
+    def pass_on(self, node: int, request: Request[object]) -> asyncio.Future[msgspec.Raw]:
+        """The same as it is encoded, for whoever passes it on."""
+        return then(self.links.call(node, request), value_of)
+
+    def forward(self, node: int, request: Request[None]) -> None:
         """Have another node do something, if it is still there."""
-        self.ask(node, operation, arguments).add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.pass_on(node, request).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def kill(self, puid: int, number: int) -> None:
         """Send a signal to a process of another node."""
-        self.links.notify(node_of_puid(puid), "kill", {"puid": puid, "number": number})
+        self.links.notify(node_of_puid(puid), SignalProcess(puid, number))
 
     def start(
         self,
@@ -91,14 +99,8 @@ class Peers:
         self, node: int, templates: list[Spawn], instances: list[Instance], followed: bool, part: Part | None
     ) -> list[tuple[int, Name]]:
         await self.announce_all(node, templates, instances)
-        request = {
-            "templates": [_for_another_node(template) for template in templates],
-            "instances": instances,
-            "followed": followed,
-            "part": part,
-        }
-        started: list[tuple[int, Name]] = (await self.links.call(node, "start", request))[0]
-        return started
+        templates = [_for_another_node(template) for template in templates]
+        return await self.ask(node, StartFor(templates, instances, followed, part))
 
     async def announce_all(self, node: int, templates: list[Spawn], instances: list[Instance]) -> None:
         """Objects of other nodes live until the processes that are about to be started on that one attach to them.
@@ -119,7 +121,7 @@ class Peers:
             if node_of(name) == self.index:
                 self.guests.announce(node, name, count)
             else:
-                await self.links.call(node_of(name), "announce", {"node": node, "name": name, "count": count})
+                await self.ask(node_of(name), AnnounceFor(node, name, count))
 
 
 def _for_another_node(template: Spawn) -> Spawn:

@@ -7,14 +7,18 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.messages import Name
+from dragon.runtime.protocol.agents import Act
+from dragon.runtime.protocol.objects import Operation
 from dragon.runtime.remote import from_parts, node_of, to_parts
 
 __all__ = ["DistantChannel"]
 
-# (node, operation, arguments, payload) -> the answer; that of Links.
-Call = Callable[..., "asyncio.Future[Answer]"]
+# (node, request, payload) -> the answer; that of Links.
+Call = Callable[[int, Act, Any], "asyncio.Future[Answer]"]
 
 
 class DistantChannel:
@@ -37,8 +41,8 @@ class DistantChannel:
             if future.cancelled() or future.exception() is not None:
                 ended()
                 return
-            (_, kind), data = future.result()
-            received(from_parts(kind, data))
+            value, data = future.result()
+            received(from_parts(_result(value), data))
 
         self._ask("get", timeout=None).add_done_callback(done)
 
@@ -47,7 +51,7 @@ class DistantChannel:
 
         def done(future: asyncio.Future[Answer]) -> None:
             failed = future.cancelled() or future.exception() is not None
-            counted(0 if failed else future.result()[0][1])
+            counted(0 if failed else _result(future.result()[0]))
 
         self._ask("_size").add_done_callback(done)
 
@@ -56,18 +60,15 @@ class DistantChannel:
         self._ask("_release")
 
     def _ask(self, method: str, *given: Any, timeout: float | None = 0, payload: Any = b"") -> asyncio.Future[Answer]:
-        arguments = {
-            "pid": os.getpid(),
-            "name": self._name,
-            "kind": "Channel",
-            "method": method,
-            "given": given,
-            "timeout": timeout,
-            "thread": 0,
-        }
-        future = self._call(node_of(self._name), "object", arguments, payload)
+        operation = Operation(self._name, "Channel", method, given, timeout)
+        future = self._call(node_of(self._name), Act(os.getpid(), operation), payload)
         future.add_done_callback(_looked_at)
         return future
+
+
+def _result(value: msgspec.Raw) -> int:
+    """What a method returned, or the kind of a message."""
+    return msgspec.msgpack.decode(value, type=tuple[bool, int])[1]
 
 
 def _looked_at(future: asyncio.Future[Answer]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from dragon.runtime.protocol.front_end import Message, Wrote
 
 __all__ = ["Output"]
 
@@ -15,7 +16,7 @@ class Output:
     here.
     """
 
-    def __init__(self, send: Callable[..., Any], window: int) -> None:
+    def __init__(self, send: Callable[[Message], None], window: int) -> None:
         self._send = send
         self._window = window
         self._ahead = 0
@@ -29,7 +30,7 @@ class Output:
     def write(self, number: int, data: bytes) -> None:
         """Send what a process wrote to descriptor 1 or 2."""
         self._ahead += len(data)
-        self._send("output", number=number, data=data)
+        self._send(Wrote(number, data))
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
         """Call back once the front end has caught up."""

@@ -8,40 +8,22 @@ import os
 import signal as signals
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
-
-import msgspec
 
 from dragon import _core
 from dragon.agent.processes.parents import parent_of
+from dragon.agent.wire.responses import then
 from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system_errors import what_to_raise
+from dragon.runtime.protocol.processes import AwaitEnd, EndStartedBy, FindProcess, KillProcess, Known, ListProcesses
+from dragon.runtime.protocol.request import Handler
 
-__all__ = ["Known", "Registry"]
+__all__ = ["Registry"]
 
 _MOST_ENDED = 16_384  # that are remembered, some 0.7 KB each
 _GRACE = 5.0  # seconds between the two signals
-
-
-class Known(msgspec.Struct):
-    """A process: its ids, its place in shared memory while it lives, its exit code afterwards.
-
-    Times are in seconds since 1970.
-    """
-
-    puid: int
-    pid: int
-    name: str
-    parent: int
-    group: int
-    record: Name
-    node: int = 0
-    code: int | None = None
-    started: float = 0.0
-    ended: float | None = None
 
 
 @dataclass
@@ -55,8 +37,6 @@ class _Asked:
 
 class Registry:
     """The processes by puid. Ended ones are remembered, the oldest forgotten first."""
-
-    OPERATIONS: ClassVar[set[str]] = {"processes", "query", "kill", "end_of", "end_started_by"}
 
     def __init__(self, node: int, zygote: int) -> None:
         self._node = node
@@ -125,9 +105,15 @@ class Registry:
 
     # ---- requests
 
-    def processes(self) -> list[Known]:
-        """Every process, ended ones too."""
-        return self.all()
+    def handlers(self, catch_up: Callable[[object], asyncio.Future[None]]) -> list[Handler]:
+        """What this answers, once `catch_up` has let it hear what the zygote did until then."""
+        return [
+            ListProcesses.served_by(lambda r: then(catch_up(None), lambda _: self.all())),
+            FindProcess.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.query(r.identifier))),
+            KillProcess.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.kill(r.identifier, r.number))),
+            AwaitEnd.served_by(lambda r: then(catch_up(r.identifier), lambda _: self.end_of(r.identifier))),
+            EndStartedBy.served_by(lambda r: then(catch_up(None), lambda _: self.end_started_by(r.creator, r.killed))),
+        ]
 
     def query(self, identifier: int | str) -> Known:
         """The process of that puid or name. Raises LookupError."""
@@ -183,7 +169,7 @@ class Registry:
         if those and not killed:
             asyncio.get_running_loop().call_later(_GRACE, self.signal_all, those, signals.SIGKILL)
 
-    def end_of(self, identifier: int) -> asyncio.Future[int]:
+    def end_of(self, identifier: int | str) -> asyncio.Future[int]:
         """A future of its exit code."""
         known = self.query(identifier)
         if known.code is None:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-from typing import Any, ClassVar
 
 import msgspec
 
@@ -15,10 +14,13 @@ from dragon.agent.mpi.jobs import Jobs
 from dragon.agent.objects.peers import Peers
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.spawner import Copies, Spawner
-from dragon.agent.wire.part import Part
 from dragon.infrastructure.limits import files_left
 from dragon.infrastructure.messages import Instance, Name, Output, Spawn
 from dragon.runtime.handle import Words
+from dragon.runtime.protocol.agents import StartFor
+from dragon.runtime.protocol.jobs import Part
+from dragon.runtime.protocol.processes import EndStartedBy, StartElsewhere
+from dragon.runtime.protocol.request import Handler
 from dragon.runtime.run import Run, next_puid
 from dragon.runtime.spawning import LARGEST_PAYLOAD, RECORD_WORDS
 
@@ -27,8 +29,6 @@ __all__ = ["Processes"]
 
 class Processes:
     """Has the zygote start processes that no process of this node asked it for itself."""
-
-    OPERATIONS: ClassVar[set[str]] = {"start"}
 
     def __init__(self, run: Run, spawner: Spawner, registry: Registry, jobs: Jobs, peers: Peers | None) -> None:
         self._node = run.node
@@ -39,9 +39,12 @@ class Processes:
         self._peers = peers
         self._elsewhere: dict[int, set[int]] = {}  # by puid: the nodes on which a process has had others started
 
-    def start(self, request: dict[str, Any]) -> asyncio.Future[list[tuple[int, Name]]]:
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [StartElsewhere.served_by(lambda r: self.start(r.spawn))]
+
+    def start(self, spawn: Spawn) -> asyncio.Future[list[tuple[int, Name]]]:
         """Start a process on another node; its puid and the name of its record."""
-        spawn = msgspec.convert(request, Spawn)
         if self._peers is None:
             raise ValueError(f"this run has no node {spawn.node}")
         self._elsewhere.setdefault(spawn.parent, set()).add(spawn.node)
@@ -51,7 +54,7 @@ class Processes:
         """End what a process had started on other nodes; the zygote does that here."""
         for node in self._elsewhere.pop(puid, ()):
             assert self._peers is not None
-            self._peers.forward(node, "registry.end_started_by", {"creator": puid, "killed": killed})
+            self._peers.forward(node, EndStartedBy(puid, killed))
 
     async def prepare(self, part: Part) -> None:
         """Be ready for ranks of that job."""
@@ -115,17 +118,15 @@ class Processes:
         request.descriptor_variables = list(joining.descriptors)
         return list(joining.descriptors.values())
 
-    def start_for(self, templates: list[dict[str, Any]], instances: list[Any], part: Part | None = None) -> list[Spawn]:
+    def start_for(self, wanted: StartFor) -> list[Spawn]:
         """The same for another node, whose streams are not here: output goes to the front end."""
-        requests = [msgspec.convert(template, Spawn) for template in templates]
-        for request in requests:
-            request.streams = _forwarding(request.streams or [Output(), Output(), Output()])
-        those = [msgspec.convert(instance, Instance) for instance in instances]
-        for instance in those:
+        for template in wanted.templates:
+            template.streams = _forwarding(template.streams or [Output(), Output(), Output()])
+        for instance in wanted.instances:
             instance.streams = _forwarding(instance.streams)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return self.start_here(requests, those, [null] * 3, part)
+            return self.start_here(wanted.templates, wanted.instances, [null] * 3, wanted.part)
         finally:
             os.close(null)
 

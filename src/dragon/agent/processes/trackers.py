@@ -7,12 +7,15 @@ import os
 import select
 import subprocess
 import sys
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from dragon import _core
 from dragon.infrastructure.system_errors import what_to_raise
 from dragon.runtime.folder import process_start_time
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.processes import GiveTrackerBack, KeepTracker
+from dragon.runtime.protocol.request import Handler
 
 __all__ = ["Trackers"]
 
@@ -39,8 +42,6 @@ class _Idle(NamedTuple):
 class Trackers:
     """Those of this node. A tracker goes by the inode of the pipe through which it is told what to remove."""
 
-    OPERATIONS: ClassVar[set[str]] = {"keep", "give_back"}
-
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._idle: dict[int, _Idle] = {}
@@ -51,7 +52,14 @@ class Trackers:
         """The process ids of those that have begun."""
         return set(self._running)
 
-    def keep(self, process: int, descriptors: list[int]) -> None:
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [
+            KeepTracker.served_for(lambda r, caller: self.keep(r.process, caller.descriptors)),
+            GiveTrackerBack.served_by(lambda r: self.give_back(r.pipe)),
+        ]
+
+    def keep(self, process: int, descriptors: Sequence[int]) -> None:
         """Start a tracker for a process once its pipe, the first descriptor, has something to read."""
         reading, errors = map(os.dup, descriptors)
         pipe = os.fstat(reading).st_ino

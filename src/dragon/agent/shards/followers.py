@@ -18,8 +18,10 @@ import msgspec
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Tag, Whose
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name, as_name
+from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
+from dragon.runtime.protocol.front_end import Proposal
+from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 
 __all__ = ["Followers", "Sent"]
 
@@ -122,14 +124,12 @@ class Followers:
         found = [(number, node) for node, sent in self._sent.items() for number in sent if sent[number].shard == shard]
         return [self._sent[node].pop(number) for number, node in sorted(found)]
 
-    def prepare(
-        self, node: int, operation: str, arguments: dict[str, Any], then: Callable[[BaseException | None], None]
-    ) -> None:
+    def prepare(self, node: int, request: CreateShard, then: Callable[[BaseException | None], None]) -> None:
         """Have another agent do something before it is sent anything; `then` is called here with what was raised, or
         None."""
 
         async def ask() -> Name:
-            await self._peers.ask(node, operation, arguments)
+            await self._peers.ask(node, request)
             return await self._service_of(node)
 
         def prepared(asked: Future[Name]) -> None:
@@ -142,9 +142,9 @@ class Followers:
         asked.add_done_callback(lambda done: self._later(partial(prepared, done)))
 
     async def _service_of(self, node: int) -> Name:
-        return as_name(await self._peers.ask(node, "shards.service", {}))
+        return await self._peers.ask(node, ShardChannel(node))
 
-    def propose(self, proposal: dict[str, Any]) -> None:
+    def propose(self, proposal: Proposal) -> None:
         """Have the front end decide about who keeps a shard."""
         self._loop.call_soon_threadsafe(self._peers.propose, proposal)
 

@@ -35,6 +35,8 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.front_end import Proposal
+from dragon.runtime.protocol.shards import CreateShard
 from dragon.shards.operations import NOTHING, OPERATIONS, WRITES
 from dragon.shards.shard import Shard
 
@@ -350,8 +352,7 @@ class Replication:
         else:
             return
         number, manager = whose
-        proposal = {"number": number, "manager": manager, "epoch": holding.epoch, "seen": self._seen}
-        self._followers.propose({**proposal, "before": holding.holders, "holders": due})
+        self._followers.propose(Proposal(number, manager, holding.epoch, self._seen, holding.holders, due))
 
     # ---- new copies
 
@@ -374,10 +375,10 @@ class Replication:
             return
         self._fills += 1
         learner = copy.learner = _Learner(free[0], Tag(holding.epoch, self._fills))
-        made = {**msgspec.to_builtins(shard.settings), "folder": "", "holders": shard.settings.holders}
+        settings = msgspec.structs.replace(shard.settings, folder="")
         teacher = (self._peers.index, *learner.tag)
-        request = {"number": whose[0], "settings": made, "node": learner.node, "teacher": teacher}
-        self._followers.prepare(learner.node, "shards.create", request, partial(self._fill, whose, learner))
+        request = CreateShard(learner.node, whose[0], settings, teacher)
+        self._followers.prepare(learner.node, request, partial(self._fill, whose, learner))
 
     def _fill(self, whose: Whose, learner: _Learner, error: BaseException | None) -> None:
         copy = self._copy(whose)

@@ -4,14 +4,13 @@ them."""
 from __future__ import annotations
 
 import asyncio
-import builtins
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -21,10 +20,29 @@ from dragon.agent.shards.holding import Holding, Tag, Whose
 from dragon.agent.shards.service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
-from dragon.infrastructure.messages import Name, as_name
+from dragon.infrastructure.messages import Name
 from dragon.runtime.folder import Owner, is_alive, make_data_folder
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.request import Handler
+from dragon.runtime.protocol.shards import (
+    CreateShard,
+    DescribeDictionary,
+    DestroyDictionary,
+    HoldCheckpoint,
+    IsAlive,
+    KeepDictionary,
+    KeptShards,
+    ListDictionaries,
+    OwnCopy,
+    PauseWriters,
+    Persist,
+    Persisted,
+    RestoreShards,
+    ReviveShard,
+    ShardChannel,
+    ShardHolders,
+)
 from dragon.shards.entries import Settings, Stored
 from dragon.shards.restoring import persisted_for, restore
 from dragon.shards.shard import Shard
@@ -60,25 +78,6 @@ class _Dictionary:
 class Shards:
     """All of one node."""
 
-    OPERATIONS: ClassVar[set[str]] = {
-        "copy",
-        "create",
-        "describe",
-        "destroy",
-        "hold",
-        "holders",
-        "is_alive",
-        "keep",
-        "kept",
-        "list",
-        "pause",
-        "persist",
-        "persisted",
-        "restore",
-        "revive",
-        "service",
-    }
-
     def __init__(self, run: Run, peers: Peers | None) -> None:
         self._run = run
         self._peers = peers
@@ -95,30 +94,50 @@ class Shards:
 
     # ---- lifetime
 
-    def create(
-        self, number: str, settings: dict[str, Any], node: int = 0, teacher: builtins.list[int] | None = None
-    ) -> dict[str, Any]:
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        return [
+            ShardChannel.served_by(lambda r: self.service()),
+            ListDictionaries.served_by(lambda r: self._descriptors()),
+            IsAlive.served_by(lambda r: is_alive(Owner(r.pid, r.start_time))),
+            CreateShard.served_by(lambda r: self.create(r.number, r.settings, r.teacher)),
+            DescribeDictionary.served_by(lambda r: self.describe(r.number, r.descriptor, r.nodes, r.life)),
+            DestroyDictionary.served_by(lambda r: self.destroy(r.number)),
+            KeepDictionary.served_by(lambda r: self.keep(r.number, r.name, r.descriptor)),
+            KeptShards.served_by(lambda r: self.kept(r.name)),
+            ReviveShard.served_by(lambda r: self.revive(r.number, r.name, r.manager, r.holders)),
+            OwnCopy.served_by(lambda r: self.copy(r.number, r.manager)),
+            ShardHolders.served_by(lambda r: self.holding((r.number, r.manager)).holders),
+            PauseWriters.served_by(lambda r: self._shard(r.number, r.manager).pause(r.on)),
+            HoldCheckpoint.served_by(lambda r: self.hold(r.number, r.manager, r.checkpoint)),
+            Persist.served_by(lambda r: self.persist(r.number, r.manager, r.checkpoint, r.held)),
+            Persisted.served_by(lambda r: self.persisted(r.number, r.manager)),
+            RestoreShards.served_by(lambda r: self.restore(r.number, r.managers, r.checkpoint, r.written_by)),
+        ]
+
+    def create(self, number: str, settings: Settings, teacher: tuple[int, int, int] | None = None) -> Settings:
         """Make a shard; its settings with its folder and its words. A copy that `teacher` (node, epoch, number) is to
         fill counts once the front end has decided so."""
+        manager = settings.manager
         try:
-            folder = make_data_folder(self._run.folder, settings["capacity"])
+            folder = make_data_folder(self._run.folder, settings.capacity)
         except (OSError, MemoryError) as error:
-            where = f"manager {settings['manager']} on node {self._run.node}"
-            raise DDictUnableToCreateError(f"{where}: {error}") from error
+            raise DDictUnableToCreateError(f"manager {manager} on node {self._run.node}: {error}") from error
         words, lock = make_words(), Lock()
-        names = {"words": words._name(), "lock": lock._name()}
-        made = {**settings, **names, "folder": str(folder), "node": self._run.node}
+        made = msgspec.structs.replace(
+            settings, words=words._name(), lock=lock._name(), folder=str(folder), node=self._run.node
+        )
         known = self._dictionaries.setdefault(number, _Dictionary())
-        self._remove(known, settings["manager"])  # a copy that counted no more
-        known.shards[settings["manager"]] = msgspec.convert(made, Settings), words, lock
-        known.holdings.pop(settings["manager"], None)
+        self._remove(known, manager)  # a copy that counted no more
+        known.shards[manager] = made, words, lock
+        known.holdings.pop(manager, None)
         if teacher is not None:
-            known.teachers[settings["manager"]] = teacher[0], Tag(*teacher[1:])
-        elif settings["holders"]:
-            self._hold(known, settings["manager"], settings["holders"])
+            known.teachers[manager] = teacher[0], Tag(*teacher[1:])
+        elif made.holders:
+            self._hold(known, manager, made.holders)
         return made
 
-    def _hold(self, known: _Dictionary, manager: int, holders: builtins.list[int]) -> None:
+    def _hold(self, known: _Dictionary, manager: int, holders: list[int]) -> None:
         """Keep a copy of a new shard that those nodes are to keep, as far as they are not lost by now."""
         assert self._peers is not None
         lost = [self._peers.lost_at[node] for node in holders if node in self._peers.lost]
@@ -129,10 +148,10 @@ class Shards:
             assert self._service is not None
             self._service.look_after_copies()
 
-    def describe(self, number: str, descriptor: str, nodes: builtins.list[int], life: builtins.list[int]) -> None:
+    def describe(self, number: str, descriptor: str, nodes: list[int], life: Name) -> None:
         """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
         known = self._dictionaries.setdefault(number, _Dictionary())
-        known.descriptor, known.nodes, known.life = descriptor, nodes, as_name(life)
+        known.descriptor, known.nodes, known.life = descriptor, nodes, life
         self._loop.call_later(_LOOK_EVERY, self._look, number)
 
     def _look(self, number: str) -> None:
@@ -143,12 +162,11 @@ class Shards:
             self._loop.call_later(_LOOK_EVERY, self._look, number)
             return
         for node in known.nodes:
-            if node != self._run.node:
-                assert self._peers is not None
-                self._peers.forward(node, "shards.destroy", {"number": number})
+            if node != self._run.node and self._peers is not None:
+                self._peers.forward(node, DestroyDictionary(node, number))
         self.destroy(number)
 
-    def destroy(self, number: str, node: int = 0) -> asyncio.Future[None] | None:
+    def destroy(self, number: str) -> asyncio.Future[None] | None:
         """Remove a dictionary's shards from this node, and finish what is due to be written of them. Processes that
         have them open find them gone."""
         with self._lock:
@@ -158,15 +176,15 @@ class Shards:
         if self._service is not None:
             self._service.forget(number)
         may_be_due = any(settings.persist_freq for settings, *_ in known.shards.values())
-        for manager in builtins.list(known.shards):
+        for manager in list(known.shards):
             self._remove(known, manager)
         return self.finish() if may_be_due else None
 
-    def keep(self, number: str, name: str, descriptor: str, node: int = 0) -> asyncio.Future[None] | None:
+    def keep(self, number: str, name: str, descriptor: str) -> asyncio.Future[None] | None:
         """Destroy a dictionary, but keep what its shards here hold for revive(). What was kept of one that had its name
         before is dropped."""
         before = self._kept.pop(name, None)
-        for manager in builtins.list(before.shards) if before else []:
+        for manager in list(before.shards) if before else []:
             assert before is not None
             self._remove(before, manager)
         if number not in self._dictionaries:
@@ -181,7 +199,7 @@ class Shards:
             mark_gone(shard.words)
         return asyncio.wrap_future(self._in_turn(self._move, name, known, shards))
 
-    def _move(self, name: str, known: _Dictionary, shards: builtins.list[Shard]) -> None:
+    def _move(self, name: str, known: _Dictionary, shards: list[Shard]) -> None:
         for shard in shards:
             settings, words, lock = known.shards[shard.settings.manager]
             folder = Path(tempfile.mkdtemp(dir=Path(settings.folder).parent))
@@ -193,14 +211,12 @@ class Shards:
             shutil.rmtree(Path(settings.folder), ignore_errors=True)
         self._kept[name] = known
 
-    def kept(self, name: str, node: int = 0) -> tuple[str, builtins.list[int]] | None:
+    def kept(self, name: str) -> tuple[str, list[int]] | None:
         """The descriptor of what is kept under a name, and the managers of which this node has the shards."""
         known = self._kept.get(name)
         return (known.descriptor, sorted(known.shards)) if known else None
 
-    def revive(
-        self, number: str, name: str, manager: int, holders: builtins.list[int], node: int = 0
-    ) -> dict[str, Any]:
+    def revive(self, number: str, name: str, manager: int, holders: list[int]) -> Settings:
         """Make a shard of what is kept of one; its settings."""
         settings, before, old_lock = self._kept[name].shards.pop(manager)
         if not self._kept[name].shards:
@@ -213,7 +229,7 @@ class Shards:
         known.shards[manager] = made, words, lock
         if holders:
             self._hold(known, manager, holders)
-        return msgspec.to_builtins(made)  # type: ignore[no-any-return]
+        return made
 
     def _remove(self, known: _Dictionary, manager: int) -> None:
         if manager not in known.shards:
@@ -235,8 +251,8 @@ class Shards:
         else:
             self._in_turn(shard.close)
 
-    def list(self, node: int = 0) -> builtins.list[str]:
-        """The descriptors of the dictionaries that were made on this node."""
+    def _descriptors(self) -> list[str]:
+        """Of the dictionaries that were made on this node."""
         return [known.descriptor for known in self._dictionaries.values() if known.descriptor]
 
     def usages(self) -> Iterator[tuple[str, int, int, int, int]]:
@@ -246,13 +262,9 @@ class Shards:
                 usage = self._shard(number, manager).usage()
                 yield settings.name, manager, usage["used"], usage["total"], usage["records"]
 
-    def is_alive(self, pid: int, start_time: int, node: int = 0) -> bool:
-        """Whether exactly that process of this node lives."""
-        return is_alive(Owner(pid, start_time))
-
     # ---- other nodes' processes
 
-    def service(self, node: int = 0) -> Name:
+    def service(self) -> Name:
         """The channel through which other nodes' processes reach the shards of this one."""
         if self._service is None:
             assert self._peers is not None
@@ -269,7 +281,7 @@ class Shards:
         if self._service is not None:
             self._service.node_lost(node, epoch)
 
-    def decided(self, number: str, manager: int, holders: builtins.list[int], epoch: int) -> None:
+    def decided(self, number: str, manager: int, holders: list[int], epoch: int) -> None:
         """The front end has decided which nodes keep a shard."""
         if self._service is not None:
             self._service.decided((number, manager), Holding(epoch, holders))
@@ -281,12 +293,8 @@ class Shards:
 
     # ---- copies
 
-    def holders(self, number: str, manager: int, node: int = 0) -> builtins.list[int]:
-        """The nodes that keep a replicated shard, the one that decides first. Raises LookupError if not this one."""
-        return self.holding((number, manager)).holders
-
     def holding(self, whose: Whose) -> Holding:
-        """The same, with the number of the front end's decision."""
+        """The nodes that keep a replicated shard, by the front end's decision. Raises LookupError if not this one."""
         number, manager = whose
         known = self._dictionaries.get(number)
         if known is None or manager not in known.holdings or self._run.node not in known.holdings[manager].holders:
@@ -319,18 +327,18 @@ class Shards:
 
     def held(self) -> Iterator[tuple[Whose, Shard]]:
         """Every copy on this node that counts."""
-        for number, known in builtins.list(self._dictionaries.items()):
-            for manager, holding in builtins.list(known.holdings.items()):
+        for number, known in list(self._dictionaries.items()):
+            for manager, holding in list(known.holdings.items()):
                 if self._run.node in holding.holders:
                     yield (number, manager), self._shard(number, manager)
 
-    def copy(self, number: str, manager: int, node: int = 0) -> dict[str, Any] | None:
+    def copy(self, number: str, manager: int) -> Settings | None:
         """The settings of this node's copy, None where it has none that counts."""
         try:
             self.holding((number, manager))
         except LookupError:
             return None
-        return msgspec.to_builtins(self._dictionaries[number].shards[manager][0])  # type: ignore[no-any-return]
+        return self._dictionaries[number].shards[manager][0]
 
     def _shard(self, number: str, manager: int) -> Shard:
         with self._lock:
@@ -357,11 +365,7 @@ class Shards:
         self._wrote = True
         return self._files.submit(do, *arguments)
 
-    def pause(self, number: str, manager: int, on: bool, node: int = 0) -> None:
-        """Have writers wait, or go on."""
-        self._shard(number, manager).pause(on)
-
-    def hold(self, number: str, manager: int, checkpoint: int, node: int = 0) -> asyncio.Future[int]:
+    def hold(self, number: str, manager: int, checkpoint: int) -> asyncio.Future[int]:
         """Keep a checkpoint as it is once the writer that is at it is done; a number for persist()."""
         shard = self._shard(number, manager)
 
@@ -384,9 +388,7 @@ class Shards:
         if records is not None:
             records.close()
 
-    def persist(
-        self, number: str, manager: int, checkpoint: int, held: int = 0, node: int = 0
-    ) -> asyncio.Future[int] | None:
+    def persist(self, number: str, manager: int, checkpoint: int, held: int) -> asyncio.Future[int | None] | None:
         """Write a checkpoint: one that is held, and the number of its records; or else as it is now, which is only
         begun."""
         shard = self._shard(number, manager)
@@ -399,16 +401,16 @@ class Shards:
             )
         return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held)))
 
-    def _retire(self, shard: Shard, checkpoints: builtins.list[int]) -> None:
+    def _retire(self, shard: Shard, checkpoints: list[int]) -> None:
         for checkpoint in checkpoints:
             self._write(shard, checkpoint, shard.hold(checkpoint)).add_done_callback(_log_failure)
 
-    def _write(self, shard: Shard, checkpoint: int, records: Generator[Stored]) -> Future[int]:
+    def _write(self, shard: Shard, checkpoint: int, records: Generator[Stored]) -> Future[int | None]:
         settings = shard.settings
         path = snapshot_path(settings.persist_path, settings.name, settings.manager, checkpoint)
         header = Header(settings.name, settings.manager, settings.managers, checkpoint)
 
-        def write() -> int:
+        def write() -> int | None:
             try:
                 count = write_snapshot(path, header, records)
             finally:
@@ -421,22 +423,20 @@ class Shards:
 
         return self._in_turn(write)
 
-    def persisted(self, number: str, manager: int, node: int = 0) -> asyncio.Future[dict[int, int]]:
+    def persisted(self, number: str, manager: int) -> asyncio.Future[dict[int, int]]:
         """The checkpoints of which this node has a manager's file, or those of all managers where there were more or
         fewer; how many managers wrote each. What is being written is waited for."""
         settings = self._shard(number, manager).settings
         return asyncio.wrap_future(self._in_turn(persisted_for, settings))
 
-    def restore(
-        self, number: str, managers: builtins.list[int], checkpoint: int, written_by: int, node: int = 0
-    ) -> asyncio.Future[bool]:
+    def restore(self, number: str, managers: list[int], checkpoint: int, written_by: int) -> asyncio.Future[bool]:
         """Fill shards with what the files of `written_by` managers hold, once those were found whole; whether a key
         lies with another manager than its hash says."""
         shards = [self._shard(number, manager) for manager in managers]
         return asyncio.wrap_future(self._in_turn(restore, shards, checkpoint, written_by))
 
 
-def _log_failure(written: Future[int]) -> None:
+def _log_failure(written: Future[int | None]) -> None:
     error = written.exception()
     if error is not None:
         log.error("%s", error)

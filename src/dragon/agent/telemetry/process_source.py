@@ -11,9 +11,9 @@ import os
 import time
 from collections import Counter
 
-from dragon.agent.processes.registry import Known
 from dragon.agent.telemetry.seen import Seen
 from dragon.infrastructure.metrics import PROCESS_STATES, Sample, tags_of
+from dragon.runtime.protocol.processes import Known
 
 __all__ = ["ProcessSource"]
 

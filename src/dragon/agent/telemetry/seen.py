@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from dragon import _core
-from dragon.agent.processes.registry import Known
 from dragon.agent.services import Services
 from dragon.infrastructure.facts import FIRST_PUID
 from dragon.runtime.folder import Owner, RunInfo
+from dragon.runtime.protocol.processes import Known
 
 __all__ = ["Seen", "SeenGroup", "SeenShard", "head_of", "see"]
 

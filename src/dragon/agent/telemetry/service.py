@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from dragon.agent.services import Services
 from dragon.agent.telemetry.lifetimes import lifetimes
 from dragon.agent.telemetry.run_state import run_state
 from dragon.agent.telemetry.seen import see
+from dragon.agent.wire.responses import then
 from dragon.infrastructure import variables
-from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime, Sample, Tags
+from dragon.infrastructure.metrics import METRICS, Kind, Sample, Tags
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol import telemetry as protocol
+from dragon.runtime.protocol.request import Handler
 
 if TYPE_CHECKING:
     from dragon.agent.telemetry.history import History
     from dragon.agent.telemetry.recorder import Recorder
     from dragon.agent.telemetry.sampler import Sampler
     from dragon.agent.telemetry.tracer import Tracer
-    from dragon.infrastructure.metrics import Family, Line, RunState, Told
+    from dragon.infrastructure.metrics import Family, Line, Told
     from dragon.infrastructure.series import Record
     from dragon.infrastructure.spans import Span
 
@@ -32,22 +35,6 @@ _STALE = 5  # periods without a new value
 class Telemetry:
     """Begins at the level that the environment says, 0 where it says none. What is measured is also written to files
     where the environment says so."""
-
-    OPERATIONS: ClassVar[set[str]] = {
-        "level",
-        "start",
-        "stop",
-        "add",
-        "names",
-        "kinds",
-        "query",
-        "families",
-        "lines",
-        "lifetimes",
-        "name_task",
-        "output",
-        "run",
-    }
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -67,9 +54,26 @@ class Telemetry:
 
     # ---- requests
 
-    def level(self) -> int:
-        """The level; 0 is off."""
-        return self._level
+    def handlers(self) -> list[Handler]:
+        """What this answers."""
+        services = self._services
+        return [
+            protocol.TelemetryLevel.served_by(lambda r: self._level),
+            protocol.StartMeasuring.served_by(lambda r: self.start(r.level, r.period)),
+            protocol.StopMeasuring.served_by(lambda r: self.stop()),
+            protocol.AddValue.served_by(self.add),
+            protocol.MetricNames.served_by(lambda r: self.names()),
+            protocol.Kinds.served_by(lambda r: self.kinds()),
+            protocol.Query.served_by(self.query),
+            protocol.Families.served_by(lambda r: self.families()),
+            protocol.Lines.served_by(lambda r: self.lines()),
+            protocol.Lifetimes.served_by(
+                lambda r: then(services.spawner.catch_up(), lambda _: lifetimes(services, r.since))
+            ),
+            protocol.NameTask.served_by(lambda r: self.name_task(r.name)),
+            protocol.OutputOf.served_by(lambda r: services.streams.outputs.of(int(r.identifier))),
+            protocol.StateOfRun.served_by(lambda r: run_state(services, self._level, self._period)),
+        ]
 
     def start(self, level: int, period: float | None = None) -> list[int]:
         """Measure at that level, every `period` seconds. Raises ValueError."""
@@ -117,24 +121,18 @@ class Telemetry:
         self._history = None
         return [0]
 
-    def add(
-        self,
-        name: str,
-        value: float,
-        kind: str = "gauge",
-        time_stamp: float | None = None,
-        tags: dict[str, str] | None = None,
-    ) -> None:
+    def add(self, given: protocol.AddValue) -> None:
         """Keep a value of a program's own; a counter grows by it. Raises ValueError where name or kind is taken."""
         if self._history is None:
             return
-        if name in METRICS:
-            raise ValueError(f"metric {name!r} is one that the runtime measures; give yours another name")
-        when = time.time() if time_stamp is None else time_stamp
-        told = tuple(sorted({"host": self._services.host_name, **(tags or {})}.items()))
-        if kind == Kind.COUNTER:
-            value += self._history.last(name, told)
-        self._keep(name, told, Kind(kind), when, value)
+        if given.name in METRICS:
+            raise ValueError(f"metric {given.name!r} is one that the runtime measures; give yours another name")
+        when = time.time() if given.time_stamp is None else given.time_stamp
+        told = tuple(sorted({"host": self._services.host_name, **given.tags}.items()))
+        value = given.value
+        if given.kind == Kind.COUNTER:
+            value += self._history.last(given.name, told)
+        self._keep(given.name, told, given.kind, when, value)
 
     def names(self) -> list[str]:
         """The metrics of which this node has values."""
@@ -144,37 +142,19 @@ class Telemetry:
         """The metrics of which this node has values, and the kind of each."""
         return sorted(self._history.kinds().items()) if self._history is not None else []
 
-    def query(
-        self,
-        metrics: list[str],
-        tags: dict[str, list[str]],
-        start: float,
-        end: float,
-        interval: float,
-        aggregate: Aggregate,
-    ) -> list[Record]:
+    def query(self, asked: protocol.Query) -> list[Record]:
         """What this node has of them."""
         if self._history is None:
             return []
-        return self._history.query(set(metrics), tags, start, end, interval, aggregate)
-
-    def lifetimes(self, since: float = 0.0) -> list[Lifetime]:
-        """The node's processes that live, or have ended since that time; at any level."""
-        return lifetimes(self._services, since)
+        return self._history.query(
+            set(asked.metrics), asked.tags, asked.start, asked.end, asked.interval, asked.aggregate
+        )
 
     def name_task(self, name: str) -> int:
         """The number by which processes of this node note tasks of that name."""
         if name not in self._task_names:
             self._task_names.append(name)
         return self._task_names.index(name)
-
-    def output(self, identifier: int) -> str:
-        """The end of what a process wrote, if that passes through the agent: on several nodes, or with labels."""
-        return self._services.streams.outputs.of(identifier)
-
-    def run(self) -> RunState:
-        """The run of which this is a node."""
-        return run_state(self._services, self._level, self._period)
 
     def families(self) -> list[Family[Told]]:
         """The newest values, as Prometheus has them."""

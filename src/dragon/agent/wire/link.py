@@ -1,8 +1,8 @@
 """One connection between two agents.
 
-A frame is a header (its size and the size of what follows, 4 and 8 bytes), a msgpack part and raw bytes, which are
-received straight into place. Requests are numbered, their answers come in any order. A flag in the header says that the
-raw bytes come over the fabric that both agents have; frames are taken in the order they were sent in all the same.
+A frame goes after a header (its size and the size of its payload, 4 and 8 bytes), and before the payload, which is
+received straight into place. A flag in the header says that the payload comes over the fabric that both agents have;
+frames are taken in the order they were sent in all the same.
 """
 
 from __future__ import annotations
@@ -19,13 +19,26 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.wire.bulk import Fabric, Greeting, InLink, Lane
+from dragon.agent.wire.frames import (
+    Asked,
+    Cancelled,
+    Failed,
+    Frame,
+    Greeted,
+    Messages,
+    Noticed,
+    Value,
+    decode_frame,
+)
 from dragon.agent.wire.responses import Answer, RemoteError, error_of
 from dragon.control.connection import watch_silence
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import peer_index
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import Notice
+from dragon.runtime.protocol.request import Request
 
-__all__ = ["MESSAGES", "NOTICE", "REQUEST", "Link", "Serve"]
+__all__ = ["Link", "Serve"]
 
 log = runtime_log("links")
 
@@ -36,15 +49,13 @@ _JOINED = 32 * 1024  # bytes of the largest payload that is copied to be written
 _LARGE = 64 * 1024
 _BULK = 128 * 1024  # bytes of the smallest payload that goes over a fabric
 _BESIDE = 1 << 63  # in the size of a payload: it does
-# What a frame is.
-REQUEST, VALUE, ERROR, NOTICE, CANCEL, MESSAGES, GREETING = range(7)
 
 
-def _memory(part: Any, size: int) -> tuple[Any, memoryview]:
+def _memory(frame: Frame, size: int) -> tuple[Any, memoryview]:
     """The memory for a payload, a large message's straight in the arena, and where in it is received: the start of a
     message may be here already."""
-    start = part[3] if part[0] == MESSAGES and len(part) > 3 else b""
-    to_arena = part[0] == VALUE or (part[0] == MESSAGES and part[2] >= 0)
+    start = frame.start if isinstance(frame, Messages) else b""
+    to_arena = isinstance(frame, Value) or (isinstance(frame, Messages) and frame.kind >= 0)
     try:
         whole = _core.Loan(len(start) + size) if to_arena and size >= _LARGE else bytearray(len(start) + size)
     except MemoryError:  # whoever puts it into a channel meets that too, and who sent it is told
@@ -56,15 +67,15 @@ def _memory(part: Any, size: int) -> tuple[Any, memoryview]:
 
 @dataclass(eq=False, slots=True)
 class _Arrival:
-    """A frame that waits for its payload, or for that of one before it."""
+    """A frame that waits for its payload, or for that of one before it; none keeps others waiting."""
 
-    part: Any
+    frame: Frame | None
     payload: Any
     complete: bool
 
 
-# (node, operation, arguments, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
-Serve = Callable[[int, str, dict[str, Any], Any, Callable[..., None]], Callable[[], None] | None]
+# (node, request, payload, respond) -> how to cancel. `respond` takes a value and a payload, or an error.
+Serve = Callable[[int, Request[object], Any, Callable[..., None]], Callable[[], None] | None]
 
 
 class LinkOwner(Protocol):
@@ -72,7 +83,7 @@ class LinkOwner(Protocol):
 
     fabric: Fabric | None
     serve: Serve
-    noticed: Callable[..., None]
+    noticed: Callable[[int, Notice], None]
     received: Callable[[int, int, int, Any], asyncio.Future[None] | None]
 
     def host(self, node: int) -> str:
@@ -127,7 +138,7 @@ class Link(asyncio.BufferedProtocol):
         self.node = node
         if self._owner.fabric is not None:
             self._greeted = self._owner.fabric.greet()
-            self._write((GREETING, 0, self._greeted), b"")
+            self._write(Greeted(self._greeted), b"")
         self._owner.made(node, self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -153,7 +164,7 @@ class Link(asyncio.BufferedProtocol):
         """Do something with what the other side sent, which may make no sense."""
         try:
             action(*arguments)
-        except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, TypeError, ValueError):
+        except (msgspec.MsgspecError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError):
             log.exception("%s sent what cannot be understood; the connection is closed", self._owner.host(self._peer))
             self.transport.abort()
 
@@ -184,16 +195,16 @@ class Link(asyncio.BufferedProtocol):
         if available < _HEADER.size + size:
             return False
         start = self._start + _HEADER.size
-        part = msgspec.msgpack.decode(memoryview(self._buffer)[start : start + size])
+        frame = decode_frame(bytes(memoryview(self._buffer)[start : start + size]))
         self._start = start + size
         if payload == 0:
-            self._arrived(part, b"")
+            self._arrived(frame, b"")
             return True
-        whole, memory = _memory(part, payload)
+        whole, memory = _memory(frame, payload)
         if beside:
-            self._expect(part, whole, memory)
+            self._expect(frame, whole, memory)
             return True
-        self._in_link.receive(memory, partial(self._arrived, part, whole))
+        self._in_link.receive(memory, partial(self._arrived, frame, whole))
         there = min(payload, self._end - self._start)
         self._in_link.rest[:there] = memoryview(self._buffer)[self._start : self._start + there]
         self._start += there
@@ -202,18 +213,18 @@ class Link(asyncio.BufferedProtocol):
         self._in_link.filled(there)
         return not self._in_link.rest
 
-    def _arrived(self, part: Any, payload: Any) -> None:
+    def _arrived(self, frame: Frame, payload: Any) -> None:
         """A frame is complete, and all that were sent before it are here, if some not yet complete."""
         if self._arrivals:
-            self._arrivals.append(_Arrival(part, payload, True))
+            self._arrivals.append(_Arrival(frame, payload, True))
         else:
-            self._received(part, payload)
+            self._received(frame, payload)
 
-    def _expect(self, part: Any, whole: Any, memory: memoryview) -> None:
+    def _expect(self, frame: Frame, whole: Any, memory: memoryview) -> None:
         """The payload of a frame comes by the other lane."""
         if self._beside is None:
             raise ValueError("there is no fabric over which a payload could come")
-        arrival = _Arrival(part, whole, False)
+        arrival = _Arrival(frame, whole, False)
         self._arrivals.append(arrival)
         self._beside.receive(memory, partial(self._complete, arrival))
 
@@ -224,8 +235,8 @@ class Link(asyncio.BufferedProtocol):
     def _take_arrivals(self) -> None:
         while self._arrivals and self._arrivals[0].complete:
             arrival = self._arrivals.popleft()
-            if arrival.part is not None:
-                self._received(arrival.part, arrival.payload)
+            if arrival.frame is not None:
+                self._received(arrival.frame, arrival.payload)
 
     def _hear_on(self, turn: asyncio.Future[None] | None) -> None:
         """Hear what was sent after this once that is done, if there is anything to wait for."""
@@ -238,10 +249,10 @@ class Link(asyncio.BufferedProtocol):
         """Hear what has come whole; nothing follows that could overtake something."""
         while self._arrivals:
             arrival = self._arrivals.popleft()
-            if not arrival.complete and arrival.part is not None:
+            if not arrival.complete and arrival.frame is not None:
                 break
-            if arrival.part is not None:
-                self._received(arrival.part, arrival.payload)
+            if arrival.frame is not None:
+                self._received(arrival.frame, arrival.payload)
         self._arrivals.clear()
 
     def _make_room(self) -> None:
@@ -258,28 +269,27 @@ class Link(asyncio.BufferedProtocol):
 
     # ---- frames
 
-    def send(self, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
-        """Send a request or a notice."""
-        if kind == MESSAGES:
-            self._write((kind, *body), payload)
+    def send(self, frame: Frame, payload: Any) -> None:
+        """Send what is not answered."""
+        self._write(frame, payload)
+
+    def ask(self, request: Request[object], payload: Any, future: asyncio.Future[Answer]) -> None:
+        """Send a request, to have the answer in the future unless that is done."""
+        if future.done():
             return
-        number = 0
-        if future is not None:
-            if future.done():
-                return
-            self._last = number = self._last + 1
-            self.pending[number] = future
-            future.add_done_callback(lambda done: self._asked_no_more(number, done))
-        self._write((kind, number, *body), payload)
+        self._last = number = self._last + 1
+        self.pending[number] = future
+        future.add_done_callback(lambda done: self._asked_no_more(number, done))
+        self._write(Asked(number, request), payload)
 
     def _asked_no_more(self, number: int, future: asyncio.Future[Answer]) -> None:
         if self.pending.pop(number, None) is not None and future.cancelled():
-            self._write((CANCEL, number), b"")
+            self._write(Cancelled(number), b"")
 
-    def _write(self, part: Any, payload: Any) -> None:
+    def _write(self, frame: Frame, payload: Any) -> None:
         if self.transport.is_closing():
             return
-        data = encode(part)
+        data = encode(frame)
         following = memoryview(payload).cast("B")
         lane, flag = self._lane(len(following))
         head = _HEADER.pack(len(data), len(following) | flag) + data
@@ -312,36 +322,42 @@ class Link(asyncio.BufferedProtocol):
         if written and not self.transport.is_closing():
             self._in_link.write(b"".join(written))
 
-    def _received(self, part: Any, payload: Any) -> None:
+    def _received(self, frame: Frame, payload: Any) -> None:
         if self._over:
             return
-        kind, number = part[0], part[1]
-        if kind == REQUEST:
-            cancel = self._owner.serve(
-                self._peer, part[2], part[3], payload, lambda *answer: self._respond(number, *answer)
-            )
-            if cancel is not None:
-                self.serving[number] = cancel
-        elif kind == MESSAGES:
-            self._hear_on(self._owner.received(self._peer, number, part[2], payload))
-        elif kind == NOTICE:
-            self._owner.noticed(self._peer, part[2], part[3], payload)
-        elif kind == CANCEL:
-            cancel = self.serving.pop(number, None)
-            if cancel is not None:
-                cancel()
-        elif kind == GREETING:
-            self._on_greeting(part[2])
-        else:
-            future = self.pending.pop(number, None)
-            if future is not None and not future.done():
-                if kind == VALUE:
-                    future.set_result((part[2], payload))
-                else:
-                    future.set_exception(RemoteError(part[2], part[3]))
+        match frame:
+            case Messages():
+                self._hear_on(self._owner.received(self._peer, frame.flow, frame.kind, payload))
+            case Asked():
+                number = frame.number
+                cancel = self._owner.serve(
+                    self._peer, frame.request, payload, lambda *answer: self._respond(number, *answer)
+                )
+                if cancel is not None:
+                    self.serving[number] = cancel
+            case Value():
+                self._answered(frame.number, (frame.value, payload))
+            case Failed():
+                self._answered(frame.number, RemoteError(frame.kind, frame.text))
+            case Noticed():
+                self._owner.noticed(self._peer, frame.notice)
+            case Cancelled():
+                cancel = self.serving.pop(frame.number, None)
+                if cancel is not None:
+                    cancel()
+            case Greeted():
+                self._on_greeting(frame.greeting)
 
-    def _on_greeting(self, heard: Any) -> None:
-        heard = msgspec.convert(heard, Greeting)
+    def _answered(self, number: int, answer: Answer | RemoteError) -> None:
+        future = self.pending.pop(number, None)
+        if future is None or future.done():
+            return
+        if isinstance(answer, RemoteError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _on_greeting(self, heard: Greeting) -> None:
         if self._owner.fabric is None or self._greeted is None or self._beside is not None:
             return
         if heard.kind == self._greeted.kind:
@@ -357,18 +373,18 @@ class Link(asyncio.BufferedProtocol):
     def _respond(self, number: int, value: Any, payload: Any = b"", error: BaseException | None = None) -> None:
         self.serving.pop(number, None)
         if error is not None:
-            self._write((ERROR, number, *error_of(error)), b"")
+            self._write(Failed(number, *error_of(error)), b"")
         else:
-            self._write((VALUE, number, value), payload)
+            self._write(Value(number, value), payload)
 
     def abort(self) -> None:
         """Close the connection at once: nothing that has come over it and was not taken yet is taken any more."""
         self._over = True
         self.transport.abort()
 
-    def dismiss(self, notice: tuple[str, dict[str, Any]]) -> None:
+    def dismiss(self, notice: Notice) -> None:
         """Say something, and close the connection; nothing is taken from it."""
         self._over = True
-        data = encode((NOTICE, 0, *notice))
+        data = encode(Noticed(notice))
         self._in_link.write(_HEADER.pack(len(data), 0) + data)
         self.transport.close()

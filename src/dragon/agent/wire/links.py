@@ -13,19 +13,32 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.link import MESSAGES, NOTICE, REQUEST, Link, Serve
+from dragon.agent.wire.frames import Frame, Messages, Noticed
+from dragon.agent.wire.link import Link, Serve
 from dragon.agent.wire.responses import Answer
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import LinkBroken, Members, Notice, Outside
+from dragon.runtime.protocol.request import Request
 
-__all__ = ["OUTSIDE", "Links"]
+__all__ = ["Links"]
 
 log = runtime_log("links")
 
-OUTSIDE = "outside"  # the notice to a node that was declared lost
 _CONNECT_TIMEOUT = 10.0
 _TRIES = 3  # to make a connection that breaks while it is made
+
+
+# What goes to a node once there is a connection, its payload, and the future of the answer to a request.
+_Waiting = tuple[Request[object] | Frame, Any, asyncio.Future[Answer] | None]
+
+
+def _send_by(link: Link, what: Request[object] | Frame, payload: Any, future: asyncio.Future[Answer] | None) -> None:
+    if isinstance(what, Frame):
+        link.send(what, payload)
+    elif future is not None:
+        link.ask(what, payload, future)
 
 
 class Links:
@@ -37,7 +50,7 @@ class Links:
         members: dict[int, Member],
         client: ssl.SSLContext,
         serve: Serve,
-        noticed: Callable[..., None],
+        noticed: Callable[[int, Notice], None],
         received: Callable[[int, int, int, Any], asyncio.Future[None] | None],
         is_broken: Callable[[int, str], None],
         fabric: Fabric | None = None,
@@ -59,26 +72,26 @@ class Links:
         self._links: dict[int, Link] = {}  # over which is sent
         self._all: dict[int, list[Link]] = {}  # of each node, what it made too
         self._connecting: dict[int, asyncio.Task[None]] = {}
-        self._waiting: dict[int, list[tuple[int, asyncio.Future[Answer] | None, Any, Any]]] = {}
+        self._waiting: dict[int, list[_Waiting]] = {}
         self._loop = asyncio.get_running_loop()
 
     def accept(self) -> Link:
         """The protocol of a connection that another agent made."""
         return Link(self, None)
 
-    def call(self, node: int, operation: str, arguments: dict[str, Any], payload: Any = b"") -> asyncio.Future[Answer]:
-        """Have another agent do something. Fails with NodeLostError where it is gone."""
+    def call(self, node: int, request: Request[object], payload: Any = b"") -> asyncio.Future[Answer]:
+        """Ask another agent. Fails with NodeLostError where it is gone."""
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._send(node, REQUEST, future, (operation, arguments), payload)
+        self._send(node, request, payload, future)
         return future
 
-    def notify(self, node: int, operation: str, arguments: dict[str, Any], payload: Any = b"") -> None:
-        """The same without an answer."""
-        self._send(node, NOTICE, None, (operation, arguments), payload)
+    def notify(self, node: int, notice: Notice) -> None:
+        """Tell another agent something."""
+        self._send(node, Noticed(notice), b"", None)
 
     def send_messages(self, node: int, flow: int, kind: int, data: Any, start: bytes = b"") -> None:
         """Send messages of a flow, in order: `start` and `data`. Where the connection breaks `is_broken` says so."""
-        self._send(node, MESSAGES, None, (flow, kind, start) if start else (flow, kind), data)
+        self._send(node, Messages(flow, kind, start), data, None)
 
     def host(self, node: int) -> str:
         """How messages name a node."""
@@ -95,7 +108,7 @@ class Links:
             link.abort()
         self._is_broken(node, reason)
         self._settle(node)
-        self._fail(node, [future for _, future, _, _ in self._waiting.pop(node, [])])
+        self._fail(node, [future for _, _, future in self._waiting.pop(node, [])])
 
     def settled(self, node: int) -> asyncio.Future[None]:
         """Done once it is known whether a node whose connection broke is lost. Each caller has one of its own, which it
@@ -109,7 +122,7 @@ class Links:
     def probe(self, node: int) -> None:
         """Find out whether a node whose connection broke is there: a new connection settles it."""
         if node in self._doubts:
-            self.call(node, "members", {}).add_done_callback(lambda done: done.cancelled() or done.exception())
+            self.call(node, Members()).add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _doubt(self, node: int) -> asyncio.Future[None]:
         if node not in self._doubts and node not in self.lost:
@@ -140,17 +153,19 @@ class Links:
             return f"{self.host(node)} is gone: {self.lost[node]}"
         return f"the connection to {self.host(node)} broke: {reason}"
 
-    def _send(self, node: int, kind: int, future: asyncio.Future[Answer] | None, body: Any, payload: Any) -> None:
+    def _send(
+        self, node: int, what: Request[object] | Frame, payload: Any, future: asyncio.Future[Answer] | None
+    ) -> None:
         link = self._links.get(node)
         if link is not None:
-            link.send(kind, future, body, payload)
+            _send_by(link, what, payload, future)
         elif node in self.lost:
             self._fail(node, [future])
         elif node not in self.members:
             if future is not None:
                 future.set_exception(ValueError(f"the run has no node {node}"))
         else:
-            self._waiting.setdefault(node, []).append((kind, future, body, payload))
+            self._waiting.setdefault(node, []).append((what, payload, future))
             if node not in self._connecting:
                 self._connecting[node] = self._loop.create_task(self._connect(node))
 
@@ -174,7 +189,7 @@ class Links:
             return  # it called meanwhile, or was declared lost, and all that waited was seen to
         self.unreachable[node] = reason
         self._is_broken(node, reason)
-        self._fail(node, [future for _, future, _, _ in self._waiting.pop(node, [])], reason)
+        self._fail(node, [future for _, _, future in self._waiting.pop(node, [])], reason)
 
     async def _open(self, node: int, address: str, port: int) -> None:
         """Make a connection, also where the first ones break on the way: somebody is there, so the node lives."""
@@ -191,14 +206,14 @@ class Links:
         """A connection to that node stands."""
         if node in self.lost:
             log.warning("%s called, which is lost (%s); it is told so", self.host(node), self.lost[node])
-            link.dismiss((OUTSIDE, {"reason": self.lost[node]}))
+            link.dismiss(Outside(self.lost[node]))
             return
         self.unreachable.pop(node, None)
         self._links.setdefault(node, link)
         self._all.setdefault(node, []).append(link)
         self._settle(node)  # it lives
-        for kind, future, body, payload in self._waiting.pop(node, []):
-            link.send(kind, future, body, payload)
+        for waiting in self._waiting.pop(node, []):
+            _send_by(link, *waiting)
 
     def broken(self, node: int | None, link: Link, reason: str) -> None:
         """A connection ended."""
@@ -212,7 +227,7 @@ class Links:
             self._is_broken(node, self.lost.get(node, reason))
             if others:
                 # That side knew earlier, and made another one. What was sent to it meanwhile is lost.
-                self._links.setdefault(node, others[0]).send(NOTICE, None, ("link_broken", {"reason": reason}), b"")
+                self._links.setdefault(node, others[0]).send(Noticed(LinkBroken(reason)), b"")
             pending = list(link.pending.values())
             settled = self.settled(node) if others else self._doubt(node)
             settled.add_done_callback(lambda _: self._fail(node, pending, reason))

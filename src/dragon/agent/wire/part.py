@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-import msgspec
+from dragon.runtime.protocol.jobs import OfJob, OfService
 
-__all__ = ["JobOverError", "Joining", "Part", "Serving", "Way"]
+__all__ = ["JobOverError", "Joining", "Serving", "Way"]
+
+
+Answer = TypeVar("Answer")
 
 
 class JobOverError(Exception):
     """The job has ended, or is being ended, while one of its nodes waited for the others."""
-
-
-class Part(msgspec.Struct, kw_only=True):
-    """A job as one of its nodes is told of it. `placement` is the node of every rank."""
-
-    name: str  # unique among all jobs of the machine
-    backend: str
-    home: int  # the node that follows the job's group
-    node: int
-    ranks: list[int]  # of the processes that are started there, in their order
-    placement: list[int]
-    hosts: dict[int, str]  # by node
-    applications: list[int]  # of every rank: the number of its program in the job
-    library: str = ""  # libpmix
-    universe: int  # processes that the run has room for
-    spawned: bool = False
-    crowded: bool = False  # on the node that serves it: more ranks than CPUs, so that who waits should yield
-    values: dict[str, str] = {}  # what is known from the beginning
-
-    @property
-    def size(self) -> int:
-        return len(self.placement)
 
 
 class Joining(NamedTuple):
@@ -51,7 +33,7 @@ class Way(Protocol):
     def exchange(self, key: str, nodes: list[int], data: Any) -> Awaitable[dict[int, Any]]:
         """What every one of these nodes gives under that key, by node, once all have. Raises JobOverError."""
 
-    def ask(self, operation: str, **arguments: Any) -> Awaitable[Any]:
+    def ask(self, request: OfJob[Answer] | OfService[Answer]) -> asyncio.Future[Answer]:
         """The answer of the node that follows the job, or of the one that knows the names of services."""
 
     def relay_lost(self, rank: int) -> None:

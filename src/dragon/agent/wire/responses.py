@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from dragon.infrastructure.ddict_errors import DDictError
 
 __all__ = ["Answer", "RemoteError", "error_of", "then", "value_of"]
 
-# What came back: a value, and raw bytes.
-Answer = tuple[Any, Any]
+# What came back: a value as it is encoded, and a payload.
+Answer = tuple[msgspec.Raw, Any]
 
 
-def value_of(answer: Answer) -> Any:
+def value_of(answer: Answer) -> msgspec.Raw:
     """The value alone."""
     return answer[0]
 

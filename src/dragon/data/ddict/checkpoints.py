@@ -19,6 +19,7 @@ from dragon.infrastructure.ddict_errors import (
 )
 from dragon.infrastructure.errors import NodeLostError
 from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.shards import HoldCheckpoint, IsAlive, PauseWriters, Persist, Persisted, RestoreShards
 
 __all__ = ["Checkpoints"]
 
@@ -154,14 +155,16 @@ class Checkpoints(Lookups):
         """
         if self._options.persister == "NULL" or not self._options.persist_count:
             return
-        nodes = [shard.home() for shard in self._open_shards()]
+        number, managers = self._descriptor.number, self._homes()
         try:
-            self._ask_at(nodes, "pause", on=True)
-            held = self._ask_at(nodes, "hold", checkpoint=self._checkpoint)
+            for manager, node in managers:
+                ask(PauseWriters(node, number, manager, True))
+            held = [ask(HoldCheckpoint(node, number, manager, self._checkpoint)) for manager, node in managers]
         finally:
-            self._ask_at(nodes, "pause", on=False)
-        for manager in progress(range(len(nodes)), "managers"):
-            self._ask("persist", manager, nodes[manager], checkpoint=self._checkpoint, held=held[manager])
+            for manager, node in managers:
+                ask(PauseWriters(node, number, manager, False))
+        for manager, node in progress(managers, "managers"):
+            ask(Persist(node, number, manager, self._checkpoint, held[manager]))
 
     def persisted_ids(self) -> list[int]:
         """The checkpoints that can be restored, in order. What is being written is waited for."""
@@ -169,8 +172,8 @@ class Checkpoints(Lookups):
 
     def _persisted(self) -> dict[int, int]:
         """How many managers wrote each checkpoint of which every node sees the files that it needs."""
-        nodes = [shard.home() for shard in self._open_shards()]
-        first, *others = self._ask_at(nodes, "persisted")
+        number = self._descriptor.number
+        first, *others = [ask(Persisted(node, number, manager)) for manager, node in self._homes()]
         return {number: by for number, by in first.items() if all(other.get(number) == by for other in others)}
 
     def restore(self, chkpt: int) -> None:
@@ -193,14 +196,7 @@ class Checkpoints(Lookups):
                 managers.setdefault(node, []).append(shard.settings.manager)
         chosen = False
         for node in progress(sorted(managers), "nodes"):
-            chosen |= ask(
-                "shards.restore",
-                number=self._descriptor.number,
-                managers=managers[node],
-                checkpoint=chkpt,
-                written_by=available[chkpt],
-                node=node,
-            )
+            chosen |= ask(RestoreShards(node, self._descriptor.number, managers[node], chkpt, available[chkpt]))
         if chosen:
             self._note_chosen()
         self._checkpoint = chkpt
@@ -216,11 +212,9 @@ class Checkpoints(Lookups):
             raise DDictPersistCheckpointError(f"there is no checkpoint after {self._checkpoint} on disk")
         self.restore(later[0])
 
-    def _ask_at(self, nodes: list[int], operation: str, **arguments: Any) -> list[Any]:
-        return [self._ask(operation, manager, node, **arguments) for manager, node in enumerate(nodes)]
-
-    def _ask(self, operation: str, manager: int, node: int, **arguments: Any) -> Any:
-        return ask(f"shards.{operation}", number=self._descriptor.number, manager=manager, node=node, **arguments)
+    def _homes(self) -> list[tuple[int, int]]:
+        """Each manager, and the node that decides about its shard."""
+        return [(manager, shard.home()) for manager, shard in enumerate(self._open_shards())]
 
 
 def _me() -> bytes:
@@ -231,6 +225,6 @@ def _me() -> bytes:
 def _is_alive(client: bytes) -> bool:
     node, pid, start_time = _CLIENT.unpack(client)
     try:
-        return bool(ask("shards.is_alive", pid=pid, start_time=start_time, node=node))
+        return ask(IsAlive(node, pid, start_time))
     except NodeLostError:
         return False

@@ -15,10 +15,12 @@ from dragon import _core
 from dragon.data.ddict.arrival import Arrival
 from dragon.infrastructure.ddict_errors import DDictTimeoutError
 from dragon.infrastructure.errors import NodeLostError
-from dragon.infrastructure.messages import Name, as_name
+from dragon.infrastructure.messages import Name
 from dragon.runtime.agent_client import ask, error_named
 from dragon.runtime.handle import Channel
 from dragon.runtime.nodes import node_at
+from dragon.runtime.protocol.objects import WhyGone, WhyLost
+from dragon.runtime.protocol.shards import ShardChannel
 from dragon.runtime.run import this_run
 
 __all__ = ["Conduit", "conduit_to"]
@@ -33,7 +35,7 @@ class Conduit:
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.requests = Channel._attached(as_name(ask("shards.service", node=node)))
+        self.requests = Channel._attached(ask(ShardChannel(node)))
         self.answers = Channel()
         self.name: Name = self.answers._name()
         self.pid = os.getpid()
@@ -118,14 +120,14 @@ class Conduit:
             raise self._why_gone(way, text) from None
         if self.node == this_run().node:
             return
-        kind, told = ask("remote.why_lost", name=self.name)
+        kind, told = ask(WhyLost(self.name))
         if kind:  # whose answer it was is not known
             self._arrived.update((each, Arrival([], None, (kind, told))) for each in self._ways)
 
     def _why_gone(self, way: Channel | None, text: str) -> Exception:
         """The error by which a way to the node ended, once it is known whether the node is gone; else of that text."""
         if way is not None:
-            kind, told = ask("remote.why_gone", outbox=way._name())
+            kind, told = ask(WhyGone(way._name()))
             if kind:
                 return error_named(kind, told)
         try:
@@ -140,7 +142,7 @@ def _check_node(node: int) -> None:
     try:
         node_at(node)
     except LookupError as error:
-        ask("shards.service", node=node)  # raises with the host's name and why it is gone
+        ask(ShardChannel(node))  # raises with the host's name and why it is gone
         raise NodeLostError(f"{error}, which held a part of the dictionary") from error
 
 

@@ -19,6 +19,14 @@ from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Event
 from dragon.runtime.nodes import run_nodes
 from dragon.runtime.placement import place
+from dragon.runtime.protocol.shards import (
+    CreateShard,
+    DescribeDictionary,
+    DestroyDictionary,
+    KeepDictionary,
+    KeptShards,
+    ReviveShard,
+)
 from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings
 
@@ -136,16 +144,13 @@ def create(nodes: list[int], total_mem: int, options: Options) -> tuple[Descript
                 holders=holders if options.replicas > 1 else [],
                 linearizable=options.linearizable,
             )
-            made = [
-                ask("shards.create", number=number, settings=msgspec.to_builtins(settings), node=holder)
-                for holder in holders
-            ]
-            shards.append(msgspec.convert(made[0], Settings))
+            made = [ask(CreateShard(holder, number, settings)) for holder in holders]
+            shards.append(made[0])
         descriptor = Descriptor(number, options, shards, life._name())
         describe(descriptor)
     except BaseException:
         for node in _all_nodes(nodes, options):
-            ask("shards.destroy", number=number, node=node)
+            ask(DestroyDictionary(node, number))
         raise
     return descriptor, life
 
@@ -168,10 +173,10 @@ def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
     holders: dict[int, list[int]] = {}
     text = ""
     for node in run_nodes():
-        kept = ask("shards.kept", name=name, node=node.index)
+        kept = ask(KeptShards(node.index, name))
         if kept:
-            text = kept[0]
-            for manager in kept[1]:
+            text, managers = kept
+            for manager in managers:
                 holders.setdefault(manager, []).append(node.index)
     if not text:
         return None
@@ -181,12 +186,11 @@ def revive(name: str, timeout: float | None) -> tuple[Descriptor, Event] | None:
         nodes = holders.get(settings.manager, [])
         nodes.sort(key=(settings.holders or [settings.node]).index)
         replicated = nodes if settings.holders else []
-        given = {"number": number, "name": name, "manager": settings.manager, "holders": replicated}
-        made = [ask("shards.revive", node=node, **given) for node in nodes]
+        made = [ask(ReviveShard(node, number, name, settings.manager, replicated)) for node in nodes]
         if not made:
-            lost = {**msgspec.to_builtins(settings), "folder": "", "holders": []}
-            made = [ask("shards.create", number=number, settings=lost, node=run_nodes()[0].index)]
-        shards.append(msgspec.convert(made[0], Settings))
+            lost = msgspec.structs.replace(settings, folder="", holders=[])
+            made = [ask(CreateShard(run_nodes()[0].index, number, lost))]
+        shards.append(made[0])
     empty = [settings.manager for settings in old.shards if settings.manager not in holders]
     descriptor = Descriptor(
         number, msgspec.structs.replace(old.options, timeout=timeout, empty=empty), shards, life._name()
@@ -209,13 +213,7 @@ def beginning_at(descriptor: Descriptor, checkpoint: int) -> Descriptor:
 def describe(descriptor: Descriptor) -> None:
     """Tell this node what others need to attach."""
     nodes = _all_nodes([settings.node for settings in descriptor.shards], descriptor.options)
-    ask(
-        "shards.describe",
-        number=descriptor.number,
-        descriptor=to_text(descriptor),
-        nodes=nodes,
-        life=descriptor.life,
-    )
+    ask(DescribeDictionary(descriptor.number, to_text(descriptor), nodes, descriptor.life))
 
 
 def destroy(descriptor: Descriptor, allow_restart: bool = False) -> None:
@@ -223,9 +221,7 @@ def destroy(descriptor: Descriptor, allow_restart: bool = False) -> None:
     if allow_restart:
         text = to_text(descriptor)
         for known in run_nodes():
-            ask(
-                "shards.keep", number=descriptor.number, name=descriptor.options.name, descriptor=text, node=known.index
-            )
+            ask(KeepDictionary(known.index, descriptor.number, descriptor.options.name, text))
         return
     here = this_run().node
     living = {node.index for node in run_nodes()}
@@ -233,4 +229,4 @@ def destroy(descriptor: Descriptor, allow_restart: bool = False) -> None:
     nodes = {home, here, *_all_nodes([settings.node for settings in descriptor.shards], descriptor.options)}
     for node in nodes:
         if node in living:
-            ask("shards.destroy", number=descriptor.number, node=node)
+            ask(DestroyDictionary(node, descriptor.number))

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-import msgspec
-
 from dragon.data.ddict.session import Write, own_session
 from dragon.data.ddict.shards import LocalShard, Note, Pending, RemoteShard
 from dragon.infrastructure.ddict_errors import DDictError, DDictMovedError
@@ -16,6 +14,7 @@ from dragon.infrastructure.errors import DestroyedError, NodeLostError
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Lock, Words
 from dragon.runtime.nodes import run_nodes
+from dragon.runtime.protocol.shards import OwnCopy, ShardHolders
 from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings
 from dragon.shards.operations import WRITES
@@ -41,10 +40,9 @@ class ReplicatedShard(RemoteShard):
     def _open_local(self) -> LocalShard | None:
         if this_run().node not in self._holders:
             return None
-        found = ask("shards.copy", number=self.number, manager=self.settings.manager)
-        if found is None:
+        settings = ask(OwnCopy(this_run().node, self.number, self.settings.manager))
+        if settings is None:
             return None
-        settings = msgspec.convert(found, Settings)
         words, lock = Words._attached(settings.words), Lock._attached(settings.lock)
         return LocalShard(settings, words, lock, self.number)
 
@@ -140,13 +138,13 @@ class ReplicatedShard(RemoteShard):
             known = [holder for holder in self._holders if holder in living]
             for node in [*known, *sorted(living - set(known))]:
                 try:
-                    found = ask("shards.holders", number=self.number, manager=self.settings.manager, node=node)
+                    found = ask(ShardHolders(node, self.number, self.settings.manager))
                 except (LookupError, NodeLostError):
                     continue
                 if found and found[0] in living:
                     self._holders = found
                     return
-                known += [holder for holder in found or [] if holder in living]  # one takes over in a moment
+                known += [holder for holder in found if holder in living]  # one takes over in a moment
             if not known:
                 raise DDictError(
                     f"all nodes that kept manager {self.settings.manager} are gone: "

@@ -14,6 +14,7 @@ from dragon.data.ddict.conduit import Conduit, conduit_to
 from dragon.runtime.agent_client import ask
 from dragon.runtime.folder import this_process
 from dragon.runtime.handle import Lock, Words
+from dragon.runtime.protocol.shards import Persist
 from dragon.runtime.run import this_run
 from dragon.shards.entries import Settings, Stored
 from dragon.shards.records import Record, decode_value
@@ -135,13 +136,7 @@ class LocalShard(Shard):
 
     def _persist_all(self, checkpoints: list[int]) -> None:
         for checkpoint in checkpoints:
-            ask(
-                "shards.persist",
-                number=self.number,
-                manager=self.settings.manager,
-                checkpoint=checkpoint,
-                node=self.settings.node,
-            )
+            ask(Persist(self.settings.node, self.number, self.settings.manager, checkpoint))
 
 
 def _noted_copy(note: Note, stored: Stored) -> Any:

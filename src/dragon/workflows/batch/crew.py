@@ -12,6 +12,7 @@ from dragon.runtime import placement, processes
 from dragon.runtime.agent_client import ask
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
+from dragon.runtime.protocol.groups import SignalGroup
 from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
 
 __all__ = ["LOST", "NO_WORKER", "Crew"]
@@ -83,7 +84,7 @@ def _signal(running: tuple[int, int], number: signal.Signals) -> None:
     what, name = running
     try:
         if what == GROUP:
-            ask("groups.signal", number=name, which=int(number))
+            ask(SignalGroup(name, int(number)))
         else:
             processes.kill(name, number)
     except (ProcessError, LookupError, RuntimeError, RunEndedError):

@@ -1,0 +1,16 @@
+"""What is asked about a run as a whole."""
+
+from __future__ import annotations
+
+from dragon.runtime.inspection import Report
+from dragon.runtime.protocol.request import Request
+
+__all__ = ["EndRun", "ReportYourself"]
+
+
+class EndRun(Request[None], tag="end", frozen=True):
+    """End the run, on all nodes."""
+
+
+class ReportYourself(Request[Report], tag="report", frozen=True):
+    """Say what this agent knows and has not done yet."""
