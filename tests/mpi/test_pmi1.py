@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from dragon.agent.mpi.mapping import process_mapping
 from dragon.agent.mpi.pmi1 import Pmi1
+from dragon.agent.wire.responses import RemoteError
 from dragon.runtime.protocol.jobs import LookUp, OfJob, OfService, Part
 
 RECORDED = Path(__file__).parent / "recorded_mpich.txt"
@@ -23,6 +25,7 @@ class Home:
     """The nodes of one job, at the end of their ways."""
 
     def __init__(self, placement: list[int], name: str = "dragon-job") -> None:
+        self.not_found: Exception = LookupError()
         self.failures: list[tuple[int, str]] = []
         self.missed: list[tuple[int, int]] = []
         self.gathered: dict[str, tuple[dict[int, Any], asyncio.Event]] = {}
@@ -88,7 +91,7 @@ class To:
     def ask(self, request: OfJob[Any] | OfService[Any]) -> asyncio.Future[Any]:
         answer = asyncio.get_running_loop().create_future()
         if isinstance(request, LookUp):
-            answer.set_exception(LookupError("nobody has published it"))
+            answer.set_exception(self.home.not_found)
         else:
             answer.set_result(None)
         return answer
@@ -180,8 +183,10 @@ def test_an_abort_is_told_with_its_message() -> None:
     run(work, [0])
 
 
-def test_a_name_that_nobody_published_is_not_found() -> None:
+@pytest.mark.parametrize("told_by", [LookupError, partial(RemoteError, "LookupError")])
+def test_a_name_that_nobody_published_is_not_found(told_by: Callable[[str], Exception]) -> None:
     async def work(home: Home) -> None:
+        home.not_found = told_by("nobody has published it")
         answer = await home.ask(0, "cmd=lookup_name service=ocean")
         assert answer == "cmd=lookup_result rc=1 msg=nobody_has_published_it"
 

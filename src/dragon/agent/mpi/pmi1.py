@@ -13,6 +13,7 @@ from typing import Any
 
 from dragon.agent.mpi.mapping import process_mapping
 from dragon.agent.wire.part import JobOverError, Joining, Way
+from dragon.agent.wire.responses import RemoteError
 from dragon.runtime.protocol.jobs import LookUp, OfService, Part, Program, Publish, SpawnRanks, Unpublish
 
 __all__ = ["Pmi1"]
@@ -110,7 +111,7 @@ class Pmi1:
         async def wait() -> None:
             try:
                 rank.write(reply(await question))
-            except (LookupError, OSError, ValueError) as error:
+            except (LookupError, OSError, RemoteError, ValueError) as error:
                 rank.write(reply(error))
 
         self._soon(wait())
