@@ -49,7 +49,7 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_WITHIN
             )
-        except ConnectionError as error:  # as a node whose run ends does
+        except ConnectionResetError as error:  # as a node whose run ends does
             connection.close()
             log.debug("a caller from %s left before it had shown a certificate: %s", address, error)
         except OSError as error:  # TimeoutError is one
