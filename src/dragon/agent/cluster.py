@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from dragon.agent.clients import Handle
 from dragon.agent.head import Head
-from dragon.agent.objects.peers import Peers
+from dragon.agent.meeting import Met
 from dragon.agent.output.to_front_end import Output
 from dragon.agent.services import Services
-from dragon.agent.wire.bulk import Fabric
-from dragon.agent.wire.direct import Direct
-from dragon.agent.wire.links import Links
-from dragon.agent.wire.listener import Listener
-from dragon.control.connection import Control
-from dragon.infrastructure.errors import NodeLostError, RunEndedError
-from dragon.infrastructure.membership import Member, Membership, parent_of
 from dragon.infrastructure.messages import Name, encode
 from dragon.infrastructure.signals import NOTICES
-from dragon.runtime.credentials import client_context, server_context
 from dragon.runtime.handle import Words
 from dragon.runtime.log import runtime_log
 from dragon.runtime.nodes import write_nodes
@@ -40,7 +31,6 @@ from dragon.runtime.protocol.agents import (
     Left,
     LinkBroken,
     MakeFor,
-    Members,
     MembersEnded,
     Notice,
     OpenFlow,
@@ -53,8 +43,6 @@ from dragon.runtime.protocol.decoding import decode_request
 from dragon.runtime.protocol.front_end import (
     NOTHING,
     Answered,
-    AskMembers,
-    Bye,
     Clear,
     Cleared,
     Decided,
@@ -67,115 +55,49 @@ from dragon.runtime.protocol.front_end import (
     Shown,
     SignalHead,
     StartHead,
-    TellMembers,
     Writing,
 )
-from dragon.runtime.protocol.request import Caller, Handler, Request, decode_answer
+from dragon.runtime.protocol.request import Caller, Handler, Request
 
 __all__ = ["Cluster"]
 
-_Answer = TypeVar("_Answer")
 
 log = runtime_log("cluster")
 
-_GOODBYE = 5.0
 _VERDICT = 5.0  # as long as a connection may be silent
 _GRACE = 3.0
 _LOOK_AGAIN = 0.02
 
 
 class Cluster:
-    """This node's place in the run: it meets the others, and does what they and the front end ask."""
+    """This node's place in the run: it does what the other nodes and the front end ask, from when it is made.
 
-    def __init__(
-        self, membership: Membership, control: Control, listener: socket.socket, direct: Direct, fabric: Fabric
-    ) -> None:
-        self.index = membership.index
-        self._known: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        # What other nodes asked and sent before this one serves, in order; None once it does.
-        self._before: list[Callable[[], object]] | None = []
-        self._membership = membership
-        self._control = control
-        self._socket = listener
-        self._direct = direct
-        self._fabric = fabric
-        self._early: list[Message] = []  # what the front end said before the members were known
+    `handle` answers the front end's questions.
+    """
+
+    def __init__(self, met: Met, services: Services, handle: Handle) -> None:
+        self.peers = met.peers
+        self._control = met.control
+        self._front_end_gone = met.front_end_gone
+        self._services = services
+        self._handle = handle
         # Records of processes that another node had started, until the one there that follows them is attached.
         self._records: dict[Name, tuple[int, Words]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gone = asyncio.Event()
-
-    async def meet(self) -> None:
-        """Learn who belongs to the run. Raises RunEndedError where it has ended meanwhile."""
-        membership = self._membership
-        keys = (membership.authority, membership.certificate, membership.key)
-        near = {parent_of(self.index): membership.parent} if membership.parent is not None else {}
-        client = client_context(*keys)
-        callbacks = (self._serve, self._hear, self._on_messages, self._on_link_broken)
-        links = Links(self.index, near, client, *callbacks, fabric=self._fabric)
-        self._listener = Listener(self._socket, server_context(*keys), links.accept, self._direct)
-        members = membership.members
-        if near:
-            try:
-                question = Members()
-                answer, _ = await links.call(parent_of(self.index), question)
-                members = decode_answer(question, answer)
-            except NodeLostError:
-                members = await self._ask_front_end()
-        links.members = dict(enumerate(members))
-        self.peers = Peers(self.index, members, links, membership.settings.get("idle", 0))
-        self._known.set_result(members)
-
-    async def _ask_front_end(self) -> list[Member]:
-        """The members of the run, where the node that was to tell is gone: lost, or because the run has ended."""
-        self._control.send(AskMembers())
-        while True:
-            try:
-                message = await self._control.receive()
-            except ConnectionError as error:
-                raise RunEndedError("the front end was gone before this node had met the others") from error
-            match message:
-                case End():
-                    raise RunEndedError("the run ended before this node had met the others")
-                case TellMembers(members):
-                    return members
-            self._early.append(message)
-
-    def open(self, services: Services, handle: Handle) -> None:
-        """Begin to serve, and to do what the front end says. `handle` answers its questions."""
-        self._services = services
-        self._handle = handle
-        self.output = Output(self._control.send, self._membership.settings.get("output_window", 2**20))
-        self.head = Head(services, self._control.send)
+        self._output = Output(self._control.send, met.membership.settings.get("output_window", 2**20))
+        self._head = Head(services, self._control.send)
         for number in NOTICES:  # Slurm sends them to the agents, and not to the front end
-            services.loop.add_signal_handler(number, self.head.notice, number)
-        services.streams.reach_out(self.output, self.peers.links.call)
+            services.loop.add_signal_handler(number, self._head.notice, number)
+        services.streams.reach_out(self._output, self.peers.links.call)
         services.table.serve(self._handlers())
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
-        before, self._before = self._before or [], None
-        for do in before:
-            try:
-                do()
-            except Exception:
-                log.exception("what another node said while this one began makes no sense")
-        for message in self._early:
+        met.hearing.hand_to(self)
+        for message in met.early:
             self._on_message(message)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
-
-    async def leave(self) -> None:
-        """Say goodbye to the front end once everything here has ended."""
-        self._listener.close()
-        self.peers.links.close()
-        self._fabric.close()
-        self._control.send(Bye())
-        try:
-            async with asyncio.timeout(_GOODBYE):
-                await self._gone.wait()
-        except TimeoutError:
-            log.warning("the front end did not acknowledge shutdown within %g s", _GOODBYE)
 
     def end_run(self) -> None:
         """Have the front end end the run, on all nodes."""
@@ -194,13 +116,13 @@ class Cluster:
     def _on_message(self, message: Message) -> None:
         match message:
             case Shown(count):
-                self.output.written(count)
+                self._output.written(count)
             case Input(data):
-                self.head.input(data)
+                self._head.input(data)
             case StartHead():
-                self.head.start(message)
+                self._head.start(message)
             case SignalHead(number):
-                self.head.signal(number)
+                self._head.signal(number)
             case NodeLost():
                 self._on_lost(message)
             case Decided(number, manager, holders, epoch):
@@ -215,7 +137,7 @@ class Cluster:
                 log.warning("the front end sent %r, which means nothing here", message)
 
     def _on_front_end_gone(self, reason: str) -> None:
-        self._gone.set()
+        self._front_end_gone.set()
         if not self._services.over.done():
             log.warning("the front end is gone (%s); everything on this node ends", reason)
             self._services.end()
@@ -263,15 +185,10 @@ class Cluster:
 
     # ---- what other nodes ask of this one
 
-    def _serve(
+    def serve(
         self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]
     ) -> Callable[[], Any] | None:
-        if isinstance(request, Members):
-            self._known.add_done_callback(lambda known: respond(known.result()))
-            return None
-        if self._before is not None:
-            self._before.append(lambda: self._serve(node, request, payload, respond))
-            return None
+        """Do what a node asks, and respond; how to cancel it."""
         try:
             if isinstance(request, Act):
                 if request.operation.method == "_attach":
@@ -318,15 +235,12 @@ class Cluster:
 
         return attached
 
-    def _on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        if self._before is not None:
-            self._before.append(lambda: self._on_messages(node, flow, kind, payload))
-            return None
+    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
+        """Put messages of a node into the channel that they are for."""
         return self.peers.flows.received(node, flow, kind, payload)
 
-    def _on_link_broken(self, node: int, reason: str) -> None:
-        if self._before is not None:
-            return
+    def on_link_broken(self, node: int, reason: str) -> None:
+        """Give up what was on its way to a node."""
         self.peers.outboxes.broken(node, reason)
         self._services.shards.link_broken(node)
 
@@ -341,13 +255,8 @@ class Cluster:
             )
             self._services.end()
 
-    def _hear(self, node: int, notice: Notice) -> None:
-        if self._before is not None:
-            self._before.append(lambda: self._on_notice(node, notice))
-        else:
-            self._on_notice(node, notice)
-
-    def _on_notice(self, node: int, notice: Notice) -> None:
+    def on_notice(self, node: int, notice: Notice) -> None:
+        """Take notice of what a node says."""
         peers, services = self.peers, self._services
         match notice:
             case FlowTaken(number, size):
@@ -371,6 +280,6 @@ class Cluster:
             case FlowClosed(number):
                 peers.flows.close(node, number)
             case LinkBroken(reason):
-                self._on_link_broken(node, reason)
+                self.on_link_broken(node, reason)
             case Outside(reason):
                 self._on_outside(node, reason)

@@ -8,8 +8,8 @@ from typing import NoReturn
 import msgspec
 
 from dragon import _core
-from dragon.agent.cluster import Cluster
 from dragon.agent.life import Beginning, serve_for_ever
+from dragon.agent.meeting import Met, meet
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.wire.direct import Direct
 from dragon.agent.wire.fabric import open_fabric
@@ -38,16 +38,14 @@ def join_and_serve(
     listener, addresses = _listen(token)
     node = describe_this_node(token.claims, addresses)
 
-    async def find_others(run: run_module.Run, spawner: Spawner) -> Cluster:
+    async def find_others(run: run_module.Run, spawner: Spawner) -> Met:
         timeout = token.claims.get("join_timeout", _JOIN_TIMEOUT)
         transport, port = token.claims.get("transport", ""), listener.getsockname()[1]
         fabric = open_fabric(transport, node.host_name)
         membership, control = await join(token, node, addresses, port, timeout)
         _take_over(run, spawner, membership)
         direct = Direct(addresses, port, sealed=transport != "plain")
-        cluster = Cluster(membership, control, listener, direct, fabric or direct)
-        await cluster.meet()
-        return cluster
+        return await meet(membership, control, listener, direct, fabric or direct)
 
     serve_for_ever(Beginning(run, zygote, events, requests, join=find_others))
 

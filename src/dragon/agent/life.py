@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import uvloop
 
 from dragon import _core
-from dragon.agent.cluster import Cluster
+from dragon.agent.meeting import Met
 from dragon.agent.processes.parents import children_of
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.server import Agent
@@ -33,7 +33,7 @@ log = runtime_log("agent")
 
 _ZYGOTE_ENDS_WITHIN = 10.0  # seconds
 
-Join = Callable[[Run, Spawner], Awaitable[Cluster]]
+Join = Callable[[Run, Spawner], Awaitable[Met]]
 
 
 class Beginning(NamedTuple):
@@ -93,15 +93,15 @@ async def _serve(beginning: Beginning) -> int:
         await _end_zygote(beginning.zygote)
         _end_orphans(beginning.zygote, set())
         return 0
-    code, cluster, agent = 0, None, None
+    code, met, agent = 0, None, None
     try:
         if beginning.join is not None:
-            code, cluster = await _find_others(beginning.join(beginning.run, spawner), over)
-        if beginning.join is None or cluster is not None:
-            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, cluster, over)
+            code, met = await _find_others(beginning.join(beginning.run, spawner), over)
+        if beginning.join is None or met is not None:
+            agent = Agent(beginning.run, beginning.zygote, beginning.requests, spawner, met, over)
             await over
     finally:
-        await _finish(beginning.zygote, spawner, cluster, agent)
+        await _finish(beginning.zygote, spawner, met, agent)
     return code
 
 
@@ -124,7 +124,7 @@ def _watch(owner: Owner, end: Callable[[], None]) -> None:
         end()
 
 
-async def _find_others(join: Awaitable[Cluster], over: asyncio.Future[None]) -> tuple[int, Cluster | None]:
+async def _find_others(join: Awaitable[Met], over: asyncio.Future[None]) -> tuple[int, Met | None]:
     """Join a run of several nodes. Where this node does not come into it, there is an exit code instead."""
     joining = asyncio.ensure_future(join)
     either: list[asyncio.Future[Any]] = [joining, over]
@@ -145,7 +145,7 @@ async def _find_others(join: Awaitable[Cluster], over: asyncio.Future[None]) -> 
 # ---- the end
 
 
-async def _finish(zygote: int, spawner: Spawner, cluster: Cluster | None, agent: Agent | None) -> None:
+async def _finish(zygote: int, spawner: Spawner, met: Met | None, agent: Agent | None) -> None:
     if agent is not None and agent.telemetry.recording:
         await spawner.catch_up()  # what has ended did so by itself, and with an exit code
     spawner.close()
@@ -153,8 +153,8 @@ async def _finish(zygote: int, spawner: Spawner, cluster: Cluster | None, agent:
     _end_orphans(zygote, agent.services.trackers.processes if agent is not None else set())
     if agent is not None:
         await agent.finish()
-    if cluster is not None:
-        await cluster.leave()
+    if met is not None:
+        await met.leave()
 
 
 async def _end_zygote(zygote: int) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 from dragon import _core
 from dragon.agent.clients import Clients
 from dragon.agent.cluster import Cluster
+from dragon.agent.meeting import Met
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.report import report
 from dragon.agent.router import Router
@@ -35,8 +36,8 @@ _SOON = 1.0
 class Agent:
     """One per node. Everything in it runs on one event loop.
 
-    It serves from when it is made, the processes that call on `requests`, and in a run of several nodes those of
-    `cluster`. `zygote` is the zygote's process id; once `over` is done the run ends.
+    It serves from when it is made, the processes that call on `requests`, and in a run of several nodes the others,
+    whom it has `met`. `zygote` is the zygote's process id; once `over` is done the run ends.
     """
 
     def __init__(
@@ -45,14 +46,13 @@ class Agent:
         zygote: int,
         requests: socket.socket,
         spawner: Spawner,
-        cluster: Cluster | None,
+        met: Met | None,
         over: asyncio.Future[None],
     ) -> None:
         self.run = run
         self.zygote = zygote
-        self.cluster = cluster
         self._loop = asyncio.get_running_loop()
-        self.services = Services(run, zygote, spawner, cluster.peers if cluster is not None else None, over)
+        self.services = Services(run, zygote, spawner, met.peers if met is not None else None, over)
         spawner.report_to(self.services.on_event)
         self._held = hold(run.folder)
         self._sweep()
@@ -60,15 +60,15 @@ class Agent:
         self.services.table.serve(self.telemetry.handlers())
         self.services.table.serve(
             [
-                EndRun.served_by(lambda r: cluster.end_run() if cluster is not None else self.services.end()),
+                EndRun.served_by(lambda r: self.end_run()),
                 ReportYourself.served_by(lambda r: report(self.services, zygote, self.clients.pending)),
             ]
         )
         table = self.services.table
-        self._do = table.do if cluster is None else Router(table, cluster.peers).do
-        if cluster is not None:
-            cluster.open(self.services, self.handle)  # which does what others have asked for already
-        self._views = serving.Views(self.ask) if cluster is None and serving.are_wanted() else None
+        self._do = table.do if met is None else Router(table, met.peers).do
+        # It does what others have asked for already.
+        self.cluster = Cluster(met, self.services, self.handle) if met is not None else None
+        self._views = serving.Views(self.ask) if met is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, self.handle)
 
@@ -76,6 +76,10 @@ class Agent:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
         _core.reap_dead()
         self._loop.call_later(_SWEEP_EVERY, self._sweep)
+
+    def end_run(self) -> None:
+        """End the run, on all nodes."""
+        self.cluster.end_run() if self.cluster is not None else self.services.end()
 
     # ---- requests
 

@@ -1,0 +1,163 @@
+"""How an agent meets the others of its run, and keeps what they say until it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dragon.agent.objects.peers import Peers
+from dragon.agent.wire.bulk import Fabric
+from dragon.agent.wire.direct import Direct
+from dragon.agent.wire.links import Links
+from dragon.agent.wire.listener import Listener
+from dragon.control.connection import Control
+from dragon.infrastructure.errors import NodeLostError, RunEndedError
+from dragon.infrastructure.membership import Member, Membership, parent_of
+from dragon.runtime.credentials import client_context, server_context
+from dragon.runtime.log import runtime_log
+from dragon.runtime.protocol.agents import Members, Notice
+from dragon.runtime.protocol.front_end import AskMembers, Bye, End, Message, TellMembers
+from dragon.runtime.protocol.request import Request, decode_answer
+
+__all__ = ["Hearer", "Hearing", "Met", "meet"]
+
+log = runtime_log("cluster")
+
+_GOODBYE = 5.0  # seconds
+
+# How to cancel what was asked for, if it can be.
+Cancel = Callable[[], Any] | None
+
+
+class Hearer(Protocol):
+    """Who does what other nodes ask and say."""
+
+    def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel: ...
+
+    def on_notice(self, node: int, notice: Notice) -> None: ...
+
+    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None: ...
+
+    def on_link_broken(self, node: int, reason: str) -> None: ...
+
+
+class Hearing:
+    """What other nodes ask and say: kept, in order, until there is a hearer, who then has it. Who belongs to the run is
+    told as soon as it is known."""
+
+    def __init__(self) -> None:
+        self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
+        self._before: list[Callable[[Hearer], object]] = []
+        self._hearer: Hearer | None = None
+
+    def hand_to(self, hearer: Hearer) -> None:
+        """Have that do what was kept, and all that comes."""
+        self._hearer = hearer
+        before, self._before = self._before, []
+        for do in before:
+            try:
+                do(hearer)
+            except Exception:
+                log.exception("what another node said while this one began makes no sense")
+
+    def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
+        """Do what a node asks."""
+        if isinstance(request, Members):
+            self.members.add_done_callback(lambda known: respond(known.result()))
+            return None
+        if self._hearer is not None:
+            return self._hearer.serve(node, request, payload, respond)
+        self._before.append(lambda hearer: hearer.serve(node, request, payload, respond))
+        return None
+
+    def on_notice(self, node: int, notice: Notice) -> None:
+        """Take notice of something."""
+        if self._hearer is not None:
+            self._hearer.on_notice(node, notice)
+        else:
+            self._before.append(lambda hearer: hearer.on_notice(node, notice))
+
+    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
+        """Take messages of a flow."""
+        if self._hearer is not None:
+            return self._hearer.on_messages(node, flow, kind, payload)
+        self._before.append(lambda hearer: hearer.on_messages(node, flow, kind, payload))
+        return None
+
+    def on_link_broken(self, node: int, reason: str) -> None:
+        """Know that a connection broke; before there is a hearer nothing depends on one."""
+        if self._hearer is not None:
+            self._hearer.on_link_broken(node, reason)
+
+
+@dataclass(frozen=True)
+class Met:
+    """The others of the run, and the ways to them and to the front end.
+
+    `early` is what the front end has said already. `front_end_gone` is set once it has left.
+    """
+
+    membership: Membership
+    control: Control
+    peers: Peers
+    hearing: Hearing
+    early: list[Message]
+    listener: Listener
+    fabric: Fabric
+    front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def leave(self) -> None:
+        """Say goodbye to the front end once everything here has ended."""
+        self.listener.close()
+        self.peers.links.close()
+        self.fabric.close()
+        self.control.send(Bye())
+        try:
+            async with asyncio.timeout(_GOODBYE):
+                await self.front_end_gone.wait()
+        except TimeoutError:
+            log.warning("the front end did not acknowledge shutdown within %g s", _GOODBYE)
+
+
+async def meet(
+    membership: Membership, control: Control, listener: socket.socket, direct: Direct, fabric: Fabric
+) -> Met:
+    """Learn who belongs to the run, of which the front end has said no more than the membership.
+
+    Raises RunEndedError where it has ended meanwhile.
+    """
+    index, hearing, early = membership.index, Hearing(), list[Message]()
+    keys = (membership.authority, membership.certificate, membership.key)
+    near = {parent_of(index): membership.parent} if membership.parent is not None else {}
+    callbacks = (hearing.serve, hearing.on_notice, hearing.on_messages, hearing.on_link_broken)
+    links = Links(index, near, client_context(*keys), *callbacks, fabric=fabric)
+    listening = Listener(listener, server_context(*keys), links.accept, direct)
+    members = await _members(links, control, index, early) if near else membership.members
+    links.members = dict(enumerate(members))
+    peers = Peers(index, members, links, membership.settings.get("idle", 0))
+    hearing.members.set_result(members)
+    return Met(membership, control, peers, hearing, early, listening, fabric)
+
+
+async def _members(links: Links, control: Control, index: int, early: list[Message]) -> list[Member]:
+    """What the node that is to tell says, or, where it is gone, lost or because the run has ended, the front end."""
+    question = Members()
+    try:
+        answer, _ = await links.call(parent_of(index), question)
+        return decode_answer(question, answer)
+    except NodeLostError:
+        control.send(AskMembers())
+    while True:
+        try:
+            message = await control.receive()
+        except ConnectionError as error:
+            raise RunEndedError("the front end was gone before this node had met the others") from error
+        match message:
+            case End():
+                raise RunEndedError("the run ended before this node had met the others")
+            case TellMembers(members):
+                return members
+        early.append(message)
