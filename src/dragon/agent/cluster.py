@@ -31,6 +31,7 @@ from dragon.runtime.protocol.agents import (
     Left,
     LinkBroken,
     MakeFor,
+    Members,
     MembersEnded,
     Notice,
     OpenFlow,
@@ -77,6 +78,7 @@ class Cluster:
 
     def __init__(self, met: Met, services: Services, handle: Handle) -> None:
         self.peers = met.peers
+        self.on_messages = self.peers.flows.received
         self._control = met.control
         self._front_end_gone = met.front_end_gone
         self._services = services
@@ -93,8 +95,8 @@ class Cluster:
         self._tell_processes()
         self.peers.links.verdict = _VERDICT
         self.peers.propose = self._control.send
-        met.hearing.hand_to(self)
-        for message in met.early:
+        met.early.hand_over(self.peers.links, self)
+        for message in met.messages:
             self._on_message(message)
         self._control.on_message = self._on_message
         self._control.on_lost = self._on_front_end_gone
@@ -214,6 +216,7 @@ class Cluster:
         """What this answers to other nodes only."""
         guests, flows = self.peers.guests, self.peers.flows
         return [
+            Members.served_by(lambda r: self.peers.members),
             StartFor.served_for(lambda r, caller: asyncio.ensure_future(self._start_for(caller.node, r))),
             AnnounceFor.served_by(lambda r: guests.announce(r.node, r.name, r.count)),
             MakeFor.served_for(lambda r, caller: guests.make(caller.node, r.kind, r.given, r.options)),
@@ -234,10 +237,6 @@ class Cluster:
             respond(*answer)
 
         return attached
-
-    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        """Put messages of a node into the channel that they are for."""
-        return self.peers.flows.received(node, flow, kind, payload)
 
     def on_link_broken(self, node: int, reason: str) -> None:
         """Give up what was on its way to a node."""

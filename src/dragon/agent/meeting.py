@@ -22,7 +22,7 @@ from dragon.runtime.protocol.agents import Members, Notice
 from dragon.runtime.protocol.front_end import AskMembers, Bye, End, Message, TellMembers
 from dragon.runtime.protocol.request import Request, decode_answer
 
-__all__ = ["Hearer", "Hearing", "Met", "meet"]
+__all__ = ["Early", "Hearer", "Met", "meet"]
 
 log = runtime_log("cluster")
 
@@ -44,67 +44,59 @@ class Hearer(Protocol):
     def on_link_broken(self, node: int, reason: str) -> None: ...
 
 
-class Hearing:
-    """What other nodes ask and say: kept, in order, until there is a hearer, who then has it. Who belongs to the run is
-    told as soon as it is known."""
+class Early:
+    """What other nodes ask and say before this one serves: kept, in order. Who belongs to the run is told as soon as it
+    is known."""
 
     def __init__(self) -> None:
         self.members: asyncio.Future[list[Member]] = asyncio.get_running_loop().create_future()
-        self._before: list[Callable[[Hearer], object]] = []
-        self._hearer: Hearer | None = None
+        self._kept: list[Callable[[Hearer], object]] = []
 
-    def hand_to(self, hearer: Hearer) -> None:
-        """Have that do what was kept, and all that comes."""
-        self._hearer = hearer
-        before, self._before = self._before, []
-        for do in before:
+    def hand_over(self, links: Links, hearer: Hearer) -> None:
+        """Have the hearer do what was kept, and all that comes."""
+        for do in self._kept:
             try:
                 do(hearer)
             except Exception:
                 log.exception("what another node said while this one began makes no sense")
+        self._kept = []
+        links.serve, links.noticed, links.received = hearer.serve, hearer.on_notice, hearer.on_messages
+        links.is_broken = hearer.on_link_broken
 
     def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
-        """Do what a node asks."""
+        """Keep what a node asks."""
         if isinstance(request, Members):
             self.members.add_done_callback(lambda known: respond(known.result()))
-            return None
-        if self._hearer is not None:
-            return self._hearer.serve(node, request, payload, respond)
-        self._before.append(lambda hearer: hearer.serve(node, request, payload, respond))
+        else:
+            self._kept.append(lambda hearer: hearer.serve(node, request, payload, respond))
         return None
 
     def on_notice(self, node: int, notice: Notice) -> None:
-        """Take notice of something."""
-        if self._hearer is not None:
-            self._hearer.on_notice(node, notice)
-        else:
-            self._before.append(lambda hearer: hearer.on_notice(node, notice))
+        """Keep what a node says."""
+        self._kept.append(lambda hearer: hearer.on_notice(node, notice))
 
     def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
-        """Take messages of a flow."""
-        if self._hearer is not None:
-            return self._hearer.on_messages(node, flow, kind, payload)
-        self._before.append(lambda hearer: hearer.on_messages(node, flow, kind, payload))
+        """Keep messages of a flow."""
+        self._kept.append(lambda hearer: hearer.on_messages(node, flow, kind, payload))
         return None
 
     def on_link_broken(self, node: int, reason: str) -> None:
-        """Know that a connection broke; before there is a hearer nothing depends on one."""
-        if self._hearer is not None:
-            self._hearer.on_link_broken(node, reason)
+        """Nothing depends on a connection yet."""
 
 
 @dataclass(frozen=True)
 class Met:
     """The others of the run, and the ways to them and to the front end.
 
-    `early` is what the front end has said already. `front_end_gone` is set once it has left.
+    `early` is what other nodes have said already, `messages` what the front end has. `front_end_gone` is set once that
+    has left.
     """
 
     membership: Membership
     control: Control
     peers: Peers
-    hearing: Hearing
-    early: list[Message]
+    early: Early
+    messages: list[Message]
     listener: Listener
     fabric: Fabric
     front_end_gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -129,20 +121,20 @@ async def meet(
 
     Raises RunEndedError where it has ended meanwhile.
     """
-    index, hearing, early = membership.index, Hearing(), list[Message]()
+    index, early, messages = membership.index, Early(), list[Message]()
     keys = (membership.authority, membership.certificate, membership.key)
     near = {parent_of(index): membership.parent} if membership.parent is not None else {}
-    callbacks = (hearing.serve, hearing.on_notice, hearing.on_messages, hearing.on_link_broken)
+    callbacks = (early.serve, early.on_notice, early.on_messages, early.on_link_broken)
     links = Links(index, near, client_context(*keys), *callbacks, fabric=fabric)
     listening = Listener(listener, server_context(*keys), links.accept, direct)
-    members = await _members(links, control, index, early) if near else membership.members
+    members = await _members(links, control, index, messages) if near else membership.members
     links.members = dict(enumerate(members))
     peers = Peers(index, members, links, membership.settings.get("idle", 0))
-    hearing.members.set_result(members)
-    return Met(membership, control, peers, hearing, early, listening, fabric)
+    early.members.set_result(members)
+    return Met(membership, control, peers, early, messages, listening, fabric)
 
 
-async def _members(links: Links, control: Control, index: int, early: list[Message]) -> list[Member]:
+async def _members(links: Links, control: Control, index: int, messages: list[Message]) -> list[Member]:
     """What the node that is to tell says, or, where it is gone, lost or because the run has ended, the front end."""
     question = Members()
     try:
@@ -160,4 +152,4 @@ async def _members(links: Links, control: Control, index: int, early: list[Messa
                 raise RunEndedError("the run ended before this node had met the others")
             case TellMembers(members):
                 return members
-        early.append(message)
+        messages.append(message)

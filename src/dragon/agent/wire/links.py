@@ -61,7 +61,7 @@ class Links:
         self.noticed = noticed
         self.received = received
         self.fabric = fabric
-        self._is_broken = is_broken
+        self.is_broken = is_broken
         self.lost: dict[int, str] = {}
         self.unreachable: dict[int, str] = {}  # nodes that the last try to connect did not reach, and why
         # Seconds that a node without a connection has until the front end says that it is lost. No wait fails earlier,
@@ -106,7 +106,7 @@ class Links:
         self._links.pop(node, None)
         for link in self._all.pop(node, []):
             link.abort()
-        self._is_broken(node, reason)
+        self.is_broken(node, reason)
         self._settle(node)
         self._fail(node, [future for _, _, future in self._waiting.pop(node, [])])
 
@@ -188,7 +188,7 @@ class Links:
         if node in self._links or node in self.lost:
             return  # it called meanwhile, or was declared lost, and all that waited was seen to
         self.unreachable[node] = reason
-        self._is_broken(node, reason)
+        self.is_broken(node, reason)
         self._fail(node, [future for _, _, future in self._waiting.pop(node, [])], reason)
 
     async def _open(self, node: int, address: str, port: int) -> None:
@@ -224,7 +224,7 @@ class Links:
             if self._links.get(node) is link:
                 del self._links[node]
             # Where each side made a connection what one sent came over the other's.
-            self._is_broken(node, self.lost.get(node, reason))
+            self.is_broken(node, self.lost.get(node, reason))
             if others:
                 # That side knew earlier, and made another one. What was sent to it meanwhile is lost.
                 self._links.setdefault(node, others[0]).send(Noticed(LinkBroken(reason)), b"")
