@@ -146,6 +146,57 @@ def test_an_answer_of_a_dictionary_for_which_there_is_no_memory_is_an_error(site
     assert done.stdout.count("messages that were on their way are lost") == 3, done.stdout
 
 
+def test_answers_of_a_dictionary_wait_until_there_is_memory_for_them(site: Site) -> None:
+    program = site.write("""
+        import os, sys, threading, time
+        from dragon.data.ddict import DDict
+        from dragon.infrastructure.policy import Policy
+        from dragon.native.process import Process
+        from dragon.native.queue import Queue
+
+        def fill(folder):
+            queue = Queue(0)
+            for size in (2**20, 2**14, 2**12):
+                try:
+                    while True:
+                        queue.put(bytes(size))
+                except MemoryError:
+                    pass
+            open(folder + "/full", "w").close()
+            while not os.path.exists(folder + "/empty"):
+                time.sleep(0.01)
+            queue.destroy()
+
+        if __name__ == "__main__":
+            folder = sys.argv[1]
+            policy = Policy(placement=Policy.Placement.HOST_NAME, host_name="node-1")
+            ddict = DDict(1, 1, 2**27, policy=policy)
+            for key in range(100):
+                ddict[f"a key of the dictionary, the one numbered {key}"] = bytes(3000)
+            key = "a key of the dictionary, the one numbered 7"
+            found = []
+            kinds = [lambda: len(ddict.keys()), lambda: len(ddict[key]), lambda: ddict.update({key: bytes(2000)})]
+            asked = kinds * 3
+            threads = [threading.Thread(target=lambda ask=ask: found.append(ask()), daemon=True) for ask in asked]
+            filler = Process(fill, (folder,), policy=policy)
+            filler.start()
+            while not os.path.exists(folder + "/full"):
+                time.sleep(0.01)
+            for thread in threads:
+                thread.start()
+            time.sleep(2)
+            open(folder + "/empty", "w").close()
+            filler.join()
+            for thread in threads:
+                thread.join(30)
+            print(len(found), {number for number in found if number is not None} <= {100, 2000, 3000})
+            sys.stdout.flush()
+            os._exit(0)
+    """)
+    done = site.dragon("--nodes", "2", program, str(site.folder), timeout=120, env={"DRAGON_ARENA_SIZE": "100m"})
+    assert done.stdout == "9 True\n", done.stdout + done.stderr
+
+
 def test_what_has_no_descriptor_on_another_node_says_so(site: Site) -> None:
     done = site.dragon(
         "--nodes",

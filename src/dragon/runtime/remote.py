@@ -24,8 +24,8 @@ def node_of(name: Name) -> int:
     return name[2] >> 8
 
 
-# Handles that the garbage collector took. It may run in the middle of a request, so their objects are released with
-# the next one.
+# What handles were for that the garbage collector took, and their outboxes. It may run in the middle of a request, so
+# their objects are released with the next one.
 _released: deque[Name] = deque()
 
 
@@ -95,10 +95,15 @@ class _Remote:
     def _close(self) -> None:
         if not self._remote_closed:
             self._remote_closed = True
+            self._drop_outbox()
             self._call("_release")
+
+    def _drop_outbox(self) -> None:
+        """Let go of what messages go through, if there is anything."""
 
     def __del__(self) -> None:
         if not self._remote_closed:
+            self._drop_outbox()
             self._dropped.append(self._remote_name)
 
 
@@ -168,6 +173,10 @@ class RemoteChannel(_Remote):
                 except _core.DestroyedError:
                     return None
         return self._out
+
+    def _drop_outbox(self) -> None:
+        if self._out is not None:
+            self._dropped.append(self._out._name())
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)

@@ -42,17 +42,19 @@ class Outboxes:
         self._outboxes: dict[Name, _Outbox] = {}
         self._by_flow: dict[tuple[int, int], _Outbox] = {}
         self._used: dict[int, set[Name]] = {}  # by process id: where the outboxes lead to that it writes to
+        self._leads_to: dict[Name, Name] = {}  # by the names of outboxes
         self.on_sent: Watcher | None = None
         self._last = 0
         self._failures: dict[Name, tuple[int, _Tell]] = {}  # by outbox: where it led to, and what happened
 
     def open(self, pid: int, name: Name) -> Name:
-        """The outbox that leads to a channel, for that process."""
+        """The outbox that leads to a channel, for a handle of that process."""
         outbox = self._outboxes.get(name)
         if outbox is None:
             outbox = self._outboxes[name] = _Outbox(self, self._links, name)
+            self._leads_to[outbox.name] = name
             self._open_flow(name, outbox)
-        outbox.users.add(pid)
+        outbox.users[pid] = outbox.users.get(pid, 0) + 1
         self._used.setdefault(pid, set()).add(name)
         return outbox.name
 
@@ -115,18 +117,29 @@ class Outboxes:
         """All that one held has been sent."""
         del self._by_flow[node, number]
 
+    def dropped(self, pid: int, outbox_name: Name) -> None:
+        """A process has dropped one of the handles for which it had that outbox."""
+        name = self._leads_to.get(outbox_name)
+        if name is None:
+            return  # it was given up
+        users = self._outboxes[name].users
+        if users.get(pid, 0) > 1:
+            users[pid] -= 1
+        else:
+            self.left(pid, name)
+
     def left(self, pid: int, name: Name | None = None) -> None:
-        """A process has ended, or dropped its handle of a channel. What it has put goes before others are told."""
+        """A process has ended, or has no handle of a channel any more. What it has put goes before others are told."""
         used = self._used.get(pid, set())
         for known in list(used) if name is None else used & {name}:
             used.discard(known)
             outbox = self._outboxes.get(known)
             if outbox is not None and pid in outbox.users:
-                outbox.users.discard(pid)
+                del outbox.users[pid]
                 if outbox.users:
                     outbox.send()
                 else:
-                    del self._outboxes[known]
+                    del self._outboxes[known], self._leads_to[outbox.name]
                     outbox.close()
         if not used:
             self._used.pop(pid, None)
@@ -152,20 +165,20 @@ class Outboxes:
 
     def _give_up(self, name: Name, outbox: _Outbox, tell: _Tell) -> None:
         if self._outboxes.get(name) is outbox:
-            del self._outboxes[name]
+            del self._outboxes[name], self._leads_to[outbox.name]
         self._failures[outbox.name] = node_of(name), tell
         outbox.end()
 
 
 class _Outbox:
-    """One channel here that leads to one there. `users` are the processes that write to it."""
+    """One channel here that leads to one there. `users` are the processes that write to it, and by how many handles."""
 
     def __init__(self, outboxes: Outboxes, links: Links, leads_to: Name) -> None:
         self._outboxes = outboxes
         self.leads_to = leads_to
         self.channel = Channel(_CAPACITY, mebibytes=_MEBIBYTES)
         self.name = self.channel._name()
-        self.users: set[int] = set()
+        self.users: dict[int, int] = {}
         self.lent: deque[tuple[bytes, memoryview]] = deque()
         self.flow = 0
         self.confirmed = False  # the other node has the channel

@@ -54,15 +54,14 @@ class RemoteObjects:
     def operate(self, request: Operate, caller: int) -> asyncio.Future[tuple[bool, Any]]:
         """An operation on an object of another node: whether it was done, and its result."""
         for name in request.released:
-            self._peers.outboxes.left(caller, name)
-            if node_of(name) not in self._peers.lost:
+            if node_of(name) == self._peers.index:
+                self._peers.outboxes.dropped(caller, name)
+            elif node_of(name) not in self._peers.lost:
                 self._links.notify(node_of(name), Released(caller, name))
         operation = request.operation
         payload: bytes | memoryview = request.payload
         name, node = operation.name, node_of(operation.name)
         self._peers.outboxes.flush()
-        if operation.method == "_release":
-            self._peers.outboxes.left(caller, name)
         self._note_contact(caller, node)
         if request.outgoing is not None:
             kind, loan = self._channel_of(caller, request.outgoing)._get_parts(0)

@@ -30,7 +30,7 @@ from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name, as_name
 from dragon.runtime.handle import Channel
-from dragon.runtime.log import runtime_log
+from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.remote import node_of
 from dragon.shards.operations import OPERATIONS, WRITES, read_here
 from dragon.shards.shard import Shard
@@ -43,6 +43,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _AT_ONCE = 256  # requests before others have their turn
 _PIECE = 4 * 2**20  # bytes
+_LOOK_AGAIN = 0.02  # seconds until memory is asked for again
+_PATIENCE = 10.0  # seconds without memory for an answer, after which the asking process is told
 
 
 class ShardService:
@@ -55,6 +57,7 @@ class ShardService:
         self._requests = Channel()
         self.name: Name = self._requests._name()
         self._ways: dict[Name, Channel] = {}
+        self._tell = Once(log)
         self._inboxes: dict[tuple[int, int], set[Name]] = {}
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._replication = Replication(peers, copies, self.name, self._way_to, self.afterwards)
@@ -119,7 +122,7 @@ class ShardService:
 
         try:
             return read_here(self._shard(dictionary, manager), operation, arguments, answer)
-        except (DDictError, DestroyedError, Full, _core.LockedError):
+        except (DDictError, DestroyedError, Full, MemoryError, _core.LockedError):
             return False  # the thread tells why, or waits for room
 
     def _serve(self) -> None:
@@ -140,7 +143,7 @@ class ShardService:
         sender = node_of(name)
         if sender in self._peers.lost:
             return  # whatever it asks for was asked before it was declared lost: others hold its locks by now
-        reply = partial(self._answer, pid, name, number)
+        reply = partial(self._reply, pid, name, number)
         try:
             shard = self._shard(dictionary, manager)
             if operation in REPLICATION:
@@ -155,7 +158,7 @@ class ShardService:
         except Exception as error:
             reply(None, [], error_of(error))
 
-    def _answer(
+    def _reply(
         self,
         pid: int,
         name: Name,
@@ -165,6 +168,32 @@ class ShardService:
         error: tuple[str, str] | None = None,
         *,
         as_bytes: bool = False,
+        since: float = 0.0,
+    ) -> None:
+        """Answer, as soon as there is memory for that; where there is none for long, that is the answer."""
+        try:
+            self._answer(pid, name, number, value, buffers, error, as_bytes)
+        except MemoryError as failure:
+            now = self._loop.time()
+            since = since or now
+            if now - since > _PATIENCE and error is None:
+                value, buffers, error = None, [], error_of(failure)
+            again = partial(self._reply, pid, name, number, value, buffers, error, as_bytes=as_bytes, since=since)
+            self._later(again)
+
+    def _later(self, do: Callable[[], object]) -> None:
+        self._tell("answers of dictionaries wait until there is memory for them")
+        self._loop.call_soon_threadsafe(self._loop.call_later, _LOOK_AGAIN, self.afterwards, do)
+
+    def _answer(
+        self,
+        pid: int,
+        name: Name,
+        number: int,
+        value: Any,
+        buffers: list[Any],
+        error: tuple[str, str] | None,
+        as_bytes: bool,
     ) -> None:
         sizes = [len(memoryview(each)) for each in buffers]
         if sum(sizes) <= _PIECE:
@@ -182,11 +211,19 @@ class ShardService:
         if node_of(name) != self._peers.index:
             self._loop.call_soon_threadsafe(self._peers.outboxes.lend, name, head, pieces)
             return
-        try:
-            for piece in pieces:
+        self._hand_over(way, name, head, pieces)
+
+    def _hand_over(self, way: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
+        """Give the pieces of an answer to a process of this node."""
+        for index, piece in enumerate(pieces):
+            try:
                 way._put_frames(head, [piece], None)
-        except _core.DestroyedError:
-            self._ways.pop(name, None)
+            except MemoryError:
+                self._later(partial(self._hand_over, way, name, head, pieces[index:]))
+                return
+            except _core.DestroyedError:
+                self._ways.pop(name, None)
+                return
 
     def _send(self, pid: int, name: Name, head: bytes, buffers: list[Any]) -> Channel | None:
         for _ in range(2):
