@@ -84,6 +84,7 @@ def test_a_connection_that_breaks_when_it_is_first_used_is_made_again(site: Site
         from dragon.native.process import Process
         from dragon.native.queue import Queue
         from dragon.runtime import remote
+        from dragon.runtime.protocol.objects import OpenOutbox
         from dragon.runtime.run import this_run
 
         def hand_over(queue):
@@ -98,9 +99,9 @@ def test_a_connection_that_breaks_when_it_is_first_used_is_made_again(site: Site
             process.join()
             agents, ask = [this_run().agent.pid, queue.get(timeout=30)], remote.ask
 
-            def ask_and_break(operation, *arguments, **named):
-                answer = ask(operation, *arguments, **named)
-                if operation == "remote.outbox":
+            def ask_and_break(request, *arguments):
+                answer = ask(request, *arguments)
+                if isinstance(request, OpenOutbox):
                     remote.ask = ask
                     print(break_connections(agents) > 0, flush=True)
                     time.sleep(0.5)

@@ -128,6 +128,7 @@ def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_
 ) -> None:
     program = site.write(
         """
+        from dragon import _core
         from dragon.infrastructure.policy import Policy
         from dragon.native.process import ProcessTemplate
         from dragon.native.process_group import DragonUserCodeError, ProcessGroup
@@ -135,7 +136,8 @@ def test_a_group_that_cannot_be_started_for_want_of_memory_can_be_once_there_is_
         from dragon.native.value import Value
 
         def fill(queue, values):
-            for make in [lambda: queue.put(bytes(1 << 16)), lambda: values.append(Value("i", 0))]:
+            kinds = [lambda: Value("i", 0), lambda: _core.Words(4)]  # the size of what is kept of a process
+            for make in [lambda: queue.put(bytes(1 << 16)), *(lambda k=k: values.append(k()) for k in kinds)]:
                 try:
                     while True:
                         make()

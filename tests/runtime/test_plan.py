@@ -25,6 +25,7 @@ from dragon.native import pool, process
 from dragon.native.process import Process, ProcessTemplate
 from dragon.native.process_group import ProcessGroup
 from dragon.runtime.plan import PlanRecord, name_of, read_plan
+from dragon.runtime.protocol.groups import CreateGroup
 from dragon.runtime.run import this_run
 
 HOST_NAME = Policy.Placement.HOST_NAME
@@ -91,14 +92,19 @@ def test_a_group_is_planned_in_the_order_of_its_ranks(plan: Callable[[], list[Pl
 
 @pytest.mark.usefixtures("plan")
 def test_members_in_the_same_place_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr("dragon.native.process_group.ask", lambda *_, **values: asked.update(values) or {})
+    asked: list[CreateGroup] = []
+
+    def ask(request: CreateGroup, _: list[int]) -> None:
+        asked.append(request)
+        raise KeyError
+
+    monkeypatch.setattr("dragon.native.process_group.ask", ask)
     group = ProcessGroup(policy=Policy(distribution=Policy.Distribution.BLOCK, cpu_affinity=[0, 3]))
     group.add_process(6, ProcessTemplate(work, env={"A": "1"}))
     with pytest.raises(KeyError):
         group.init()
-    assert asked["places"] == [(4, 0, 0, [0, 3], {}), (2, 0, 1, [0, 1], {})]
-    assert len(asked["templates"]) == 1
+    assert asked[0].places == [(4, 0, 0, [0, 3], {}), (2, 0, 1, [0, 1], {})]
+    assert len(asked[0].templates) == 1
 
 
 def test_what_the_user_sets_stays(plan: Callable[[], list[PlanRecord]], started: list[Unstarted]) -> None:

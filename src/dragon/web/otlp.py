@@ -90,6 +90,6 @@ def _metrics(family: Family[Told], begun: int, now: int) -> Iterator[Metric]:
     name = family.name.removesuffix("_total")
     unit = _UNITS.get(name.rpartition("_")[2], "")
     for suffix in dict.fromkeys(suffix for suffix, _, _ in family.samples):
-        points = [NumberDataPoint(tags, begun, now, value) for of, tags, value in family.samples if of == suffix]
+        points = [NumberDataPoint(tags, begun, now, float(value)) for of, tags, value in family.samples if of == suffix]
         told = Gauge(points) if family.kind == Kind.GAUGE else Sum(points, AggregationTemporality.CUMULATIVE, True)
         yield Metric(name + suffix, family.meaning, "" if suffix == "_count" else unit, told)
