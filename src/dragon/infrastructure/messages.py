@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -24,6 +24,7 @@ __all__ = [
     "as_name",
     "decode_spawn",
     "decode_surroundings",
+    "decoder_of",
     "encode",
     "joined",
 ]
@@ -139,7 +140,14 @@ def encode(message: Any) -> bytes:
         raise ValueError(f"{error.object!r} is not UTF-8, and cannot be handed to another process") from None
 
 
-_held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
-decode_spawn = msgspec.msgpack.Decoder(Spawn).decode
-decode_surroundings = msgspec.msgpack.Decoder(Surroundings).decode
-release_signals(_held)
+def decoder_of(what: Any) -> msgspec.msgpack.Decoder[Any]:
+    """A decoder of what is of that type."""
+    held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
+    try:
+        return msgspec.msgpack.Decoder(what)
+    finally:
+        release_signals(held)
+
+
+decode_spawn: Callable[[bytes], Spawn] = decoder_of(Spawn).decode
+decode_surroundings: Callable[[bytes], Surroundings] = decoder_of(Surroundings).decode

@@ -15,6 +15,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Full, SimpleQueue
 from typing import Any
@@ -45,6 +46,20 @@ _AT_ONCE = 256  # requests before others have their turn
 _PIECE = 4 * 2**20  # bytes
 _LOOK_AGAIN = 0.02  # seconds until memory is asked for again
 _PATIENCE = 10.0  # seconds without memory for an answer, after which the asking process is told
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer to the request of that number, for the inbox of a process; it has been there `since` then."""
+
+    pid: int
+    inbox: Name
+    number: int
+    value: Any
+    buffers: list[Any]
+    error: tuple[str, str] | None
+    as_bytes: bool
+    since: float
 
 
 class ShardService:
@@ -161,45 +176,38 @@ class ShardService:
     def _reply(
         self,
         pid: int,
-        name: Name,
+        inbox: Name,
         number: int,
         value: Any,
         buffers: list[Any],
         error: tuple[str, str] | None = None,
         *,
         as_bytes: bool = False,
-        since: float = 0.0,
     ) -> None:
+        self._give(_Answer(pid, inbox, number, value, buffers, error, as_bytes, self._loop.time()))
+
+    def _give(self, answer: _Answer) -> None:
         """Answer, as soon as there is memory for that; where there is none for long, that is the answer."""
         try:
-            self._answer(pid, name, number, value, buffers, error, as_bytes)
+            self._send_whole(answer)
         except MemoryError as failure:
-            now = self._loop.time()
-            since = since or now
-            if now - since > _PATIENCE and error is None:
-                value, buffers, error = None, [], error_of(failure)
-            again = partial(self._reply, pid, name, number, value, buffers, error, as_bytes=as_bytes, since=since)
-            self._later(again)
+            if answer.error is None and self._loop.time() - answer.since > _PATIENCE:
+                answer.value, answer.buffers, answer.error = None, [], error_of(failure)
+            self._later(partial(self._give, answer))
 
     def _later(self, do: Callable[[], object]) -> None:
         self._tell("answers of dictionaries wait until there is memory for them")
         self._loop.call_soon_threadsafe(self._loop.call_later, _LOOK_AGAIN, self.afterwards, do)
 
-    def _answer(
-        self,
-        pid: int,
-        name: Name,
-        number: int,
-        value: Any,
-        buffers: list[Any],
-        error: tuple[str, str] | None,
-        as_bytes: bool,
-    ) -> None:
+    def _send_whole(self, answer: _Answer) -> None:
+        """Send an answer, a large one in pieces. Raises MemoryError where nothing of it could be sent."""
+        number, buffers, inbox = answer.number, answer.buffers, answer.inbox
         sizes = [len(memoryview(each)) for each in buffers]
         if sum(sizes) <= _PIECE:
-            self._send(pid, name, _encode((number, value, error)), buffers)
+            self._send(answer.pid, inbox, _encode((number, answer.value, answer.error)), buffers)
             return
-        way = self._send(pid, name, _encode((number, value, error, sizes, as_bytes)), [])
+        told = _encode((number, answer.value, answer.error, sizes, answer.as_bytes))
+        way = self._send(answer.pid, inbox, told, [])
         if way is None:
             return
         head = _encode((number,))
@@ -208,10 +216,10 @@ class ShardService:
             for size, each in zip(sizes, buffers, strict=True)
             for start in range(0, size, _PIECE)
         ]
-        if node_of(name) != self._peers.index:
-            self._loop.call_soon_threadsafe(self._peers.outboxes.lend, name, head, pieces)
+        if node_of(inbox) != self._peers.index:
+            self._loop.call_soon_threadsafe(self._peers.outboxes.lend, inbox, head, pieces)
             return
-        self._hand_over(way, name, head, pieces)
+        self._hand_over(way, inbox, head, pieces)
 
     def _hand_over(self, way: Channel, name: Name, head: bytes, pieces: list[memoryview]) -> None:
         """Give the pieces of an answer to a process of this node."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dragon.agent.wire.bulk import Greeting
-from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.messages import decoder_of
 from dragon.runtime.protocol.agents import Notice
 from dragon.runtime.protocol.request import Request
 
@@ -72,11 +72,7 @@ class Greeted(Frame, tag=6, frozen=True):
     greeting: Greeting
 
 
-_held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
-_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(
-    Asked | Value | Failed | Noticed | Cancelled | Messages | Greeted
-)
-release_signals(_held)
+_decoder: msgspec.msgpack.Decoder[Frame] = decoder_of(Asked | Value | Failed | Noticed | Cancelled | Messages | Greeted)
 
 
 def decode_frame(data: bytes) -> Frame:

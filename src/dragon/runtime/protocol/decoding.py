@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.messages import decoder_of
 from dragon.runtime.protocol import agents, groups, jobs, objects, processes, run, shards, telemetry
 from dragon.runtime.protocol.request import BetweenAgents, Request, tag_of
 
@@ -36,9 +36,7 @@ FROM_AGENTS = {tag_of(kind): kind for kind in _kinds() if not issubclass(kind, o
 AnyRequest = _union(FROM_AGENTS)
 AnyNotice: Any = functools.reduce(operator.or_, agents.Notice.__subclasses__())
 
-_held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
-_from_processes: msgspec.msgpack.Decoder[Request[object]] = msgspec.msgpack.Decoder(_union(FROM_PROCESSES))
-release_signals(_held)
+_from_processes: msgspec.msgpack.Decoder[Request[object]] = decoder_of(_union(FROM_PROCESSES))
 
 
 def decode_request(body: bytes) -> Request[object]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragon.infrastructure.membership import Member, Membership
-from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.messages import decoder_of
 
 __all__ = [
     "NOTHING",
@@ -221,8 +221,7 @@ class Bye(Message, tag="bye", frozen=True):
     """Everything on this node has ended, and the connection closes."""
 
 
-_held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
+_decoder: msgspec.msgpack.Decoder[Message] = decoder_of(
     Answered
     | AskMembers
     | Bye
@@ -249,7 +248,6 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
     | Writing
     | Wrote
 )
-release_signals(_held)
 
 
 def decode_message(body: bytes) -> Message:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, get_a
 import msgspec
 
 from dragon.infrastructure.facts import PUID_NODE_SHIFT, node_of_puid
-from dragon.infrastructure.messages import encode
-from dragon.infrastructure.signals import hold_signals, release_signals
+from dragon.infrastructure.messages import decoder_of, encode
 
 if TYPE_CHECKING:
     import asyncio
@@ -143,13 +142,7 @@ def answer_type(kind: type[Request[object]]) -> Any:
     return list[answer] if issubclass(kind, OfAll) else answer  # type: ignore[valid-type]
 
 
-@functools.cache
-def _decoder(what: Any) -> msgspec.msgpack.Decoder[Any]:
-    held = hold_signals()  # an interrupt in the making of a decoder makes msgspec crash (0.22)
-    try:
-        return msgspec.msgpack.Decoder(what)
-    finally:
-        release_signals(held)
+_decoder = functools.cache(decoder_of)
 
 
 @functools.cache
