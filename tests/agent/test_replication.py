@@ -70,6 +70,8 @@ class Way:
     def _put_frames(self, head: bytes, buffers: list[Any], timeout: float | None) -> None:
         if self.made != self.network.connections(self.ends):
             raise DestroyedError("the connection broke")
+        if self.ends[0] in self.network.full:
+            raise MemoryError("there is no memory for that")
         self.network.under_way[self.ends].append((head, buffers))
 
 
@@ -171,6 +173,7 @@ class Network:
         }
         self.broken: dict[frozenset[int], int] = {}
         self.parted: set[frozenset[int]] = set()
+        self.full: set[int] = set()  # nodes that have no memory for messages to others
         self.nodes: list[Node] = []
         self.decisions, self.alive = Decisions(), set(range(nodes))
         self.replicas = replicas
@@ -293,7 +296,11 @@ def disturb(network: Network, clients: list[Client], chance: random.Random) -> N
         chance.choice(clients).read(network.nodes[one], clients)
     elif what < 0.95:
         network.break_link(one, other)
+    elif what < 0.953:
+        network.full.add(one)
     elif what < 0.965:
+        network.full.clear()
+    elif what < 0.97:
         network.parted.add(frozenset((one, other)))
         network.break_link(one, other)
     elif what < 0.99:
@@ -313,6 +320,7 @@ async def simulate(seed: int, count: int, replicas: int) -> None:
         if chance.random() < 0.3:
             await settle()
     network.parted.clear()
+    network.full.clear()
     for _ in range(STEPS):
         network.step(chance)
         await settle()
@@ -333,7 +341,7 @@ def check(network: Network, clients: list[Client]) -> None:
         copy = network.nodes[holder].shard
         assert copy is not None
         assert copy.held == decides.held, f"node {holder} holds something else"
-    assert sum(client.answered for client in clients) > 20
+    assert sum(client.answered for client in clients) > 10
 
 
 @pytest.fixture

@@ -104,6 +104,10 @@ class Followers:
             self._ways.pop(node, None)
             self._connect(node)
             return False
+        except MemoryError:  # it is sent with all that was not acknowledged, once there is some
+            self._waiting.add(node)
+            self.after(_LOOK_AGAIN, partial(self._call, node))
+            return False
         return True
 
     def acknowledged(self, number: int) -> tuple[int, Sent] | None:
