@@ -165,11 +165,11 @@ class Nemesis:
         )
 
     def _fill_memory(self) -> None:
-        """In which dictionaries are."""
+        """Fill the memory in which dictionaries are."""
         self._fill("memory", "/dev/shm")
 
     def _use_up_memory(self) -> None:
-        """In which all else is."""
+        """Have a client use up the memory in which all other objects are."""
         host = self._chance.choice(self._living())
         full = self._used_up(wanted(self.folder, host))
         self._hold(full, f"used up the memory of {host}", self._chance.uniform(1, 4), busy=True)
@@ -182,7 +182,7 @@ class Nemesis:
         self._hold(self.lan.full(host, folder), f"filled the {what} of {host}", self._chance.uniform(1, 4), busy=True)
 
     def _set_a_clock(self) -> None:
-        """It stays as it is set."""
+        """Set the clock of a host, which stays so."""
         host = self._chance.choice(self._living())
         seconds = round(self._chance.choice([-1, 1]) * 10 ** self._chance.uniform(0, 7.5))
         subprocess.run(_set_clock(self.lan, host, seconds), check=True)
@@ -280,7 +280,7 @@ class Nemesis:
                     time.sleep(seconds)
 
     def _enter(self, mending: ExitStack, fault: AbstractContextManager[object]) -> bool:
-        """Begin with a fault; whether this machine can have it."""
+        """Begin a fault, unless this machine cannot have it; whether it has begun."""
         try:
             mending.enter_context(fault)
         except pytest.skip.Exception as error:

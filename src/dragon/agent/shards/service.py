@@ -187,7 +187,7 @@ class ShardService:
         self._give(_Answer(pid, inbox, number, value, buffers, error, as_bytes, self._loop.time()))
 
     def _give(self, answer: _Answer) -> None:
-        """Answer, as soon as there is memory for that; where there is none for long, that is the answer."""
+        """Send an answer as soon as there is memory for it; after _PATIENCE seconds without, an error in its place."""
         try:
             self._send_whole(answer)
         except MemoryError as failure:
@@ -196,7 +196,7 @@ class ShardService:
             self._later(partial(self._give, answer))
 
     def _later(self, do: Callable[[], object]) -> None:
-        self._tell("answers of dictionaries wait until there is memory for them")
+        self._tell("answers to requests to dictionaries wait: this node has no shared memory left (DRAGON_ARENA_SIZE)")
         self._loop.call_soon_threadsafe(self._loop.call_later, _LOOK_AGAIN, self.afterwards, do)
 
     def _send_whole(self, answer: _Answer) -> None:

@@ -76,7 +76,7 @@ class MakeFor(BetweenAgents[Name], tag="make", frozen=True):
 
 
 class OpenFlow(BetweenAgents[None], tag="flow_open", frozen=True):
-    """Take the messages of that flow for a channel. DestroyedError."""
+    """Take the messages of that flow for a channel. Raises DestroyedError where that is gone."""
 
     number: int
     name: Name
