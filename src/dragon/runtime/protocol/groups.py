@@ -145,7 +145,7 @@ class CreateNamedGroup(Request[NamedGroup], tag="named_groups.create", frozen=Tr
 
 
 class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True):
-    """The one of that name. LookupError."""
+    """The one of that name. Raises LookupError."""
 
     name: str
 
@@ -154,7 +154,7 @@ class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True)
 
 
 class FindNumberedGroup(OfNumber[NamedGroup], tag="named_groups.numbered", frozen=True):
-    """The one of that number. LookupError."""
+    """The one of that number. Raises LookupError."""
 
 
 class ListNamedGroups(OfAll[int], tag="named_groups.numbers", frozen=True):
@@ -162,13 +162,13 @@ class ListNamedGroups(OfAll[int], tag="named_groups.numbers", frozen=True):
 
 
 class AddMembers(OfNumber[None], tag="named_groups.add", frozen=True):
-    """Have further members. LookupError."""
+    """Have further members. Raises LookupError."""
 
     sets: list[list[int]]
 
 
 class RemoveMembers(OfNumber[None], tag="named_groups.remove", frozen=True):
-    """Have these members no longer. LookupError."""
+    """Have these members no longer. Raises LookupError."""
 
     members: list[int]
 

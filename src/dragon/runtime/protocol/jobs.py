@@ -51,7 +51,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class OfJob(BetweenAgents[Answer_co], Generic[Answer_co], frozen=True):
-    """One of the node that follows the job of that name. LookupError where the job has ended."""
+    """One of the node that follows the job of that name. Raises LookupError where the job has ended."""
 
     job: str
 
@@ -104,14 +104,14 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class SpawnRanks(OfJob[None], tag="jobs.spawn", frozen=True):
-    """Start more ranks, which are a job of their own. LookupError, ValueError."""
+    """Start more ranks, which are a job of their own. Raises LookupError, ValueError."""
 
     rank: int
     programs: list[Program]
 
 
 class LaunchEnd(OfJob[str], tag="jobs.launched", frozen=True):
-    """How the site's launcher ended, which had started the job, once it has. LookupError."""
+    """How the site's launcher ended, which had started the job, once it has. Raises LookupError."""
 
 
 # ---- names of services
@@ -130,8 +130,8 @@ class Publish(OfService[None], tag="jobs.publish", frozen=True):
 
 
 class Unpublish(OfService[None], tag="jobs.unpublish", frozen=True):
-    """MPI_Unpublish_name. LookupError."""
+    """MPI_Unpublish_name. Raises LookupError."""
 
 
 class LookUp(OfService[str], tag="jobs.look_up", frozen=True):
-    """MPI_Lookup_name. LookupError."""
+    """MPI_Lookup_name. Raises LookupError."""

@@ -128,7 +128,7 @@ class _OnTheFirst(Request[Answer_co], Generic[Answer_co], frozen=True):
 
 
 class CreateNamedObject(_OnTheFirst[NamedObject], tag="named_objects.create", frozen=True):
-    """Have a new one known. An empty name becomes one that no other has. ValueError where the name is taken."""
+    """Have a new one known. An empty name becomes one that no other has. Raises ValueError where the name is taken."""
 
     name: str
     at: int
@@ -136,7 +136,7 @@ class CreateNamedObject(_OnTheFirst[NamedObject], tag="named_objects.create", fr
 
 
 class FindNamedObject(_OnTheFirst[NamedObject], tag="named_objects.find", frozen=True):
-    """The one of that number, which may be gone, or the live one of that name. LookupError."""
+    """The one of that number, which may be gone, or the live one of that name. Raises LookupError."""
 
     key: int | str
 

@@ -45,17 +45,17 @@ class ListProcesses(OfAll[Known], tag="registry.processes", frozen=True):
 
 
 class FindProcess(OfProcess[Known], tag="registry.query", frozen=True):
-    """What is known of a process; of several of a name, of one that runs before one that has ended. LookupError."""
+    """What is known of a process; of those of one name, one that runs before one that has ended. Raises LookupError."""
 
 
 class KillProcess(OfProcess[None], tag="registry.kill", frozen=True):
-    """Send a signal. LookupError."""
+    """Send a signal. Raises LookupError."""
 
     number: int = SIGKILL
 
 
 class AwaitEnd(OfProcess[int], tag="registry.end_of", frozen=True):
-    """The exit code of a process, once it has ended. LookupError."""
+    """The exit code of a process, once it has ended. Raises LookupError."""
 
 
 class EndStartedBy(BetweenAgents[None], tag="registry.end_started_by", frozen=True):

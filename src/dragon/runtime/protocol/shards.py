@@ -73,7 +73,7 @@ class IsAlive(OnNode[bool], tag="shards.is_alive", frozen=True):
 
 class CreateShard(OnNode[Settings], tag="shards.create", frozen=True):
     """Make a shard; its settings with its folder and its words. A copy that `teacher` (node, epoch, number) is to fill
-    counts once the front end has decided so. DDictUnableToCreateError."""
+    counts once the front end has decided so. Raises DDictUnableToCreateError."""
 
     number: str
     settings: Settings
@@ -131,7 +131,7 @@ class OwnCopy(_OfManager[Settings | None], tag="shards.copy", frozen=True):
 
 
 class ShardHolders(_OfManager[list[int]], tag="shards.holders", frozen=True):
-    """The nodes that keep a replicated shard, the one that decides first. LookupError if not that node."""
+    """The nodes that keep a replicated shard, the one that decides first. Raises LookupError if not that node."""
 
 
 class PauseWriters(_OfManager[None], tag="shards.pause", frozen=True):
@@ -148,7 +148,7 @@ class HoldCheckpoint(_OfManager[int], tag="shards.hold", frozen=True):
 
 class Persist(_OfManager[int | None], tag="shards.persist", frozen=True):
     """Write a checkpoint: one that is held, and the number of its records; or else as it is now, which is only
-    begun. DDictPersistCheckpointError."""
+    begun. Raises DDictPersistCheckpointError."""
 
     checkpoint: int
     held: int = 0
@@ -160,7 +160,7 @@ class Persisted(_OfManager[dict[int, int]], tag="shards.persisted", frozen=True)
 
 class RestoreShards(OnNode[bool], tag="shards.restore", frozen=True):
     """Fill shards with what the files of `written_by` managers hold, once those were found whole; whether a key lies
-    with another manager than its hash says. DDictPersistCheckpointError."""
+    with another manager than its hash says. Raises DDictPersistCheckpointError."""
 
     number: str
     managers: list[int]

@@ -28,7 +28,7 @@ class TelemetryLevel(Request[int], tag="telemetry.level", frozen=True):
 
 
 class StartMeasuring(OfAll[int], tag="telemetry.start", frozen=True):
-    """Measure at that level, every `period` seconds. ValueError."""
+    """Measure at that level, every `period` seconds. Raises ValueError."""
 
     level: int
     period: float | None = None
@@ -39,7 +39,7 @@ class StopMeasuring(OfAll[int], tag="telemetry.stop", frozen=True):
 
 
 class AddValue(Request[None], tag="telemetry.add", frozen=True):
-    """Keep a value of a program's own; a counter grows by it. ValueError where name or kind is taken."""
+    """Keep a value of a program's own; a counter grows by it. Raises ValueError where name or kind is taken."""
 
     name: str
     value: float
