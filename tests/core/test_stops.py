@@ -21,13 +21,14 @@ def _run(program: str, *arguments: str) -> None:
         text=True,
         start_new_session=True,
     )
-    try:
-        output, _ = process.communicate(timeout=150)
-    finally:
+    with process:
         try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # nothing is left of it, as it should be
+            output, _ = process.communicate(timeout=150)
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # nothing is left of it, as it should be
     assert process.returncode == 0, output
 
 
