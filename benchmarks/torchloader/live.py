@@ -3,6 +3,8 @@
     python benchmarks/torchloader/live.py mix       four jobs on five devices; the storage of one of them is slow
     python benchmarks/torchloader/live.py jpeg      real decoding of JPEGs, for which two cores do not suffice
     python benchmarks/torchloader/live.py seed      resnet-10, vgg-11 and googlenet-1, computed on the CPU
+    python benchmarks/torchloader/live.py gpu       four jobs share one GPU; the storage of one of them is slow
+    python benchmarks/torchloader/live.py busy      three jobs compute on one GPU all the time, one of them loads slowly
 
 Each policy runs in turn, then each again (--repeats). A run is looked at for --seconds from the moment when all its
 jobs train, so that what a policy needs to find out counts, and once more without the first seconds. A job's
@@ -39,12 +41,14 @@ T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 
 @dataclass(frozen=True)
 class Mix:
     """Jobs, as name, network, devices and dataset; seconds of a step of `batch` samples of a device, 0 for what it
-    takes; workers to share."""
+    takes; workers to share; whether all jobs train on the first GPU; further options of the program that trains."""
 
     jobs: tuple[tuple[str, str, int, str], ...]
     step: float
     batch: int
     workers: int
+    on_gpu: bool = False
+    options: tuple[str, ...] = ()
 
 
 MIXES = {
@@ -65,6 +69,30 @@ MIXES = {
         batch=8,
         workers=12,
     ),
+    "gpu": Mix(
+        jobs=(
+            ("light-1", "resnet-10", 1, "latency:0.012"),
+            ("light-2", "resnet-10", 1, "latency:0.012"),
+            ("light-3", "resnet-10", 1, "latency:0.012"),
+            ("heavy", "resnet-10", 1, "latency:0.33"),
+        ),
+        step=0.5,
+        batch=8,
+        workers=10,
+        on_gpu=True,
+    ),
+    "busy": Mix(
+        jobs=(
+            ("light-1", "resnet-50", 1, "latency:0.004"),
+            ("light-2", "resnet-50", 1, "latency:0.004"),
+            ("heavy", "resnet-50", 1, "latency:0.05"),
+        ),
+        step=0,
+        batch=64,
+        workers=24,
+        on_gpu=True,
+        options=("--image-size", "64"),
+    ),
 }
 
 
@@ -73,7 +101,7 @@ def workload(mix: Mix, folder: Path) -> Path:
     text = "".join(
         f'[[jobs]]\nname = "{name}"\narch = "{network.partition("-")[0]}"\ndepth = {network.partition("-")[2]}\n'
         f'dataset = "{dataset}"\n'
-        f"devices = {devices}\nbatch = {mix.batch * devices}\nport = {29600 + place}\n"
+        f"devices = {'[[0]]' if mix.on_gpu else devices}\nbatch = {mix.batch * devices}\nport = {29600 + place}\n"
         f"workers = {mix.workers // len(mix.jobs)}\nepochs = 1000000\n"
         f'output_folder = "{folder}/out"\n\n'
         for place, (name, network, devices, dataset) in enumerate(mix.jobs)
@@ -87,9 +115,10 @@ def measured(mix: Mix, policy: str, seconds: float) -> dict[str, dict[str, float
     """Normalised throughput of each job, which is how many devices it kept busy: over the whole, and when settled."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        told = ["run", str(workload(mix, folder)), "--device", "cpu", "--cores", str(mix.workers), "--policy", policy]
+        device = "cuda" if mix.on_gpu else "cpu"
+        told = ["run", str(workload(mix, folder)), "--device", device, "--cores", str(mix.workers), "--policy", policy]
         step = ["--step-time", str(mix.step)] if mix.step else []
-        options = ["--folder", str(folder / "run"), "--", *step, "--samples", "100000"]
+        options = ["--folder", str(folder / "run"), "--", *step, "--samples", "100000", *mix.options]
         run = subprocess.Popen(
             [sys.executable, "-m", "torchloader", *told, *options],
             stdout=subprocess.DEVNULL,
@@ -150,14 +179,14 @@ def main() -> None:
     for each in STOPPING:
         signal.signal(each, stop)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mix", choices=[*MIXES, "jpeg"])
+    parser.add_argument("mix", choices=[*MIXES, "jpeg"], help="what the jobs are; gpu and busy need a GPU")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--out", metavar="FILE", help="write all figures as JSON")
     arguments = parser.parse_args()
-    if arguments.mix == "seed" and "even" not in arguments.policies:
-        parser.error("the jobs of seed are measured against what they do with the policy even")
+    if arguments.mix in ("seed", "busy") and "even" not in arguments.policies:
+        parser.error(f"the jobs of {arguments.mix} are measured against what they do with the policy even")
     with tempfile.TemporaryDirectory() as scratch:
         mix = MIXES[arguments.mix] if arguments.mix in MIXES else jpeg_mix(Path(scratch))
         runs: dict[str, list[dict[str, dict[str, float]]]] = {policy: [] for policy in arguments.policies}

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchloader.loader import Counters, ElasticDataLoader
 from torchloader.training.agreement import Agreement, Wish
 from torchloader.training.checkpoint import CheckpointError
+from torchloader.training.device import choose_device, make_process_group
 from torchloader.training.link import Link
 from torchloader.training.phases import Phases
 from torchloader.training.protocol import (
@@ -111,8 +112,8 @@ class Session:
         Args:
             folder: of traces and checkpoints, where the environment does not name one.
             device: to train on; by default the GPU of this rank, or the CPU where there is none.
-            backend: of the process group, which is made where the program has made none; by default nccl on a GPU,
-                gloo on a CPU.
+            backend: of the process group, which is made where the program has made none; by default nccl where
+                every rank has a GPU of its own, else gloo.
             save_every: seconds between two checkpoints, for the case that a node fails.
 
         Raises ValueError for an environment that makes no sense.
@@ -120,12 +121,12 @@ class Session:
         surroundings = Surroundings.read()
         if surroundings.folder is None and folder is not None:
             surroundings = replace(surroundings, folder=Path(folder))
-        chosen = _device(device, surroundings.local_rank)
+        chosen = choose_device(device, surroundings.local_rank)
         owns = False
         group = None
         if surroundings.world_size > 1:
             if not dist.is_initialized():
-                dist.init_process_group(backend or ("nccl" if chosen.type == "cuda" else "gloo"))
+                make_process_group(chosen, backend)
                 owns = True
             # Apart from the program's own, so that what is sent does not get in each other's way.
             group = dist.new_group(backend="gloo")
@@ -376,14 +377,3 @@ def _samples(batch: Any, loader: ElasticDataLoader) -> int:
         else:
             return len(found) if isinstance(found, Sized) else loader.batch_size or 1
     return len(found) if found.dim() else 1
-
-
-def _device(device: str | torch.device | None, local_rank: int) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and chosen.index is None:
-        chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    return chosen

@@ -1,0 +1,182 @@
+"""What needs a GPU: times by CUDA events, pinned batches beside PyTorch's, ranks that share a device, a resize.
+
+python benchmarks/torchloader/gpu.py events     phases of iterations against kernels of a known length
+python benchmarks/torchloader/gpu.py pinned     samples/s on the GPU from pinned batches, in pairs with DataLoader
+python benchmarks/torchloader/gpu.py ranks      DistributedDataParallel, by nccl where each rank has a GPU
+python benchmarks/torchloader/gpu.py resize     a trainer's wait after a resize
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from loader import Images, quantile
+from torch.utils.data import DataLoader
+
+from torchloader import ElasticDataLoader
+from torchloader.training.session import Session
+
+KERNEL = 0.010  # seconds
+
+
+def cycles_per_second() -> float:
+    """Of the clock by which torch.cuda._sleep() counts."""
+    for _ in range(3):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch.cuda._sleep(100_000_000)
+        end.record()
+        torch.cuda.synchronize()
+    return 100_000_000 / (start.elapsed_time(end) / 1000)
+
+
+def events(repeats: int) -> None:
+    """Iterations of two kernels of a known length, of which the program does not wait for one."""
+    cycles = int(KERNEL * cycles_per_second())
+    with tempfile.TemporaryDirectory() as folder, Session.join(folder) as session:
+        loader = session.loader(Images(64 * repeats, (3, 32, 32)), 8, num_workers=2, pin_memory=True)
+        host = []
+        with loader:
+            for images, _ in session.steps(loader):
+                began = time.perf_counter()
+                with session.timed("datatransfer"):
+                    images.to(session.device, non_blocking=True)
+                with session.timed("forward"):
+                    torch.cuda._sleep(cycles)
+                with session.timed("backward"):
+                    torch.cuda._sleep(2 * cycles)
+                host.append(time.perf_counter() - began)
+        session.close()
+        rows = read_iterations(folder)
+    for phase, expected in (("datatransfer", None), ("forward", KERNEL), ("backward", 2 * KERNEL)):
+        values = [float(row[phase]) for row in rows[5:]]
+        told = f", expected {expected * 1e3:.1f} ms" if expected else ""
+        print(
+            f"{phase:<13} median {statistics.median(values) * 1e3:.3f} ms "
+            f"({min(values) * 1e3:.3f} to {max(values) * 1e3:.3f}){told}"
+        )
+    print(
+        f"the program itself: median {statistics.median(host) * 1e3:.3f} ms an iteration of {3 * KERNEL * 1e3:.0f} ms"
+    )
+
+
+def read_iterations(folder: str) -> list[dict[str, str]]:
+    """The rows of the trace of iterations in a folder."""
+    paths = sorted(Path(folder).rglob("trace*iteration*"))
+    with paths[0].open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def on_gpu(loader: Any, epochs: int) -> float:
+    """Samples per second that arrive on the GPU, after one epoch to warm up."""
+    samples = 0
+    for epoch in range(epochs + 1):
+        if epoch == 1:
+            torch.cuda.synchronize()
+            start, samples = time.perf_counter(), 0
+        for images, labels in loader:
+            images.to("cuda", non_blocking=True)
+            samples += len(labels)
+    torch.cuda.synchronize()
+    return samples / (time.perf_counter() - start)
+
+
+def pinned(repeats: int) -> None:
+    """In pairs, one after the other; the trainer does nothing but copy."""
+    batch = next(iter(ElasticDataLoader(Images(64, (3, 32, 32)), 8, num_workers=1, pin_memory=True, seed=1)))
+    print(f"a batch is pinned: {batch[0].is_pinned()} and {batch[1].is_pinned()}")
+    print(f"{'sample':>12} {'workers':>7} {'elastic/s':>10} {'PyTorch/s':>10} {'ratio':>6}  (least to most)")
+    for shape, length, size in (((3, 32, 32), 20000, 64), ((3, 224, 224), 4000, 64), ((3, 512, 512), 1200, 32)):
+        for workers in (2, 8, 12):
+            pairs = []
+            for _ in range(repeats):
+                dataset = Images(length, shape)
+                with ElasticDataLoader(dataset, size, num_workers=workers, seed=1, pin_memory=True) as ours:
+                    elastic = on_gpu(ours, 2)
+                theirs = on_gpu(
+                    DataLoader(dataset, size, num_workers=workers, persistent_workers=True, pin_memory=True), 2
+                )
+                pairs.append((elastic, theirs))
+            ratios = sorted(ours / theirs for ours, theirs in pairs)
+            mine, other = (statistics.median(each) for each in zip(*pairs, strict=True))
+            print(
+                f"{'x'.join(map(str, shape)):>12} {workers:>7} {mine:>10.0f} {other:>10.0f} "
+                f"{statistics.median(ratios):>6.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+                flush=True,
+            )
+
+
+RANK = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torchloader.training.session import Session
+if __name__ == "__main__":
+    with Session.join() as session:
+        if session.world_size == 1:
+            dist.init_process_group("nccl")
+        device = session.device
+        model = DistributedDataParallel(torch.nn.Linear(64, 64).to(device), device_ids=[device])
+        for step in range(20):
+            model(torch.full((8, 64), float(session.rank + step), device=device)).sum().backward()
+        total = model.module.weight.grad.sum().item()
+        print(f"rank {session.rank} by {dist.get_backend()} on {device}: gradients {total:.1f}", flush=True)
+        if session.world_size == 1:
+            dist.destroy_process_group()
+"""
+
+
+def ranks(count: int) -> None:
+    """As torchrun starts them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+        program.write(RANK)
+        program.flush()
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        subprocess.run([*torchrun, f"--nproc-per-node={count}", program.name], timeout=120, check=True)
+
+
+def resize(repeats: int) -> None:
+    """The wait for the batches after a resize, of a trainer whose step is a kernel of 10 ms."""
+    cycles = int(KERNEL * cycles_per_second())
+    loader = ElasticDataLoader(
+        Images(8000 * repeats, (3, 224, 224), latency=0.002), 8, num_workers=6, seed=1, pin_memory=True
+    )
+    dice = random.Random(1)
+    steady, after, before = [], [], loader.counters.waited
+    with loader:
+        for number, (images, _) in enumerate(loader):
+            waited, before = loader.counters.waited - before, loader.counters.waited
+            if number > 50:
+                (after if number % 20 < 10 else steady).append(waited)
+            if number % 20 == 19:
+                loader.resize(dice.choice([4, 6, 8, 10, 12]))
+            images.to("cuda", non_blocking=True)
+            torch.cuda._sleep(cycles)
+            torch.cuda.synchronize()
+    print(
+        f"wait for a batch, 95th percentile: steady {quantile(steady, 0.95) * 1e3:.3f} ms, after a resize "
+        f"{quantile(after, 0.95) * 1e3:.3f} ms ({len(after) // 10} resizes); a step {KERNEL * 1e3:.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["events", "pinned", "ranks", "resize"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=2, help="of one job, on this machine's GPUs (default 2)")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU that PyTorch can use: this measures what needs one")
+    if arguments.what == "ranks":
+        ranks(arguments.ranks)
+    else:
+        {"events": events, "pinned": pinned, "resize": resize}[arguments.what](arguments.repeats)

@@ -1,0 +1,49 @@
+"""What a rank trains on, and how its ranks exchange gradients."""
+
+from __future__ import annotations
+
+import socket
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+__all__ = ["choose_device", "make_process_group"]
+
+
+def choose_device(device: str | torch.device | None, local_rank: int) -> torch.device:
+    """The device of a rank, which is made the current one where it is a GPU.
+
+    Args:
+        device: the device that was asked for; by default a GPU, or the CPU where there is no GPU.
+        local_rank: chooses the GPU where no index was asked for; ranks share GPUs where there are more ranks.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return chosen
+
+
+def make_process_group(device: torch.device, backend: str | None) -> None:
+    """Make PyTorch's default process group from torchrun's variables, once all ranks are there.
+
+    Without `backend` it is nccl where every rank has a GPU of its own, and gloo elsewhere: on CPUs, and where ranks
+    share a GPU, for which nccl fails with "Duplicate GPU detected".
+    """
+    if backend is not None or device.type != "cuda":
+        dist.init_process_group(backend or "gloo")
+        return
+    store, rank, size = next(iter(rendezvous("env://")))
+    store.set(f"torchloader/device/{rank}", _identity(device))
+    devices = store.multi_get([f"torchloader/device/{each}" for each in range(size)])
+    chosen = "nccl" if len(set(devices)) == size else "gloo"
+    dist.init_process_group(chosen, store=store, rank=rank, world_size=size)
+
+
+def _identity(device: torch.device) -> str:
+    """What tells a GPU from every other of the job's nodes; ranks may number the same one differently."""
+    return f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
