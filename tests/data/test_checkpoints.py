@@ -563,7 +563,7 @@ def test_all_managers_write_what_they_held_at_one_moment(persistent: Callable[..
 
 def test_writers_go_on_where_who_paused_them_is_gone(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ddict = make(1).manager(0)
-    shard = ddict._shards[0]
+    shard = ddict._scope.shards[0]
     assert isinstance(shard, LocalShard)
     shard.pause(True)
     monkeypatch.setattr("dragon.shards.transactions._LONGEST_PAUSE", 0.1)

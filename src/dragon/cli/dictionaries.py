@@ -167,7 +167,7 @@ def _described(run: Run, text: str) -> Live:
     descriptor = from_text(text)
     ddict = DDict.attach(text, timeout=_LONGER)
     ddict.sync_to_newest_checkpoint()
-    states = ddict._on_all("state")
+    states = ddict._scope.on_all("state")
     described = Live(
         run.name,
         ddict.get_name(),

@@ -174,7 +174,7 @@ class Store(ZarrStore):  # type: ignore[misc]
             await asyncio.sleep(0)  # others that are awaited with this one ask first, and then all wait
         finally:
             begun = time.perf_counter()
-            value = pending.result(self._ddict._timeout)
+            value = pending.result(self._ddict.timeout)
         if value is MISSING or value is None:
             value = source.read(key, part) if source else None
         self._get_seconds += time.perf_counter() - begun
@@ -215,7 +215,7 @@ class Store(ZarrStore):  # type: ignore[misc]
         try:
             await asyncio.sleep(0)
         finally:
-            pending.result(self._ddict._timeout)
+            pending.result(self._ddict.timeout)
 
     async def delete(self, key: str) -> None:
         """Remove a key, if it is there."""

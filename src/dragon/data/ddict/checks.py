@@ -3,19 +3,65 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
+from dragon.data.ddict.persistence import NULLCheckpointPersister, check_persister
 from dragon.infrastructure.plain_number import plain_number
 from dragon.infrastructure.policy import Policy
+from dragon.runtime.nodes import run_nodes
 
-__all__ = ["check_kinds", "check_name", "check_numbers", "check_placement", "check_restoring", "check_timeout"]
+__all__ = ["check_name", "check_parameters", "check_timeout"]
 
 _LONGEST_NAME = 200  # bytes; a file system takes 255, and with it go manager, checkpoint and pid
 
 _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 
 
-def check_kinds(kind: type, **parameters: Any) -> None:
+def check_parameters(
+    *,
+    managers_per_node: Any,
+    n_nodes: Any,
+    total_mem: Any,
+    working_set_size: Any,
+    wait_for_keys: Any,
+    wait_for_writers: Any,
+    policy: Any,
+    managers_per_policy: Any,
+    persist_freq: Any,
+    name: Any,
+    timeout: Any,
+    restart: Any,
+    read_only: Any,
+    restore_from: Any,
+    persist_count: Any,
+    persist_path: Any,
+    persister_class: Any,
+    replicas: Any,
+    linearizable: Any,
+) -> None:
+    """Raises what DDict() raises where its parameters, by their names there, make no sense or do not go together."""
+    _check_kinds(int, working_set_size=working_set_size, managers_per_policy=managers_per_policy, replicas=replicas)
+    _check_kinds(int, persist_freq=persist_freq, persist_count=persist_count)
+    if restore_from is not None:
+        _check_kinds(int, restore_from=restore_from)
+    check_name(name, persister_class is not NULLCheckpointPersister)
+    if not isinstance(persist_path, Path):
+        _check_kinds(str, persist_path=persist_path)
+    _check_kinds(bool, wait_for_keys=wait_for_keys, wait_for_writers=wait_for_writers)
+    _check_kinds(bool, restart=restart, read_only=read_only, linearizable=linearizable)
+    check_timeout(timeout)
+    _check_numbers(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
+    _check_placement(policy, managers_per_node, n_nodes)
+    check_persister(persister_class, persist_freq)
+    if not 1 <= replicas <= len(run_nodes()):
+        raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {replicas}")
+    _check_restoring(name, restart, read_only, restore_from, policy)
+    if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
+        raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
+
+
+def _check_kinds(kind: type, **parameters: Any) -> None:
     """Raises TypeError for one that is of another kind."""
     for name, value in parameters.items():
         if not isinstance(plain_number(value), kind) or (isinstance(value, bool) and kind is not bool):
@@ -32,7 +78,7 @@ def check_timeout(timeout: Any) -> None:
         raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
 
 
-def check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
+def _check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_freq: int, persist_count: int) -> None:
     """Raises what the numbers ask for where they make no sense."""
     if not isinstance(plain_number(total_mem), int) or isinstance(total_mem, bool):
         raise AttributeError(f"total_mem must be a whole number of bytes, not {total_mem!r}")
@@ -46,7 +92,7 @@ def check_numbers(total_mem: Any, working_set_size: int, waits: bool, persist_fr
         raise ValueError(f"persist_freq must be >= 0 and persist_count >= -1, not {persist_freq} and {persist_count}")
 
 
-def check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
+def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
     """Raises TypeError for what is no policy, AttributeError where two parameters or none say where managers go."""
     for one in policy if isinstance(policy, (list, tuple)) else [policy]:
         if one is not None and not isinstance(one, Policy):
@@ -60,12 +106,12 @@ def check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
 
 def check_name(name: str, persists: bool) -> None:
     """Raises TypeError for a name that is no text, ValueError for one that persisted files cannot have in theirs."""
-    check_kinds(str, name=name)
+    _check_kinds(str, name=name)
     if persists and ("/" in name or "\0" in name or len(os.fsencode(name)) > _LONGEST_NAME):
         raise ValueError(f'name must be a valid file-name prefix (at most {_LONGEST_NAME} bytes, no "/"), not {name!r}')
 
 
-def check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
+def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:
     """Raises AttributeError or RuntimeError where it is not said what to restore."""
     if restore_from is not None and not name:
         raise AttributeError("restore_from needs the name under which the dictionary was persisted")

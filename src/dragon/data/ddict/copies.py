@@ -1,72 +1,93 @@
-"""Several dictionaries that hold the same."""
+"""One dictionary's contents put into another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-import msgspec
+from dragon.data.ddict.bulk import AT_ONCE, Bulk
+from dragon.data.ddict.scope import Scope
+from dragon.data.ddict.shards import AnyShard
+from dragon.data.ddict.writers import Writers
+from dragon.shards.entries import places_of
+from dragon.shards.records import Record, encode_value
 
-from dragon.data.ddict import creation
-from dragon.data.ddict.checks import check_name
-from dragon.data.ddict.parts import Parts
-from dragon.data.ddict.persistence import NULLCheckpointPersister
-from dragon.infrastructure.ddict_errors import DDictError, DDictSyncError
-
-__all__ = ["Copies"]
+__all__ = ["copy_all", "copy_shards", "same_shape"]
 
 
-class Copies(Parts):
-    """What of a handle concerns copies."""
+def same_shape(one: Scope, other: Scope) -> bool:
+    """Whether two dictionaries have as many managers and checkpoints, so that everything has the same place in both."""
+    return (one.count, one.options.working_set_size) == (other.count, other.options.working_set_size)
 
-    def copy(self, name: str = "") -> Self:
-        """Another dictionary with managers in the same places, each with all that it holds; its handle begins in the
-        oldest checkpoint.
 
-        That of a read-only one can be written. Raises DDictError for a handle that did not make the dictionary.
-        """
-        if not self._creator:
-            raise DDictError(
-                f"only the handle that made the dictionary {self._options.name!r} can copy it; make one of the same "
-                "size and clone() this one into it",
-                "INVALID_ARGUMENT",
-            )
-        check_name(name, self._options.persister != NULLCheckpointPersister.kind)
-        nodes = [settings.node for settings in self._descriptor.shards]
-        first = self._oldest()
-        options = msgspec.structs.replace(
-            self._options, name=name or creation.new_name(), read_only=False, first=first, empty=[]
-        )
-        total_mem = sum(settings.capacity for settings in self._descriptor.shards)
-        copied = type(self).__new__(type(self))
-        copied._open(*creation.create(nodes, total_mem, options))
-        copied._creator = True
-        copied._checkpoint = first
-        self._copy_to(copied)
-        return copied
+def copy_shards(scope: Scope, other: Scope, managers: Iterable[int]) -> None:
+    """Have managers of a dictionary of the same shape hold all checkpoints that those of this one do, and nothing else;
+    a broadcast is one there too."""
+    for manager in managers:
+        _copy_shard(scope, scope.open()[manager], other, other.open()[manager])
 
-    def clone(self, clone_list: Iterable[str]) -> None:
-        """Have the dictionaries that the texts of serialize() name hold what this one does, and nothing else.
 
-        With as many managers and a working set of that size they hold all checkpoints, each key with the same manager.
-        Otherwise they hold what is seen here, in the first checkpoint, each key where restore() would have it.
-        """
-        for text in clone_list:
-            self._copy_to(type(self).attach(text))
+def copy_all(scope: Scope, other: Scope, writers: Writers) -> None:
+    """Have a dictionary of another shape hold what is seen in this one's checkpoint, in its own checkpoint, and nothing
+    else. `writers` are those of the other handle."""
+    bulk, target = Bulk(scope, Writers(scope)), Bulk(other, writers)
+    other.on_all("begin_anew", other.checkpoint)
+    for shard in scope.used():
+        by_flags: dict[int, list[bytes]] = {}
+        for key, flags, _ in _flagged(scope, shard, scope.checkpoint):
+            by_flags.setdefault(flags, []).append(key)
+        for flags, keys in by_flags.items():
+            target.put_all(_records_for(bulk, shard, keys, flags, (scope.count, other.count)), flags)
 
-    @classmethod
-    def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
-        """Fill managers that are empty in some of these dictionaries from one where they are not.
 
-        Raises DDictSyncError where the dictionaries have different numbers of managers, or different working sets.
-        """
-        ddicts = [cls.attach(text) for text in serialized_ddicts]
-        if len({(ddict._count, ddict._options.working_set_size) for ddict in ddicts}) > 1:
-            raise DDictSyncError("the dictionaries have different numbers of managers, or different working sets")
-        for manager in range(ddicts[0]._count if ddicts else 0):
-            usages = [ddict._open_shards()[manager].begin("usage") for ddict in ddicts]
-            records = [usage.result(ddict._timeout)["records"] for ddict, usage in zip(ddicts, usages, strict=True)]
-            source = next((ddict for ddict, count in zip(ddicts, records, strict=True) if count), None)
-            for ddict, count in zip(ddicts, records, strict=True):
-                if source is not None and not count:
-                    source._copy_to(ddict, [manager])
+def _copy_shard(scope: Scope, shard: AnyShard, other: Scope, copy: AnyShard) -> None:
+    reader = scope.copied()
+    bulk = Bulk(reader, Writers(reader))
+    oldest, newest, *_ = shard.state()
+    copy.begin("begin_anew", oldest).result(other.timeout)
+    before: set[bytes] = set()
+    for checkpoint in range(oldest, newest + 1):
+        by_flags: dict[int, list[bytes]] = {}
+        seen = set()
+        for key, flags, put_in in _flagged(scope, shard, checkpoint):
+            seen.add(key)
+            if checkpoint in (put_in, oldest):
+                by_flags.setdefault(flags, []).append(key)
+        copy.begin("advance", checkpoint).result(other.timeout)
+        reader.checkpoint = checkpoint
+        for flags, keys in by_flags.items():
+            for records in _of_some_size(bulk.present((shard, key) for key in keys)):
+                copy.begin_put_many(records, checkpoint, flags).result(other.timeout)
+        for key in before - seen:
+            copy.pop(key, checkpoint)
+        before = seen
+
+
+def _flagged(scope: Scope, shard: AnyShard, checkpoint: int) -> list[tuple[bytes, int, int]]:
+    return list(shard.begin("flagged_keys", checkpoint).result(scope.timeout))
+
+
+def _records_for(
+    bulk: Bulk, shard: AnyShard, keys: list[bytes], flags: int, managers: tuple[int, int]
+) -> Iterator[tuple[int, bytes, Record]]:
+    """Of some of a shard's keys the records, each with every manager that is to hold it; `managers` are how many this
+    dictionary and the other have."""
+    for key, value in bulk.present((shard, key) for key in keys):
+        record = encode_value(value)
+        for place in places_of(key, flags, shard.settings.manager, *managers):
+            yield place, key, record
+
+
+def _of_some_size(found: Iterable[tuple[bytes, Any]]) -> Iterator[list[tuple[bytes, Record]]]:
+    """Keys and values as records, as many together as are sent together."""
+    records: list[tuple[bytes, Record]] = []
+    size = 0
+    for key, value in found:
+        record = encode_value(value)
+        records.append((key, record))
+        size += record.size
+        if size > AT_ONCE:
+            yield records
+            records, size = [], 0
+    if records:
+        yield records

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from dragon.data.ddict import creation
-from dragon.data.ddict.checks import (
-    check_kinds,
-    check_name,
-    check_numbers,
-    check_placement,
-    check_restoring,
-    check_timeout,
-)
-from dragon.data.ddict.copies import Copies
+import msgspec
+
+from dragon.data.ddict import copies, creation
+from dragon.data.ddict.bulk import PutBatch
+from dragon.data.ddict.checks import check_name, check_parameters
 from dragon.data.ddict.creation import Options
 from dragon.data.ddict.filtering import FilterContextManager
+from dragon.data.ddict.items import Items
+from dragon.data.ddict.memoizing import memoized
 from dragon.data.ddict.persistence import (
     CheckpointPersister,
     NULLCheckpointPersister,
-    check_persister,
     warn_of_no_checkpoint,
 )
-from dragon.data.ddict.shards import AnyShard
-from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView, equal
-from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError
+from dragon.data.ddict.scope import Scope
+from dragon.data.ddict.views import DDictItemsView, DDictKeysView, DDictValuesView
+from dragon.infrastructure.ddict_errors import DDictError, DDictKeyError, DDictSyncError
 from dragon.infrastructure.lazy_modules import name_of_package
-from dragon.runtime.nodes import run_nodes
 from dragon.shards.entries import PERSISTENT
-from dragon.shards.records import encode_key, encode_value
 from dragon.shards.shard import MISSING
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsKeysAndGetItem
+
     from dragon.infrastructure.policy import Policy
 
 __all__ = ["DDict"]
@@ -46,7 +42,7 @@ R = TypeVar("R")
 _UNSET: Any = object()
 
 
-class DDict(Copies):
+class DDict(Items):
     """A dictionary in the memory of several nodes, which any process of the run can use at the same time.
 
     Args:
@@ -107,24 +103,27 @@ class DDict(Copies):
     ) -> None:
         if isinstance(policy, (list, tuple)) and (managers_per_node, n_nodes) == (1, 1):
             managers_per_node = n_nodes = None
-        check_kinds(int, working_set_size=working_set_size, managers_per_policy=managers_per_policy, replicas=replicas)
-        check_kinds(int, persist_freq=persist_freq, persist_count=persist_count)
-        if restore_from is not None:
-            check_kinds(int, restore_from=restore_from)
-        check_name(name, persister_class is not NULLCheckpointPersister)
-        if not isinstance(persist_path, Path):
-            check_kinds(str, persist_path=persist_path)
-        check_kinds(bool, wait_for_keys=wait_for_keys, wait_for_writers=wait_for_writers)
-        check_kinds(bool, restart=restart, read_only=read_only, linearizable=linearizable)
-        check_timeout(timeout)
-        check_numbers(total_mem, working_set_size, wait_for_keys or wait_for_writers, persist_freq, persist_count)
-        check_placement(policy, managers_per_node, n_nodes)
-        check_persister(persister_class, persist_freq)
-        if not 1 <= replicas <= len(run_nodes()):
-            raise ValueError(f"replicas must be from 1 to the run's {len(run_nodes())} nodes, not {replicas}")
-        check_restoring(name, restart, read_only, restore_from, policy)
-        if read_only and (working_set_size != 1 or wait_for_keys or wait_for_writers or persist_count):
-            raise AttributeError("read_only goes with a working set of 1, no waits and no persist_count")
+        check_parameters(
+            managers_per_node=managers_per_node,
+            n_nodes=n_nodes,
+            total_mem=total_mem,
+            working_set_size=working_set_size,
+            wait_for_keys=wait_for_keys,
+            wait_for_writers=wait_for_writers,
+            policy=policy,
+            managers_per_policy=managers_per_policy,
+            persist_freq=persist_freq,
+            name=name,
+            timeout=timeout,
+            restart=restart,
+            read_only=read_only,
+            restore_from=restore_from,
+            persist_count=persist_count,
+            persist_path=persist_path,
+            persister_class=persister_class,
+            replicas=replicas,
+            linearizable=linearizable,
+        )
         if restart and self._revive(name, timeout, trace):
             return
         nodes = creation.nodes_of(managers_per_node, n_nodes, policy, managers_per_policy)
@@ -144,7 +143,7 @@ class DDict(Copies):
             first=restore_from or 0,
         )
         descriptor, life = creation.create(nodes, total_mem, options)
-        self._open(descriptor, life)
+        self._use(Scope(descriptor, life))
         self._creator = True
         if trace:
             self.setup_logging()
@@ -156,7 +155,7 @@ class DDict(Copies):
             if restore_from is not None:
                 self.restore(restore_from)
                 if restart:
-                    self._descriptor = creation.beginning_at(self._descriptor, restore_from)
+                    self._scope.descriptor = creation.beginning_at(descriptor, restore_from)
         except BaseException:
             self.destroy()
             raise
@@ -166,155 +165,92 @@ class DDict(Copies):
         kept = creation.revive(name, timeout)
         if kept is None:
             return False
-        self._open(*kept)
+        self._use(Scope(*kept))
         self._creator = True
-        self._checkpoint = self._oldest()
+        self._scope.checkpoint = self._checkpoints()[0]
         if trace:
             self.setup_logging()
         return True
 
-    # ---- one key
+    # ---- many keys
 
-    def __getitem__(self, key: Any) -> Any:
-        encoded = encode_key(key) if self._picklers[0] is None else self._key(key)
-        shard = self._one or self._shard(encoded)
-        value = shard.value(encoded, self._checkpoint)
-        if value is MISSING:
-            if self._exact:
-                return self._loaded(self._await(shard, encoded, key))
-            other = self._elsewhere(shard, encoded)
-            value = MISSING if other is None else other.value(encoded, self._checkpoint)
-            if value is MISSING:
-                raise self._missing(key, shard)
-        return value if self._picklers[1] is None else self._picklers[1].loads(value)
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """The values of several keys, asked for together. Raises DDictKeyError for the first that is missing."""
+        codec = self._codec
+        wanted = [(key, codec.key(key)) for key in keys]
+        found = dict(self._bulk.present((self._scope.shard(encoded), encoded) for _, encoded in wanted))
+        for key, encoded in wanted:
+            if encoded not in found:
+                found[encoded] = self._lookups.value(encoded)
+            if found[encoded] is MISSING:
+                raise self._missing(key)
+        return [codec.loaded(found[encoded]) for _, encoded in wanted]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        encoded = encode_key(key) if self._picklers[0] is None else self._key(key)
-        record = encode_value(value) if self._picklers[1] is None else encode_value(self._picklers[1].dumps(value))
-        if self._batch is not None:
-            self._add_to_batch(encoded, record)
-            return
-        shard = self._one or self._shard(encoded)
-        if self._guarded:
-            self._may_write(shard)
-        shard.put(encoded, record, self._checkpoint)
+    def put_many(self, items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Put several values, sent together. Of those that are (64 MiB at a time) a manager stores all or none.
 
-    def pput(self, key: Any, value: Any) -> None:
-        """Put a value that later checkpoints show too."""
-        if self._batch is not None and not self._batch_flags:
-            raise DDictError(
-                "this batch is not one of persistent puts: start_batch_put(persist=True)", "INVALID_OPERATION"
-            )
-        encoded, record = self._key(key), self._record(value)
-        if self._batch is not None:
-            self._add_to_batch(encoded, record)
-            return
-        shard = self._shard(encoded)
-        self._write(shard, lambda: shard.put(encoded, record, self._checkpoint, PERSISTENT))
-
-    def __delitem__(self, key: Any) -> None:
-        if self._removed(key, lambda shard, encoded: shard.pop(encoded, self._checkpoint)) is MISSING:
-            raise self._missing(key, self._shard(self._key(key)))
-
-    def pop(self, key: Any, default: Any = _UNSET) -> Any:
-        """Remove a key; its value, or `default` where it is given. Raises DDictKeyError where there is neither."""
-        value = self._loaded(self._removed(key, lambda shard, encoded: shard.take(encoded, self._checkpoint)))
-        if value is MISSING:
-            if default is _UNSET:
-                raise self._missing(key, self._shard(self._key(key)))
-            return default
-        return value
-
-    def _removed(self, key: Any, remove: Callable[[AnyShard, bytes], Any]) -> Any:
-        """What `remove` makes of a key and the shard that holds it; MISSING where none does. Where keys are waited for,
-        this one is."""
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        value = self._write(shard, lambda: remove(shard, encoded))
-        if value is MISSING and (other := self._elsewhere(shard, encoded)) is not None:
-            value = self._write(other, lambda: remove(other, encoded))
-        while value is MISSING and self._exact:
-            self._await(shard, encoded, key)
-            value = self._write(shard, lambda: remove(shard, encoded))
-        return value
-
-    def get(self, key: Any, default: Any = _UNSET) -> Any:
-        """The value of a key, or `default` where the dictionary does not have the key. With wait_for_keys it is waited
-        for, unless a default is given and no checkpoint of the working set up to this one has it."""
-        value = self._now(key)
-        if value is not MISSING:
-            return value
-        if self._exact and (default is _UNSET or self._has_had(key)):
-            return self[key]
-        return None if default is _UNSET else default
-
-    def _has_had(self, key: Any) -> bool:
-        encoded = self._key(key)
-        return bool(self._shard(encoded).begin("has_had", encoded, self._checkpoint).result(self._timeout))
-
-    def put_new(self, key: Any, value: Any) -> bool:
-        """Put a value unless the key is there; whether it was put. Of several processes that try, one does."""
-        return bool(self.begin_put_new(key, value).result(self._timeout))
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, which is `default` from now on where there was none; for all processes the same one."""
-        while True:
-            value = self._now(key)
-            if value is not MISSING:
-                return value
-            if self.put_new(key, default):
-                return default
-
-    def __contains__(self, key: Any) -> bool:
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        return shard.contains(encoded, self._checkpoint) or self._elsewhere(shard, encoded) is not None
-
-    def fetch_add(self, key: Any, val: int = 1) -> int:
-        """Add to an integer; the value before, 0 at first. Raises DDictError where it is something else, and TypeError
-        where `val` is no integer."""
-        val = operator.index(val)
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        return int(self._write(shard, lambda: shard.add(encoded, val, self._checkpoint)))
-
-    def wait_for(self, key: Any, value: Any, timeout: float | None = None) -> None:
-        """Wait until a key has that value. Raises DDictTimeoutError."""
-        encoded = self._key(key)
-        shard = self._shard(encoded)
-        self._until(
-            shard,
-            lambda: self._loaded(self._value(shard, encoded)),
-            lambda found: found is not MISSING and equal(found, value),
-            self._timeout if timeout is None else timeout,
-            f"key {key!r} to be {value!r}",
-        )
-
-    # ---- all keys
+        `items` is a mapping, something else with keys() and items by key, or pairs.
+        """
+        encoded = ((self._codec.key(key), self._codec.record(value)) for key, value in _pairs(items))
+        self._bulk.put_all(((self._scope.place(key), key, record) for key, record in encoded), 0)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Put what dict.update() would."""
         self.put_many(other)
         self.put_many(more)
 
-    def clear(self) -> None:
-        """Remove all keys of this checkpoint."""
-        if self._guarded:
-            for shard in self._all():
-                self._may_write(shard)
-        self._on_all("clear", self._checkpoint)
+    def start_batch_put(self, persist: bool = False) -> None:
+        """Collect puts from here to end_batch_put(), and send many at a time."""
+        if self._batch is not None:
+            raise DDictError("a batch has been started already", "INVALID_OPERATION")
+        self._writers.refuse_if_read_only()
+        self._batch = PutBatch(self._scope, self._writers, self._bulk, PERSISTENT if persist else 0)
 
-    def sync(self, timeout: float | None = None) -> None:
-        """Wait until what was put is stored; here every put does so itself."""
-        self._open_shards()
+    def end_batch_put(self) -> None:
+        """Send what is left of the batch; it is stored when this returns. Raises DDictError without a batch, and
+        DDictFutureCheckpointError where its checkpoint cannot be written yet."""
+        if self._batch is None:
+            raise DDictError("no batch was started", "INVALID_OPERATION")
+        batch, self._batch = self._batch, None
+        batch.send()
+
+    def bput(self, key: Any, value: Any) -> None:
+        """Put a value into every manager, so that bget() finds it on the reader's own node. A value that does not fit
+        everywhere is put nowhere. Within a batch it is put at once."""
+        for shard in self._scope.open():
+            self._writers.refuse_future(shard)
+        self._bulk.broadcast(self._codec.key(key), self._codec.record(value))
+
+    def bget(self, key: Any) -> Any:
+        """The value of a broadcast put, from this process's main manager if that has it."""
+        scope, encoded = self._scope, self._codec.key(key)
+        shard = scope.open()[self.main_manager]
+        value = shard.value(encoded, scope.checkpoint)
+        if value is MISSING:
+            # With one manager a broadcast is an ordinary put, and may have been restored into more.
+            value = scope.shard(encoded).value(encoded, scope.checkpoint)
+        if value is MISSING:
+            raise self._lookups.missing(key, shard)
+        return self._codec.loaded(value)
 
     # ---- all keys
 
+    def clear(self) -> None:
+        """Remove all keys of this checkpoint."""
+        if self._writers.guarded:
+            for shard in self._scope.used():
+                self._writers.allow(shard)
+        self._scope.on_all("clear", self._scope.checkpoint)
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Wait until what was put is stored; here every put does so itself."""
+        self._scope.open()
+
     def __len__(self) -> int:
-        return sum(self._on_all("count", self._checkpoint))
+        return sum(self._scope.on_all("count", self._scope.checkpoint))
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._decoded(key) for _, key in self._encoded_keys())
+        return (self._codec.decoded(key) for _, key in self._bulk.stored_keys())
 
     def keys(self) -> DDictKeysView:
         """All keys, as they are when they are looked at."""
@@ -330,18 +266,14 @@ class DDict(Copies):
 
     def popitem(self) -> tuple[Any, Any]:
         """Remove some key, and return it with its value. Raises DDictKeyError where there is none."""
-        for shard, key in self._encoded_keys():
-            value = self._write(shard, functools.partial(shard.take, key, self._checkpoint))
+        for shard, key in self._bulk.stored_keys():
+            value = self._writers.write(shard, functools.partial(shard.take, key, self._scope.checkpoint))
             if value is not MISSING:
-                return self._decoded(key), self._loaded(value)
-        raise DDictKeyError(f"the dictionary {self._options.name!r} is empty")
+                return self._codec.decoded(key), self._codec.loaded(value)
+        raise DDictKeyError(f"the dictionary {self.get_name()!r} is empty")
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both are handles of one dictionary; compare contents with dict(d)."""
-        return isinstance(other, DDict) and other._descriptor.number == self._descriptor.number
-
-    def __hash__(self) -> int:
-        return hash(self._descriptor.number)
+    def _local(self) -> list[int]:
+        return [shard.settings.manager for shard in self._scope.local()]
 
     def local_len(self) -> int:
         """Keys on this node."""
@@ -349,15 +281,15 @@ class DDict(Copies):
 
     def local_keys(self) -> DDictKeysView:
         """Keys on this node."""
-        return DDictKeysView(self, self._local_managers())
+        return DDictKeysView(self, self._local())
 
     def local_values(self) -> DDictValuesView:
         """Values on this node."""
-        return DDictValuesView(self, self._local_managers())
+        return DDictValuesView(self, self._local())
 
     def local_items(self) -> DDictItemsView:
         """Keys on this node with their values."""
-        return DDictItemsView(self, self._local_managers())
+        return DDictItemsView(self, self._local())
 
     def filter(
         self,
@@ -383,20 +315,79 @@ class DDict(Copies):
 
         Of two that miss at the same time both compute. Raises TypeError for what has no name of its own, as a lambda.
         """
-        if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
-            raise TypeError(f"memoize() keeps results by the name of a function, and {function!r} has none: use def")
-        name = f"{function.__module__}.{function.__qualname__}"
+        return memoized(function, self._now, self.__setitem__)
 
-        @functools.wraps(function)
-        def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
-            key = ("memoize", name, args, tuple(sorted(kwargs.items())))
-            found = self._now(key)
-            if found is MISSING:
-                found = self[key] = function(*args, **kwargs)
-            result: R = found
-            return result
+    # ---- copies
 
-        return remembered
+    def copy(self, name: str = "") -> Self:
+        """Another dictionary with managers in the same places, each with all that it holds; its handle begins in the
+        oldest checkpoint.
+
+        That of a read-only one can be written. Raises DDictError for a handle that did not make the dictionary.
+        """
+        scope = self._scope
+        if not self._creator:
+            raise DDictError(
+                f"only the handle that made the dictionary {self.get_name()!r} can copy it; make one of the same "
+                "size and clone() this one into it",
+                "INVALID_ARGUMENT",
+            )
+        check_name(name, scope.options.persister != NULLCheckpointPersister.kind)
+        nodes = [settings.node for settings in scope.descriptor.shards]
+        first, _ = self._checkpoints()
+        options = msgspec.structs.replace(
+            scope.options, name=name or creation.new_name(), read_only=False, first=first, empty=[]
+        )
+        total_mem = sum(settings.capacity for settings in scope.descriptor.shards)
+        copied = self._of(Scope(*creation.create(nodes, total_mem, options)))
+        copied._creator = True
+        copied._scope.checkpoint = first
+        self._copy_to(copied)
+        return copied
+
+    def clone(self, clone_list: Iterable[str]) -> None:
+        """Have the dictionaries that the texts of serialize() name hold what this one does, and nothing else.
+
+        With as many managers and a working set of that size they hold all checkpoints, each key with the same manager.
+        Otherwise they hold what is seen here, in the first checkpoint, each key where restore() would have it.
+        """
+        for text in clone_list:
+            self._copy_to(type(self).attach(text))
+
+    def _copy_to(self, other: DDict, managers: Iterable[int] | None = None) -> None:
+        chosen = self._lookups.is_chosen(ask=True)
+        if copies.same_shape(self._scope, other._scope):
+            copies.copy_shards(self._scope, other._scope, range(self._scope.count) if managers is None else managers)
+        else:
+            copies.copy_all(self._scope, other._scope, other._writers)
+        if chosen:
+            other._writers.note_chosen()
+
+    @classmethod
+    def synchronize_ddicts(cls, serialized_ddicts: Iterable[str]) -> None:
+        """Fill managers that are empty in some of these dictionaries from one where they are not.
+
+        Raises DDictSyncError where the dictionaries have different numbers of managers, or different working sets.
+        """
+        ddicts = [cls.attach(text) for text in serialized_ddicts]
+        if any(not copies.same_shape(ddicts[0]._scope, ddict._scope) for ddict in ddicts[1:]):
+            raise DDictSyncError("the dictionaries have different numbers of managers, or different working sets")
+        for manager in range(ddicts[0]._scope.count if ddicts else 0):
+            usages = [ddict._scope.open()[manager].begin("usage") for ddict in ddicts]
+            records = [usage.result(ddict.timeout)["records"] for ddict, usage in zip(ddicts, usages, strict=True)]
+            source = next((ddict for ddict, count in zip(ddicts, records, strict=True) if count), None)
+            for ddict, count in zip(ddicts, records, strict=True):
+                if source is not None and not count:
+                    source._copy_to(ddict, [manager])
+
+
+def _pairs(items: SupportsKeysAndGetItem[Any, Any] | Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    if isinstance(items, Mapping):
+        return items.items()
+    if isinstance(items, Iterable) and not hasattr(items, "keys"):
+        return items
+    keys = items.keys()  # type: ignore[union-attr]
+    return ((key, items[key]) for key in keys)  # type: ignore[index]
 
 
 def __getattr__(name: str) -> Any:

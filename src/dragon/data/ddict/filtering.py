@@ -10,7 +10,7 @@ from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dragon.data.ddict.client import Client
+from dragon.data.ddict.handle import Handle
 from dragon.data.ddict.sentinel_queue import SentinelQueue
 from dragon.infrastructure.ddict_errors import DDictError
 from dragon.infrastructure.policy import Policy
@@ -26,7 +26,7 @@ _LOOK_AFTER = 1.0  # seconds without an item after which the process is looked a
 
 
 def _choose(
-    ddict: Client, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: SentinelQueue
+    ddict: Handle, code: Callable[..., Iterable[Any]], arguments: tuple[Any, ...], queue: SentinelQueue
 ) -> None:
     queue.putter()
     try:
@@ -103,7 +103,7 @@ class FilterContextManager:
 
     def __init__(
         self,
-        ddict: Client,
+        ddict: Handle,
         code: Callable[..., Iterable[Any]],
         arguments: tuple[Any, ...],
         comparator: Callable[[Any, Any], Any],
@@ -118,7 +118,7 @@ class FilterContextManager:
         from dragon.native.process import Process
 
         items = []
-        for shard in self._ddict._open_shards():
+        for shard in self._ddict._scope.open():
             queue = SentinelQueue(_AHEAD)
             queue.getter()
             node = node_at(shard.settings.node)

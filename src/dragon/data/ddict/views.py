@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
-from dragon.data.ddict.batches import Batches
+from dragon.data.ddict.handle import Handle
 
 __all__ = ["DDictItemsView", "DDictKeysView", "DDictMappingProxy", "DDictValuesView", "equal"]
 
@@ -60,7 +60,7 @@ class DDictMappingProxy:
 class _View:
     """Looks at the dictionary anew each time. `managers` limits it to some."""
 
-    def __init__(self, ddict: Batches, managers: list[int] | None = None) -> None:
+    def __init__(self, ddict: Handle, managers: list[int] | None = None) -> None:
         self._ddict = ddict
         self._managers = managers
 
@@ -74,7 +74,7 @@ class _View:
     def __len__(self) -> int:
         if self._managers is None:
             return len(self._ddict)
-        return sum(shard.count(self._ddict._checkpoint) for shard in self._ddict._local())
+        return sum(shard.count(self._ddict.checkpoint_id) for shard in self._ddict._scope.local())
 
     def __reversed__(self) -> Any:
         raise NotImplementedError("the keys of a distributed dictionary have no order")
@@ -86,13 +86,13 @@ class _View:
         raise NotImplementedError
 
     def _keys(self) -> Iterator[Any]:
-        return (self._ddict._decoded(key) for _, key in self._ddict._encoded_keys(self._managers))
+        return (self._ddict._codec.decoded(key) for _, key in self._ddict._bulk.stored_keys(self._managers))
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
         # A key that is gone by the time it is read is left out.
-        ddict = self._ddict
-        found = ddict._present(ddict._encoded_keys(self._managers))
-        return ((ddict._decoded(key), ddict._loaded(value)) for key, value in found)
+        codec, bulk = self._ddict._codec, self._ddict._bulk
+        found = bulk.present(bulk.stored_keys(self._managers))
+        return ((codec.decoded(key), codec.loaded(value)) for key, value in found)
 
 
 class DDictKeysView(_View, KeysView[Any]):
@@ -105,8 +105,8 @@ class DDictKeysView(_View, KeysView[Any]):
         ddict = self._ddict
         if self._managers is None:
             return key in ddict
-        encoded, shards = ddict._key(key), ddict._open_shards()
-        return any(shards[manager].contains(encoded, ddict._checkpoint) for manager in self._managers)
+        encoded, shards = ddict._codec.key(key), ddict._scope.open()
+        return any(shards[manager].contains(encoded, ddict.checkpoint_id) for manager in self._managers)
 
 
 class DDictValuesView(_View, ValuesView[Any]):

@@ -1,0 +1,148 @@
+"""Many keys, or many managers, at a time: asked for, or put, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from dragon.data.ddict.scope import Scope
+from dragon.data.ddict.shards import LATER, AnyShard, Done, Pending
+from dragon.data.ddict.writers import Writers
+from dragon.infrastructure.ddict_errors import DDictFullError
+from dragon.shards.entries import BROADCAST
+from dragon.shards.records import Record
+from dragon.shards.shard import MISSING
+
+__all__ = ["AT_ONCE", "Bulk", "Placed", "PutBatch"]
+
+AT_ONCE = 64 * 2**20
+"""Bytes of records that are sent together."""
+_TOGETHER = 64  # keys that are asked for together
+
+# Records by the manager that is to hold them.
+Placed = list[list[tuple[bytes, Record]]]
+
+
+class Bulk:
+    """Reads and writes many keys of a scope, which are given as they are stored."""
+
+    def __init__(self, scope: Scope, writers: Writers) -> None:
+        self._scope, self._writers = scope, writers
+
+    def present(self, keys: Iterable[tuple[AnyShard, bytes]]) -> Iterator[tuple[bytes, Any]]:
+        """Keys of shards with their values as they were put, asked for together; those that are gone are left out."""
+        wanted = iter(keys)
+        scope = self._scope
+        while together := list(islice(wanted, _TOGETHER)):
+            for (shard, key), one in zip(together, self._ask_others(together), strict=True):
+                value = (one or shard.begin_value(key, scope.checkpoint)).result(scope.timeout)
+                if value is not MISSING:
+                    yield key, value
+
+    def _ask_others(self, keys: list[tuple[AnyShard, bytes]]) -> list[Pending | None]:
+        """Ask other nodes for values; None for one of this node, which is best read when it is wanted."""
+        scope = self._scope
+        far: dict[AnyShard, list[int]] = {}
+        for place, (shard, _) in enumerate(keys):
+            if shard.local is None:
+                far.setdefault(shard, []).append(place)
+        asked = [
+            (shard, places, shard.begin_values([keys[i][1] for i in places], scope.checkpoint))
+            for shard, places in far.items()
+        ]
+        pending: list[Pending | None] = [None] * len(keys)
+        for shard, places, values in asked:
+            for place, value in zip(places, values.result(scope.timeout), strict=True):
+                late = value is LATER
+                pending[place] = shard.begin_value(keys[place][1], scope.checkpoint) if late else Done(value)
+        return pending
+
+    def stored_keys(self, managers: list[int] | None = None) -> Iterator[tuple[AnyShard, bytes]]:
+        """All keys, or those of some managers, with the shard that holds each; a broadcast's once."""
+        scope = self._scope
+        shards = scope.used() if managers is None else [scope.open()[manager] for manager in managers]
+        pending = [(shard, shard.begin("keys", scope.checkpoint)) for shard in shards]
+        for shard, keys in [(shard, one.result(scope.timeout)) for shard, one in pending]:
+            for key in keys:
+                yield shard, key
+
+    def put_all(self, placed: Iterable[tuple[int, bytes, Record]], flags: int) -> None:
+        """Put records with the managers that are said. Of those that are sent together a manager stores all or none."""
+        batches = self.empty()
+        size = 0
+        for manager, key, record in placed:
+            batches[manager].append((key, record))
+            size += record.size
+            if size > AT_ONCE:
+                self.send(batches, flags)
+                batches, size = self.empty(), 0
+        self.send(batches, flags)
+
+    def empty(self) -> Placed:
+        """No record for any manager."""
+        return [[] for _ in self._scope.open()]
+
+    def send(self, batches: Placed, flags: int) -> None:
+        """Put records, with all managers at the same time."""
+        pending = []
+        for shard, records in zip(self._scope.open(), batches, strict=True):
+            if records:
+                if self._writers.guarded:
+                    self._writers.allow(shard)
+                pending.append(shard.begin_put_many(records, self._scope.checkpoint, flags))
+        for one in pending:
+            one.result(self._scope.timeout)
+
+    def broadcast(self, key: bytes, record: Record) -> None:
+        """Put a record with every manager. Raises DDictFullError where it does not fit everywhere; it is put nowhere
+        then."""
+        scope = self._scope
+        shards = scope.open()
+        for shard in shards:
+            if self._writers.guarded:
+                self._writers.allow(shard)
+            usage = shard.begin("usage").result(scope.timeout)
+            if record.size > usage["total"] - usage["used"]:
+                raise DDictFullError(
+                    f"{record.size} bytes do not fit into {shard.where}, of whose {usage['total']} bytes "
+                    f"{usage['used']} are used: the broadcast is put nowhere"
+                )
+        own = scope.place(key)
+        pending = [
+            shard.begin_put(key, record, scope.checkpoint, 0 if i == own else BROADCAST)
+            for i, shard in enumerate(shards)
+        ]
+        for one in pending:
+            one.result(scope.timeout)
+
+
+class PutBatch:
+    """Puts that are collected, and sent many at a time.
+
+    Args:
+        flags: of all records of the batch.
+    """
+
+    def __init__(self, scope: Scope, writers: Writers, bulk: Bulk, flags: int) -> None:
+        self._scope, self._writers, self._bulk = scope, writers, bulk
+        self.flags = flags
+        self._records, self._size = bulk.empty(), 0
+
+    def add(self, key: bytes, record: Record) -> None:
+        """Collect a record. The caller may change its value from now on."""
+        mine = self._records[self._scope.place(key)]
+        self._size += record.size
+        if self._size <= AT_ONCE:
+            mine.append((key, record.copied()))
+            return
+        mine.append((key, record))
+        self.send()
+
+    def send(self) -> None:
+        """Send what is collected; it is stored when this returns. Raises DDictFutureCheckpointError."""
+        records, self._records, self._size = self._records, self._bulk.empty(), 0
+        for shard, some in zip(self._scope.open(), records, strict=True):
+            if some:
+                self._writers.refuse_future(shard)
+        self._bulk.send(records, self.flags)

@@ -1,0 +1,323 @@
+"""A handle of a distributed dictionary: how it is sent, attached and dropped, and its managers and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+
+from dragon.data.ddict import checkpoint_files, creation
+from dragon.data.ddict.bulk import Bulk, PutBatch
+from dragon.data.ddict.checks import check_timeout
+from dragon.data.ddict.codec import OWN, Codec
+from dragon.data.ddict.creation import Descriptor
+from dragon.data.ddict.lookups import Lookups
+from dragon.data.ddict.profile import DDictOperationProfile
+from dragon.data.ddict.scope import Scope
+from dragon.data.ddict.stats import DDictManagerStats, stats_of
+from dragon.data.ddict.writers import Writers
+from dragon.infrastructure.ddict_errors import DDictError, DDictPersistCheckpointError
+from dragon.infrastructure.errors import NodeLostError
+from dragon.infrastructure.plain_number import plain_number
+from dragon.runtime.handle import Event
+from dragon.runtime.log import runtime_log
+from dragon.runtime.nodes import node_at
+from dragon.runtime.picklers import pickler_of
+
+if TYPE_CHECKING:
+    from dragon.native.machine import Node
+
+__all__ = ["Handle"]
+
+
+class Handle(MutableMapping[Any, Any]):
+    """One process's handle. Not for several threads at a time."""
+
+    _creator = False
+
+    def _use(self, scope: Scope, codec: Codec = OWN) -> None:
+        """Be a handle of that scope."""
+        self._scope, self._codec = scope, codec
+        self._lookups = Lookups(scope)
+        self._writers = Writers(scope)
+        self._bulk = Bulk(scope, self._writers)
+        self._batch: PutBatch | None = None
+
+    @classmethod
+    def _of(cls, scope: Scope, codec: Codec = OWN) -> Self:
+        made = cls.__new__(cls)
+        made._use(scope, codec)
+        return made
+
+    def __reduce__(self) -> Any:
+        scope = self._scope
+        scope.open()
+        state = (scope.checkpoint, scope.timeout, scope.bound, self._codec)
+        return _restored, (type(self), scope.descriptor, scope.life, state)
+
+    def serialize(self) -> str:
+        """Text from which any process of the run can attach()."""
+        self._scope.open()
+        return creation.to_text(self._scope.descriptor)
+
+    @classmethod
+    def attach(cls, serialized: str, *, timeout: float | None = None, trace: bool = False) -> Self:
+        """A handle of a dictionary that exists; with `trace` it logs what it does. Raises DDictError for other text,
+        DestroyedError where the dictionary is gone."""
+        check_timeout(timeout)
+        descriptor = creation.from_text(serialized)
+        scope = Scope(descriptor, _life_of(descriptor))
+        if timeout is not None:
+            scope.limit(plain_number(timeout))
+        scope.checkpoint = descriptor.options.first
+        scope.shards[0].state()  # raises where it is gone
+        found = cls._of(scope)
+        if trace:
+            found.setup_logging()
+        return found
+
+    def detach(self) -> None:
+        """Drop this handle; others go on."""
+        self._writers.leave()
+        self._scope.drop()
+
+    def destroy(self, allow_restart: bool = False) -> None:
+        """Remove the dictionary from the memory of all nodes, once checkpoints that are due are in their files. Every
+        other use raises from now on; again is fine. With `allow_restart` what it holds stays until the run ends, or
+        until DDict(name=..., restart=True) goes on with it."""
+        if self._scope.attached is None:
+            return
+        creation.destroy(self._scope.descriptor, allow_restart)
+        self._scope.drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.destroy() if self._creator else self.detach()
+
+    def __repr__(self) -> str:
+        count = self._scope.count
+        return f"<DDict {self.get_name()!r}: {count} manager{'s' * (count > 1)}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are handles of one dictionary; compare contents with dict(d)."""
+        return isinstance(other, Handle) and other._scope.descriptor.number == self._scope.descriptor.number
+
+    def __hash__(self) -> int:
+        return hash(self._scope.descriptor.number)
+
+    def get_name(self) -> str:
+        """By which it is persisted, and listed by `dragon ddict ls`."""
+        return self._scope.options.name
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that an operation may take; None: for ever."""
+        return self._scope.timeout
+
+    @property
+    def wait_for_keys(self) -> bool:
+        """Whether reading a key waits until it is written in this checkpoint."""
+        return self._scope.options.wait_for_keys
+
+    @contextmanager
+    def pickler(self, key_pickler: Any = None, value_pickler: Any = None) -> Iterator[Self]:
+        """A handle that turns keys and values into bytes and back with these instead.
+
+        They have `dumps(object) -> bytes` and `loads(bytes)`, or `dump(object, file)` and `load(file)`; TypeError for
+        others.
+        """
+        yield self._of(self._scope.copied(), Codec(pickler_of(key_pickler), pickler_of(value_pickler)))
+
+    # ---- managers
+
+    def manager(self, manager_id: int) -> Self:
+        """A handle that puts and gets on one manager only. Raises DDictError where there is no such manager."""
+        count = self._scope.count
+        if not isinstance(manager_id, SupportsIndex) or not 0 <= int(manager_id) < count:
+            raise DDictError(f"there is no manager {manager_id!r}, there are 0 to {count - 1}", "INVALID_ARGUMENT")
+        scope = self._scope.copied()
+        scope.bind(int(manager_id))
+        return self._of(scope, self._codec)
+
+    def which_manager(self, key: Any) -> int:
+        """The manager that holds a key."""
+        return self._scope.place(self._codec.key(key))
+
+    @property
+    def local_managers(self) -> list[int]:
+        """The managers of this node."""
+        return [shard.settings.manager for shard in self._scope.open() if shard.local is not None]
+
+    @property
+    def local_manager(self) -> int | None:
+        """The first manager of this node, None where there is none."""
+        return next(iter(self.local_managers), None)
+
+    @property
+    def main_manager(self) -> int:
+        """The manager of this node, or the first where it has none."""
+        return self.local_manager or 0
+
+    @property
+    def manager_nodes(self) -> list[Node]:
+        """The node of each manager."""
+        from dragon.native.machine import Node
+
+        return [Node(node_at(settings.node).host_name) for settings in self._scope.descriptor.shards]
+
+    @property
+    def empty_managers(self) -> list[int]:
+        """Managers that hold nothing after a restart, because their nodes are gone."""
+        self._scope.open()
+        return list(self._scope.options.empty)
+
+    @property
+    def stats(self) -> list[DDictManagerStats]:
+        """Of every manager: its memory and its keys."""
+        scope = self._scope
+        usages = scope.on_all("usage")
+        oldest = [state[0] for state in scope.on_all("state")]
+        counts = [
+            shard.begin("count", max(scope.checkpoint, first)).result(scope.timeout)
+            for shard, first in zip(scope.used(), oldest, strict=True)
+        ]
+        settings = [shard.settings for shard in scope.used()]
+        return [stats_of(*one) for one in zip(settings, usages, counts, strict=True)]
+
+    @property
+    def dstats(self) -> dict[int, DDictManagerStats]:
+        """The same by manager."""
+        return {one.manager_id: one for one in self.stats}
+
+    def profile(self) -> dict[str, DDictOperationProfile]:
+        """What this handle has done since profile_reset(), by operation: how often, with how many bytes, for how long.
+
+        The first call of either begins it, for this handle and those made from it by manager() and pickler().
+        """
+        return self._scope.observe().profile()
+
+    def profile_reset(self) -> None:
+        """Count from zero again."""
+        self._scope.observe().reset()
+
+    def setup_logging(self, level: int = logging.DEBUG) -> None:
+        """Log from now on what this handle does, each operation at level DEBUG of the log `dragon.ddict`, which is set
+        to `level`."""
+        log = runtime_log("ddict")
+        log.setLevel(level)
+        self._scope.observe().log = log
+
+    def freeze(self) -> None:
+        """Refuse every change from now on, in all processes."""
+        self._scope.on_all("freeze", True)
+
+    def unfreeze(self) -> None:
+        """Allow changes again."""
+        self._scope.on_all("freeze", False)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether changes are refused."""
+        return any(shard.state()[2] for shard in self._scope.used())
+
+    # ---- checkpoints
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint that this handle reads and writes."""
+        return self._scope.checkpoint
+
+    @checkpoint_id.setter
+    def checkpoint_id(self, value: int) -> None:
+        value = operator.index(value)
+        if value < 0:
+            raise ValueError("checkpoint_id cannot be negative")
+        self._go_to(value)
+
+    @property
+    def current_checkpoint_id(self) -> int:
+        """The same."""
+        return self._scope.checkpoint
+
+    def checkpoint(self) -> None:
+        """Go on to the next checkpoint."""
+        self._go_to(self._scope.checkpoint + 1)
+
+    def rollback(self) -> None:
+        """Go back to the checkpoint before."""
+        self._go_to(max(0, self._scope.checkpoint - 1))
+
+    def sync_to_newest_checkpoint(self) -> None:
+        """Go to the newest checkpoint that anyone has written."""
+        self._go_to(self._checkpoints()[1])
+
+    def _checkpoints(self) -> tuple[int, int]:
+        """The oldest checkpoint that all managers hold, and the newest that any holds."""
+        states = self._scope.on_all("state")
+        return max(int(state[0]) for state in states), max(int(state[1]) for state in states)
+
+    def _go_to(self, checkpoint: int) -> None:
+        if self._batch is not None:
+            raise DDictError("a batch of puts belongs to one checkpoint: end_batch_put() first", "INVALID_OPERATION")
+        self._writers.go_to(checkpoint)
+
+    def persist(self) -> None:
+        """Write the current checkpoint to disk now. Without a persister, or with a persist_count of 0, nothing happens.
+
+        All managers write what they held at one moment, for which writers wait some milliseconds; they go on while the
+        files are written.
+        """
+        options = self._scope.options
+        if options.persister != "NULL" and options.persist_count:
+            checkpoint_files.persist(self._scope)
+
+    def persisted_ids(self) -> list[int]:
+        """The checkpoints that can be restored, in order. What is being written is waited for."""
+        return sorted(checkpoint_files.persisted(self._scope))
+
+    def restore(self, chkpt: int) -> None:
+        """Replace the contents by a persisted checkpoint, and go to it. Raises DDictPersistCheckpointError.
+
+        Where it was written by another number of managers every node reads all files.
+        """
+        if self._batch is not None:
+            raise DDictError("restore() within a batch of puts: end_batch_put() first", "INVALID_OPERATION")
+        chkpt = operator.index(chkpt)
+        if checkpoint_files.restore(self._scope, chkpt):
+            self._writers.note_chosen()
+        self._scope.checkpoint = chkpt
+
+    def advance(self) -> None:
+        """In a read-only dictionary, go on to the next persisted checkpoint. Raises DDictError in any other."""
+        if not self._scope.options.read_only:
+            raise DDictError(
+                "advance() is for read-only dictionaries; checkpoint() goes on in others", "INVALID_OPERATION"
+            )
+        later = [number for number in self.persisted_ids() if number > self._scope.checkpoint]
+        if not later:
+            raise DDictPersistCheckpointError(f"there is no checkpoint after {self._scope.checkpoint} on disk")
+        self.restore(later[0])
+
+
+def _restored(cls: type[Handle], descriptor: Descriptor, life: Event | None, state: tuple[Any, ...]) -> Handle:
+    scope = Scope(descriptor, life)
+    scope.checkpoint, timeout, bound, codec = state
+    scope.limit(timeout)
+    if bound is not None:
+        scope.bind(bound)
+    return cls._of(scope, codec)
+
+
+def _life_of(descriptor: Descriptor) -> Event | None:
+    """What keeps a dictionary while a process is attached. Raises DestroyedError where the dictionary is gone."""
+    try:
+        return Event._attached(descriptor.life)
+    except NodeLostError:
+        return None  # the node where the dictionary was made is gone; what the others hold lives as long as the run

@@ -1,0 +1,154 @@
+"""What comes before a write: whether it is allowed, who is told of it, and which writers it waits for."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dragon.data.ddict.scope import Scope
+from dragon.data.ddict.shards import AnyShard, client_number
+from dragon.infrastructure.ddict_errors import DDictError, DDictFutureCheckpointError, DDictTimeoutError
+from dragon.infrastructure.errors import NodeLostError
+from dragon.runtime.agent_client import ask
+from dragon.runtime.protocol.shards import IsAlive
+
+__all__ = ["Writers"]
+
+_CLIENT = struct.Struct("<IIQ")
+_LOOK_EVERY = 1.0  # seconds between looks whether a writer that is waited for is still there
+
+
+class Writers:
+    """The writes of a handle, among those of all clients of its dictionary.
+
+    `guarded` says whether allow() must come before a write; where it need not, writing is faster.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._noted: set[int] = set()  # managers that know in which checkpoint this handle writes
+        self._begun = 0  # the checkpoint to which this handle has had all managers go on
+        self._persists = bool(scope.options.persist_freq and scope.options.persist_count)
+        self.guarded = self._is_guarded()
+
+    def _is_guarded(self) -> bool:
+        """Whether something is to be seen to before each write. Of what a chosen manager is given others are told."""
+        scope = self._scope
+        if scope.bound is not None and scope.count > 1 and not (scope.attached and scope.attached.chosen):
+            return True
+        return scope.options.read_only or scope.options.wait_for_writers or self._persists
+
+    def write(self, shard: AnyShard, do: Callable[[], Any]) -> Any:
+        """Change something, once it may be."""
+        if self.guarded:
+            self.allow(shard)
+        return do()
+
+    def allow(self, shard: AnyShard) -> None:
+        """Wait until this handle may write to a shard. Raises DDictError where it may not, DDictTimeoutError."""
+        scope = self._scope
+        self.refuse_if_read_only()
+        if scope.bound is not None:
+            self.note_chosen()
+        if scope.options.wait_for_writers:
+            manager = shard.settings.manager
+            if manager not in self._noted:
+                self._noted.add(manager)
+                shard.begin("note_writer", _me(), scope.checkpoint).result(scope.timeout)
+            self._wait_for_writers(shard)
+        if self._persists and self._begun != scope.checkpoint:
+            self._begin_everywhere()
+
+    def refuse_if_read_only(self) -> None:
+        """Raises DDictError where the dictionary is read-only."""
+        if self._scope.options.read_only:
+            raise DDictError(f"the dictionary {self._scope.options.name!r} is read-only", "INVALID_OPERATION")
+
+    def refuse_future(self, shard: AnyShard) -> None:
+        """Raises DDictFutureCheckpointError where the checkpoint cannot be written without waiting for others.
+
+        Batches and broadcasts do not wait: where somebody may be waited for, their checkpoint must be one that the
+        shard holds, or can hold without dropping another one in which there is something.
+        """
+        scope, options = self._scope, self._scope.options
+        self.refuse_if_read_only()
+        if not (options.wait_for_writers or options.wait_for_keys):
+            return
+        oldest = shard.state()[0]
+        last = oldest + options.working_set_size - 1
+        if scope.checkpoint > last and shard.begin("usage").result(scope.timeout)["records"]:
+            raise DDictFutureCheckpointError(
+                f"checkpoint {scope.checkpoint} is beyond the working set of {shard.where}, {oldest} to {last}: put() "
+                "waits until it can be written, a batch or bput() does not"
+            )
+
+    def note_chosen(self) -> None:
+        """Have all know that keys may lie with other managers than their hashes say."""
+        scope = self._scope
+        assert scope.attached is not None
+        if not scope.attached.chosen and scope.count > 1:
+            for pending in [shard.begin("note_chosen") for shard in scope.attached.shards]:
+                pending.result(scope.timeout)
+            scope.attached.chosen = True
+        self.guarded = self._is_guarded()
+
+    def go_to(self, checkpoint: int) -> None:
+        """Work in another checkpoint, and tell it to those who may wait for this handle."""
+        self._scope.checkpoint = checkpoint
+        self._note(checkpoint)
+
+    def leave(self) -> None:
+        """Be a writer no more."""
+        if self._scope.attached is not None:
+            self._note(None)
+        self._noted.clear()
+
+    def _note(self, checkpoint: int | None) -> None:
+        for manager in self._noted:
+            self._scope.shards[manager].begin("note_writer", _me(), checkpoint).result(self._scope.timeout)
+
+    def _begin_everywhere(self) -> None:
+        """Have all managers go on to this checkpoint, those too in which nothing is written: what leaves the working
+        set can be restored only if all of them have written it to disk."""
+        scope = self._scope
+        shards = scope.open()
+        if scope.options.wait_for_writers:
+            for shard in shards:
+                self._wait_for_writers(shard)
+        for pending in [shard.begin("advance", scope.checkpoint) for shard in shards]:
+            pending.result(scope.timeout)
+        self._begun = scope.checkpoint
+
+    def _wait_for_writers(self, shard: AnyShard) -> None:
+        scope = self._scope
+        first = scope.checkpoint - scope.options.working_set_size + 1
+        deadline = None if scope.timeout is None else time.monotonic() + scope.timeout
+        while True:
+            seen = shard.changed_since()
+            behind = [client for client, at in shard.begin("writers").result(scope.timeout) if at < first]
+            if not behind:
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                raise DDictTimeoutError(
+                    f"{len(behind)} writers have not gone on to checkpoint {first}, and {shard.where} holds "
+                    f"{scope.options.working_set_size}"
+                )
+            if not shard.wait_for_change(seen, _LOOK_EVERY):
+                for client in behind:
+                    if not _is_alive(client):
+                        shard.begin("note_writer", client, None).result(scope.timeout)
+
+
+def _me() -> bytes:
+    node, pid, start_time = client_number()
+    return _CLIENT.pack(node, pid, start_time)
+
+
+def _is_alive(client: bytes) -> bool:
+    node, pid, start_time = _CLIENT.unpack(client)
+    try:
+        return ask(IsAlive(node, pid, start_time))
+    except NodeLostError:
+        return False
