@@ -1,8 +1,8 @@
 // Tests of the core without Python. Each runs in a process of its own, with an arena of its own.
 //
-// What a killed process leaves is tested exhaustively: a child does one operation under ptrace, in single
-// steps, and is killed right after its first change to the arena, then in another round after its second, and
-// so on to the last.
+// What a killed process leaves is tested exhaustively: a child does one operation under ptrace, near its
+// writes in single steps, and is killed right after its first change to the arena, then in another round
+// after its second, and so on to the last.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -1384,9 +1384,18 @@ class Watch {
         }
         return any;
     }
+    // Has this process's writes to what is watched fail, or succeed again.
+    void protect(int protection) const {
+        for (auto& [start, seen] : ranges_)
+            CHECK(mprotect(arena().at<char>(start), seen.size(), protection) == 0);
+    }
 
   private:
-    void add(Offset start, size_t size) { ranges_.emplace_back(start, std::vector<char>(size)); }
+    void add(Offset start, size_t size) {
+        size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+        Offset first = start / page * page;
+        ranges_.emplace_back(first, std::vector<char>((start + size - first + page - 1) / page * page));
+    }
     std::vector<std::pair<Offset, std::vector<char>>> ranges_;
 };
 
@@ -1399,11 +1408,25 @@ struct Operation {
     std::function<void(bool)> check;                  // after; true: the child had done it all
 };
 
+// Between writes the child runs freely: what is watched is protected, so that the next write stops it. From
+// there it goes in single steps, until there was no change for some.
+constexpr int kQuiet = 200;
+const Watch* protecting;
+
+void let_write(int) {
+    protecting->protect(PROT_READ | PROT_WRITE);
+    raise(SIGTRAP);  // single steps from here
+}
+void keep_from_writing(int) { protecting->protect(PROT_READ); }
+
 // Returns whether the child did it all before its `kill_after`th change.
 bool killed_after(const Operation& o, Watch& watch, int kill_after, pid_t& child) {
     child = fork_child([&] {
         arena().self();
         o.enter();
+        protecting = &watch;
+        signal(SIGSEGV, let_write);
+        signal(SIGUSR1, keep_from_writing);
         if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kSkipped);
         raise(SIGSTOP);
         o.act();
@@ -1416,12 +1439,29 @@ bool killed_after(const Operation& o, Watch& watch, int kill_after, pid_t& child
     }
     CHECK(WIFSTOPPED(status));
     watch.changed();
-    for (int changes = 0; changes < kill_after;) {
-        CHECK(ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr) == 0);
+    bool can_write = false;
+    long deliver = SIGUSR1;
+    auto request = PTRACE_CONT;
+    for (int changes = 0, quiet = 0; changes < kill_after;) {
+        CHECK(ptrace(request, child, nullptr, deliver) == 0);
         status = status_of(child);
         CHECK(WIFSTOPPED(status));
-        if (WSTOPSIG(status) != SIGTRAP) break;
-        changes += watch.changed();
+        if (WSTOPSIG(status) == SIGSTOP) break;
+        bool changed = watch.changed();  // before a write: by a system call
+        changes += changed;
+        quiet = changed ? 0 : quiet + 1;
+        if (WSTOPSIG(status) == SIGSEGV) {
+            CHECK(!can_write);  // or else it is a crash
+            can_write = true;
+            quiet = 0;
+            deliver = SIGSEGV;
+            request = PTRACE_CONT;
+            continue;
+        }
+        CHECK(WSTOPSIG(status) == SIGTRAP);
+        can_write = quiet <= kQuiet;
+        deliver = can_write ? 0 : SIGUSR1;
+        request = can_write ? PTRACE_SINGLESTEP : PTRACE_CONT;
     }
     bool finished = WSTOPSIG(status) == SIGSTOP && kill_after > 0;
     o.meanwhile();
@@ -1856,7 +1896,7 @@ struct Test {
 #define TEST(function) {#function, function}
 const Test tests[] = {
 #ifndef DRAGON_SANITIZED
-    TEST(killed_while_it_reaps),  // takes by far the longest, so it begins first
+    TEST(others_go_on_while_one_is_stopped),  // takes by far the longest, so it begins first
 #endif
     TEST(size_classes_hold_what_they_promise),
     TEST(freed_blocks_are_used_again),
@@ -1926,7 +1966,7 @@ const Test tests[] = {
     TEST(killed_as_the_last_one_attached),
     TEST(killed_with_locks_and_conditions),
     TEST(killed_while_it_takes_a_slot),
-    TEST(others_go_on_while_one_is_stopped),
+    TEST(killed_while_it_reaps),
 #endif
 };
 
