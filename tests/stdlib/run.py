@@ -1,7 +1,8 @@
 """CPython's own tests of multiprocessing and of process-pool executors, run with the start method "dragon".
 
-Every class of tests runs in a process of its own, several at a time. A test that hangs or crashes is a failed test; the
-rest of its class goes on in a new process. What a class leaves behind (processes, files of a run) is a failure too.
+Classes of many tests run in a process each, small ones a few to a process, and several processes at a time. A test that
+hangs or crashes is a failed test; those after it go on in a new process. What the tests of a process leave behind
+(processes, files of a run) is a failure too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ EXCLUDED_OVER_NODES = {
 
 # These are of multiprocessing.dummy, which is threads alone: no start method has a part in them.
 _NOT_OURS = "WithThreads"
-_PATIENCE = 10.0  # seconds for what a class started to end
+_PATIENCE = 10.0  # seconds for what tests started to end
+_TOGETHER = 12  # tests of small classes in one process: to start a run of several nodes takes longer than most tests
 
 
 class Outcome(NamedTuple):
@@ -154,7 +156,7 @@ _missing = list(_install())
 _adapt()
 
 
-# ---- one class, in a process of its own
+# ---- some tests, in a process of their own
 
 
 class _Report(unittest.TestResult):
@@ -202,7 +204,8 @@ class _Report(unittest.TestResult):
         if isinstance(test, unittest.TestCase):
             self._outcome, self._detail = "skipped", reason
         else:
-            self.write(skipped=reason)
+            # "setUpClass (module.name)"
+            self.write(skipped=reason, cls=str(test).rpartition(".")[2].rstrip(")"))
 
     def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
         self._outcome = "passed"
@@ -215,7 +218,7 @@ def _name(test: unittest.TestCase) -> str:
     return f"{type(test).__name__}.{test._testMethodName}"
 
 
-def _run_class(names: list[str], report_path: str, limit: float) -> int:
+def _run_in_order(names: list[str], report_path: str, limit: float) -> int:
     with open(report_path, "w", encoding="utf-8") as file:
         report = _Report(file, limit)
         tests = [globals()[cls](method) for cls, _, method in (name.partition(".") for name in names)]
@@ -240,7 +243,7 @@ def _processes_of(session: int) -> list[int]:
 
 
 def _leftovers(session: int, folder: Path) -> str:
-    """What a class left, once it had time to go; it is removed."""
+    """What a process left, once it had time to go; it is removed."""
     deadline = time.monotonic() + _PATIENCE
     while (processes := _processes_of(session)) or any(folder.iterdir()):
         if time.monotonic() > deadline:
@@ -253,7 +256,7 @@ def _leftovers(session: int, folder: Path) -> str:
 
 
 def _run_worker(names: list[str], limit: float, nodes: int | None) -> Iterator[Outcome]:
-    """Run tests of one class in one process. Those that a crash or a hang kept from running have no outcome."""
+    """Run tests in one process. Those that a crash or a hang kept from running have no outcome."""
     with (
         tempfile.TemporaryDirectory(prefix="d") as folder,
         tempfile.TemporaryFile("w+", errors="replace") as log,
@@ -282,7 +285,8 @@ def _run_worker(names: list[str], limit: float, nodes: int | None) -> Iterator[O
             start_new_session=True,
         )
         code = worker.wait()
-        running, ended, cls = "", False, names[0].partition(".")[0]
+        running, ended = "", False
+        classes = " and ".join(dict.fromkeys(name.partition(".")[0] for name in names))
         for line in report:
             event = json.loads(line)
             if "started" in event:
@@ -294,19 +298,20 @@ def _run_worker(names: list[str], limit: float, nodes: int | None) -> Iterator[O
             elif "fixture" in event:
                 yield Outcome(event["fixture"], "failed", event["detail"])
             elif "skipped" in event:
-                yield from (Outcome(name, "skipped", event["skipped"]) for name in names)
+                skipped = [name for name in names if name.startswith(event["cls"] + ".")]
+                yield from (Outcome(name, "skipped", event["skipped"]) for name in skipped)
             else:
                 ended = True
                 if event["left_behind"]:
-                    yield Outcome(cls, "failed", "it left something behind:\n" + _text(log))
+                    yield Outcome(classes, "failed", "it left something behind:\n" + _text(log))
         if running:
             text = _text(log).rpartition(f"---- {running}")[2]
             yield Outcome(running, "failed", f"it hung or crashed (exit code {code}):{text}", limit)
         elif not ended:
-            yield Outcome(cls, "failed", f"its process ended (exit code {code}) between tests:\n{_text(log)}")
+            yield Outcome(classes, "failed", f"its process ended (exit code {code}) between tests:\n{_text(log)}")
         left = _leftovers(worker.pid, Path(folder))
         if left and code == 0:
-            yield Outcome(cls, "failed", f"left after the end: {left}\n{_text(log)}")
+            yield Outcome(classes, "failed", f"left after the end: {left}\n{_text(log)}")
 
 
 def _text(log: Any) -> str:
@@ -315,7 +320,7 @@ def _text(log: Any) -> str:
 
 
 def _run_tests(names: list[str], limit: float, nodes: int | None) -> list[Outcome]:
-    """Run tests of one class, in as many processes as it takes."""
+    """Run tests one after the other, in as many processes as it takes."""
     outcomes: list[Outcome] = []
     while names:
         outcomes += _run_worker(names, limit, nodes)
@@ -335,6 +340,17 @@ def _all_tests(pattern: str) -> Iterator[list[str]]:
             chosen = [name for name in names if pattern.lower() in name.lower() or fnmatch.fnmatch(name, pattern)]
             if chosen:
                 yield chosen
+
+
+def _joined(classes: list[list[str]]) -> list[list[str]]:
+    """The tests of each process, those of most tests first."""
+    groups: list[list[str]] = []
+    for names in sorted(filter(None, classes), key=len, reverse=True):
+        if groups and len(groups[-1]) + len(names) <= _TOGETHER:
+            groups[-1] += names
+        else:
+            groups.append(names)
+    return groups
 
 
 def _reason_to_exclude(name: str, nodes: int | None) -> str | None:
@@ -365,7 +381,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", metavar="PATTERN", default="", help="only tests whose name has or matches PATTERN")
     parser.add_argument("-v", action="store_true", help="show what passes, and the slowest tests")
-    parser.add_argument("-j", metavar="N", type=int, default=4, help="classes that run at a time (default: 4)")
+    parser.add_argument("-j", metavar="N", type=int, default=4, help="processes that run at a time (default: 4)")
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=60.0, help="for one test (default: 60)")
     parser.add_argument(
         "--nodes",
@@ -377,22 +393,18 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.report is not None:
-        return _run_class(options.names, options.report, options.limit)
+        return _run_in_order(options.names, options.report, options.limit)
 
     outcomes = list(_missing)
-    groups: list[list[str]] = []
+    classes: list[list[str]] = []
     for names in _all_tests(options.k):
         excluded = {name: reason for name in names if (reason := _reason_to_exclude(name, options.nodes)) is not None}
         outcomes += [Outcome(name, "skipped", reason) for name, reason in excluded.items()]
-        groups.append([name for name in names if name not in excluded])
+        classes.append([name for name in names if name not in excluded])
     for outcome in outcomes:
         _show(outcome, options.v)
     with ThreadPoolExecutor(options.j) as threads:
-        # The long ones first.
-        jobs = [
-            threads.submit(_run_tests, names, options.limit, options.nodes)
-            for names in sorted(groups, key=len, reverse=True)
-        ]
+        jobs = [threads.submit(_run_tests, names, options.limit, options.nodes) for names in _joined(classes)]
         for job in as_completed(jobs):
             for outcome in job.result():
                 _show(outcome, options.v)
