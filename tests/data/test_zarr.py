@@ -184,8 +184,9 @@ def test_a_store_of_its_own(make: Make) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     root = zarr.open_group(tmp_path / "data.zarr", mode="w")
+    chance = np.random.default_rng(1)
     for name in ("x", "y"):
-        root.create_array(name, shape=(100, 1000), chunks=(10, 1000), dtype="f8")[:] = np.random.random((100, 1000))
+        root.create_array(name, shape=(100, 1000), chunks=(10, 1000), dtype="f8")[:] = chance.random((100, 1000))
     return tmp_path / "data.zarr"
 
 

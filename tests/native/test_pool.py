@@ -237,12 +237,12 @@ def test_a_worker_killed_while_it_takes_a_task_costs_no_more_than_that_task() ->
 
 
 def test_workers_killed_at_any_moment_cost_the_tasks_that_they_had_and_no_others() -> None:
-    kills = 40
+    kills, chance = 40, random.Random(1)
     with Pool(3) as pool:
         lost = 0
         for kill in range(kills):
             results = [pool.apply_async(square, (n,)) for n in range(100)]
-            time.sleep(random.uniform(0, 0.01))
+            time.sleep(chance.uniform(0, 0.01))
             pool._pool[kill % 3].kill()
             for n, result in enumerate(results):
                 try:
