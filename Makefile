@@ -10,12 +10,16 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
-.PHONY: demo test mpi programs check sanitize wheel clean
+.PHONY: demo test suite mpi programs check sanitize wheel clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
 
-test: $(VENV)/test check
+# The tests wait more than the checks compute, so both go on at a time.
+test: $(VENV)/test
+	$(MAKE) --no-print-directory --jobs=2 check suite
+
+suite: $(VENV)/test
 	$(BIN)/python -m pytest -n auto
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.

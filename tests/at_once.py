@@ -34,13 +34,14 @@ _STARTED_ONCE = {
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors, or none where they cannot be kept apart."""
+    """Two more than there are processors, as tests wait half of their time; none where they cannot be kept apart."""
     tried = subprocess.run(["sh", "-c", _TRY], capture_output=True, check=False)
-    return min(len(os.sched_getaffinity(0)) + 1, _MOST_WORKERS) if tried.returncode == 0 else 0
+    return min(len(os.sched_getaffinity(0)) + 2, _MOST_WORKERS) if tried.returncode == 0 else 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep a worker apart from the others."""
+    config.addinivalue_line("markers", "long: takes half a minute or more, and begins before the others")
     if not hasattr(config, "workerinput"):
         return
     take_own_network()
@@ -68,7 +69,7 @@ def take_own_network() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that share a peer are for one worker, and begin early as they take long together."""
+    """Tests that share a peer are for one worker. They begin early as they take long together, then the long ones."""
     if not hasattr(config, "workerinput"):
         return
     for item in items:
@@ -77,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for peer, running in _STARTED_ONCE.items():
             if running in getattr(item, "fixturenames", ()) or peer in named:
                 item.add_marker(pytest.mark.xdist_group(peer))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("xdist_group", "long")])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import Site
 
 TESTS = Path(__file__).parents[1]
@@ -32,18 +34,23 @@ def over_two_nodes(site: Site, *options: str | Path, transport: str = "tcp") -> 
     assert " passed" in done.stdout
 
 
-def test_processes_of_two_nodes_share_objects_of_the_first(site: Site) -> None:
-    over_two_nodes(site, TESTS / "native", TESTS / "mpbridge")
+@pytest.mark.long
+@pytest.mark.parametrize("folder", ["native", "mpbridge"])
+def test_processes_of_two_nodes_share_objects_of_the_first(site: Site, folder: str) -> None:
+    over_two_nodes(site, TESTS / folder)
 
 
-def test_processes_of_two_nodes_share_dictionaries(site: Site) -> None:
-    over_two_nodes(site, *(TESTS / "data" / f"test_{name}.py" for name in ("ddict", "clients", "checkpoints", "model")))
+@pytest.mark.long
+@pytest.mark.parametrize("names", [("ddict",), ("clients", "checkpoints", "model")])
+def test_processes_of_two_nodes_share_dictionaries(site: Site, names: tuple[str, ...]) -> None:
+    over_two_nodes(site, *(TESTS / "data" / f"test_{name}.py" for name in names))
 
 
 def test_large_values_of_a_dictionary_go_over_plain_tcp(site: Site) -> None:
     over_two_nodes(site, TESTS / "data" / "test_ddict.py", "-k", "large_values or killed", transport="plain")
 
 
+@pytest.mark.long
 def test_every_object_may_be_on_another_node(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))
 

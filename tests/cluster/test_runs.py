@@ -305,6 +305,7 @@ def test_a_plan_is_a_table_for_people(site: Site) -> None:
     assert lines[-1].split()[:5] == ["node-1", "group-1[7]", "hello_gpu_affinity", "24-31", "CUDA_VISIBLE_DEVICES=0"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", [(), ("--service",)], ids=["by monitors", "by the runtime's telemetry"])
 def test_the_telemetry_example_watches_every_node(site: Site, by: tuple[str, ...]) -> None:
     for requirement in ("torch", "scipy", "sklearn", "tqdm"):

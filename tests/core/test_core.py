@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

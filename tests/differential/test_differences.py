@@ -23,6 +23,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "from_multiprocessing.md"
 SEEDS, EACH = range(5), 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_step_gives_what_it_gives_with_the_standard_library(site: Site, seed: int) -> None:
     with all_ways(site.environment) as ways:
@@ -43,6 +44,7 @@ def test_every_step_gives_what_it_gives_with_the_standard_library(site: Site, se
         each()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whole_programs_print_and_end_as_with_the_standard_library(seed: int) -> None:
     for program in drawn(8, seed):

@@ -48,7 +48,7 @@ def send_from(sender: Any) -> Connection:
 
 def test_the_end_of_a_connection_is_never_missed(sender: Any) -> None:
     # Over two nodes, where tests/cluster runs it twice, a connection takes five times as long.
-    for _ in range(5000 // System().nnodes**2):
+    for _ in range(5000 // System().nnodes ** 2):
         reader = send_from(sender)
         received = []
         try:

@@ -11,6 +11,7 @@ import pytest
 from conftest import Site
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("nodes", [(), ("--nodes", "1"), ("--nodes", "2")], ids=["python", "dragon", "two-nodes"])
 def test_every_applicable_test_passes(site: Site, nodes: tuple[str, ...]) -> None:

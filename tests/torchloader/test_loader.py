@@ -90,7 +90,8 @@ DEEDS = st.one_of(st.tuples(st.just("resize"), st.integers(0, 4)), st.tuples(st.
 SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_size=5)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.long
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES)
 def test_no_schedule_of_resizes_and_kills_changes_a_batch(
     elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]

@@ -25,6 +25,7 @@ def test_what_this_machine_lacks_is_said_for_each_job(site: Site) -> None:
         assert "--device cpu --rehearse" in line
 
 
+@pytest.mark.long
 def test_it_runs_to_its_end_on_simulated_nodes(site: Site) -> None:
     pytest.importorskip("torch")
     # As it stands but for the batch, which two cores would take minutes for.
