@@ -57,7 +57,8 @@ def test_program(site: Site, name: str, way: str) -> None:
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (extra peers)")
     # Stable-Baselines3 leaves a folder for logs among the temporary files.
-    environment = {"PATH": SCRIPTS, "SB3_LOGDIR": str(site.folder / "logs")}
+    # Threads of PyTorch and BLAS wait for each other by computing.
+    environment = {"PATH": SCRIPTS, "SB3_LOGDIR": str(site.folder / "logs"), "OMP_NUM_THREADS": "1"}
     done = site.run(*WAYS[way], FOLDER / f"{name}.py", timeout=LIMIT, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == lines, done.stderr
