@@ -51,6 +51,7 @@ class Site:
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     shared: set[str] = field(default_factory=set)  # what others have in shared memory
+    users: set[int] = field(default_factory=lambda: {os.getuid()})  # as whom its programs run
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -125,8 +126,8 @@ class Site:
         runtime = os.walk(self.folder / "r")
         files = [os.path.join(at, name) for at, folders, names in runtime for name in folders + names]
         # The standard library's semaphores are none of ours: its own processes, which tests start besides, make them.
-        names = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}
-        data = [name for name in names - self.shared if not _is_in_use(name)]
+        names = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")} - self.shared
+        data = [name for name in names if _owner(name) in self.users and not _is_in_use(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
     def kill(self, command: str = "") -> int:
@@ -157,6 +158,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place.shared = set(os.listdir("/dev/shm"))
     yield place
     place.assert_nothing_left()
+
+
+def _owner(name: str) -> int | None:
+    """Whose shared memory that is; None once it is gone."""
+    try:
+        return os.stat(f"/dev/shm/{name}").st_uid
+    except FileNotFoundError:
+        return None
 
 
 def _is_in_use(name: str) -> bool:

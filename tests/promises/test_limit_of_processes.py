@@ -66,6 +66,7 @@ def site() -> Iterator[Site]:
     place = Site(Path(tempfile.mkdtemp()))
     place.shared = set(os.listdir("/dev/shm"))
     if os.getuid() == 0:
+        place.users.add(NOBODY)
         for folder in (place.folder, Path(place.environment["XDG_RUNTIME_DIR"])):
             os.chown(folder, NOBODY, NOBODY)
     yield place
