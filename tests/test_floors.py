@@ -39,6 +39,7 @@ FLOORS = {
         "mpbridge": 6,
         "telemetry": 6,
         "ai": 7,
+        "aio": 7,
         "launcher": 7,
         "top": 7,
         "utils": 7,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import resource
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dragon.agent.wire.responses import error_of
 from dragon.infrastructure.messages import encode
 from dragon.runtime.log import Once, runtime_log
 from dragon.runtime.protocol.decoding import decode_request
-from dragon.runtime.protocol.request import Reply, Request, frame
+from dragon.runtime.protocol.request import Reply, Request, decode_numbered, frame
+from dragon.runtime.protocol.run import AskSeveral
 
-__all__ = ["Client", "Clients"]
+__all__ = ["Asked", "Clients"]
 
 log = runtime_log("agent")
 
@@ -31,7 +36,7 @@ class Clients:
     def __init__(self, requests: socket.socket, handle: Handle) -> None:
         self.loop = asyncio.get_running_loop()
         self.handle = handle
-        self.pending: set[Client] = set()  # those that wait for a reply
+        self.pending: set[Asked] = set()
         self._requests = requests
         self._tell = Once(log)
         requests.setblocking(False)
@@ -64,8 +69,19 @@ class Clients:
         Client(connection, pid, self).read()
 
 
+@dataclass(eq=False)
+class Asked:
+    """A request whose answer is not there yet: of which process, and since when by the loop's clock."""
+
+    pid: int
+    request: Request[object]
+    since: float
+    answer: asyncio.Future[Any]
+
+
 class Client:
-    """A connection of a process: frames of a length and a Request, each answered by a Reply before the next one."""
+    """A connection of a process: frames of a length and a Request, each answered by a Reply before the next one; or,
+    after AskSeveral, of a Numbered request, answered by its number and a Reply whenever that is there."""
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
         self.connection = connection
@@ -75,9 +91,8 @@ class Client:
         self.received = bytearray()
         self.descriptors: list[int] = []
         self.to_send = bytearray()
-        self.pending: asyncio.Future[Any] | None = None
-        self.request: Request[object] | None = None  # the pending one, and since when it is
-        self.since = 0.0
+        self.several = False
+        self.asked: dict[int, Asked] = {}  # by number, which is 0 where there is one at a time
         connection.setblocking(False)
         self.loop.add_reader(connection, self.read)
 
@@ -94,7 +109,7 @@ class Client:
             self._close()
             return
         self.received += data
-        while len(self.received) >= 4 and self.pending is None:
+        while len(self.received) >= 4 and (self.several or not self.asked):
             size = int.from_bytes(self.received[:4], "little")
             if size > _LARGEST_FRAME:
                 log.warning("a request of %d bytes was refused", size)
@@ -104,43 +119,59 @@ class Client:
                 return
             body = bytes(memoryview(self.received)[4 : 4 + size])
             del self.received[: 4 + size]
-            self._answer(body)
+            if self.several:
+                self._take_numbered(body)
+            else:
+                self._answer(0, body)
 
-    def _answer(self, body: bytes) -> None:
+    def _take_numbered(self, body: bytes) -> None:
+        try:
+            number, request = decode_numbered(body)
+        except msgspec.MsgspecError as error:
+            log.warning("a connection of process %d was closed: it sent a malformed request: %s", self.pid, error)
+            self._close()
+            return
+        if request:
+            self._answer(number, request)
+        elif (asked := self.asked.get(number)) is not None:
+            asked.answer.cancel()
+
+    def _answer(self, number: int, body: bytes) -> None:
         descriptors, self.descriptors = self.descriptors, []
         try:
             request = decode_request(body)
-            value = self.clients.handle(request, self.pid, descriptors)
+            value = None if isinstance(request, AskSeveral) else self.clients.handle(request, self.pid, descriptors)
         except Exception as error:
-            self._fail(error)
+            self._fail(number, error)
         else:
             if isinstance(value, asyncio.Future):
-                self.pending, self.request, self.since = value, request, self.loop.time()
-                self.clients.pending.add(self)
-                value.add_done_callback(self._on_done)
+                asked = self.asked[number] = Asked(self.pid, request, self.loop.time(), value)
+                self.clients.pending.add(asked)
+                value.add_done_callback(functools.partial(self._on_done, number, asked))
             else:
-                self._reply(Reply(value=value))
+                self._reply(number, Reply(value=value))
+                self.several = self.several or isinstance(request, AskSeveral)
         finally:
             for fd in descriptors:
                 os.close(fd)
 
-    def _on_done(self, future: asyncio.Future[Any]) -> None:
-        if self.pending is not future:
+    def _on_done(self, number: int, asked: Asked, future: asyncio.Future[Any]) -> None:
+        if self.asked.get(number) is not asked:
             return  # the client is gone
-        self.pending = self.request = None
-        self.clients.pending.discard(self)
-        error = None if future.cancelled() else future.exception()
+        del self.asked[number]
+        self.clients.pending.discard(asked)
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is not None:
-            self._fail(error)
+            self._fail(number, error)
         else:
-            self._reply(Reply(value=future.result()))
+            self._reply(number, Reply(value=future.result()))
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, number: int, error: BaseException) -> None:
         log.debug("request failed", exc_info=error)
-        self._reply(Reply(error=error_of(error)))
+        self._reply(number, Reply(error=error_of(error)))
 
-    def _reply(self, reply: Reply[object]) -> None:
-        self.to_send += frame(encode(reply))
+    def _reply(self, number: int, reply: Reply[object]) -> None:
+        self.to_send += frame(encode((number, reply) if self.several else reply))
         self._flush()
 
     def _flush(self) -> None:
@@ -159,10 +190,10 @@ class Client:
         self.loop.remove_reader(self.connection)
         self.loop.remove_writer(self.connection)
         self.connection.close()
-        pending, self.pending = self.pending, None
-        self.clients.pending.discard(self)
-        if pending is not None:
-            pending.cancel()
+        unanswered, self.asked = list(self.asked.values()), {}
+        for asked in unanswered:
+            self.clients.pending.discard(asked)
+            asked.answer.cancel()
         for fd in self.descriptors:
             os.close(fd)
         self.descriptors = []

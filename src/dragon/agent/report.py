@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from dragon.agent.clients import Client
+from dragon.agent.clients import Asked
 from dragon.agent.objects.peers import Peers
 from dragon.agent.services import Services
 from dragon.runtime.inspection import GroupState, Pending, Report, Task
-from dragon.runtime.protocol.objects import Operate
+from dragon.runtime.protocol.objects import Operate, WaitHere
 from dragon.runtime.protocol.request import tag_of
 from dragon.runtime.remote import node_of
 
 __all__ = ["report"]
 
 
-def report(services: Services, zygote: int, asking: Iterable[Client]) -> Report:
+def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
     """The processes and groups of this node, and what the agent itself has not done yet. `asking` have no answer."""
     now, peers = services.loop.time(), services.peers
     return Report(
@@ -29,7 +29,7 @@ def report(services: Services, zygote: int, asking: Iterable[Client]) -> Report:
         ],
         starting=services.spawner.unanswered,
         untaken=services.spawner.waiting,
-        asked=[Pending(str(client.pid), now - client.since, _request(client, peers)) for client in asking],
+        asked=[Pending(str(asked.pid), now - asked.since, _request(asked, peers)) for asked in asking],
         parked=[
             Pending(f"node {node} process {pid}", now - since, what, offset)
             for (node, pid), what, offset, since in (peers.guests.waiting() if peers is not None else ())
@@ -39,13 +39,14 @@ def report(services: Services, zygote: int, asking: Iterable[Client]) -> Report:
     )
 
 
-def _request(client: Client, peers: Peers | None) -> str:
-    assert client.request is not None
-    if isinstance(client.request, Operate) and peers is not None:
-        operation = client.request.operation
-        node = node_of(operation.name)
-        return f"{operation.kind}.{operation.method} of an object on node {node} ({peers.host(node)})"
-    return tag_of(type(client.request))
+def _request(asked: Asked, peers: Peers | None) -> str:
+    match asked.request:
+        case Operate(operation=operation) if peers is not None:
+            node = node_of(operation.name)
+            return f"{operation.kind}.{operation.method} of an object on node {node} ({peers.host(node)})"
+        case WaitHere(operation=operation):
+            return f"{operation.kind}.{operation.method} of an object of this node"
+    return tag_of(type(asked.request))
 
 
 def _task(task: asyncio.Task[Any]) -> Task:

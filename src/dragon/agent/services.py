@@ -11,6 +11,7 @@ from dragon.agent.groups.groups import Groups
 from dragon.agent.groups.named_groups import NamedGroups
 from dragon.agent.groups.notices import GroupNotices
 from dragon.agent.mpi.jobs import Jobs
+from dragon.agent.objects.local_waits import LocalWaits
 from dragon.agent.objects.named_objects import NamedObjects
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
@@ -53,6 +54,7 @@ class Services:
         self.table.serve(self.groups.handlers())
         self.table.serve(NamedGroups(run.node).handlers())
         self.table.serve(NamedObjects().handlers())
+        self.table.serve(LocalWaits(peers).handlers())
         self.table.serve(self.jobs.handlers())
         self.table.serve(self.processes.handlers())
         self.table.serve(self.shards.handlers())

@@ -61,6 +61,7 @@ class Collector:
         self._delivered = 0
         self._closed = False
         self._at_exit: BaseException | None = None
+        self.listeners: list[Callable[[], None]] = []  # called in any thread once a job may have more results
         self.jobs: dict[int, Job] = {}
         self.tickets: dict[int, tuple[int, int]] = {}  # of each task that has no result yet: its job, and which part
         self.on_start_failure: Callable[[BaseException], None] = lambda error: None
@@ -123,6 +124,10 @@ class Collector:
             if done():
                 return
             timeout = end - time.monotonic()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while there is something for poll() to collect."""
+        return self._results._fileno()
 
     def poll(self) -> None:
         """Collect what is there already."""
@@ -245,7 +250,9 @@ class Collector:
         self.wake()
 
     def wake(self) -> None:
-        """Let waiting threads look again."""
+        """Let those who wait look again."""
+        for tell in tuple(self.listeners):
+            tell()
         if self._waiting:
             with self._lock:
                 self._turn.notify_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -289,6 +289,13 @@ class ProcessGroup:
                 return False
             self._words.wait(_LIVES, 1, left)
         return True
+
+    async def _wait_with(self, wait: Callable[[Words, int, int], Awaitable[object]]) -> None:
+        """The same in an event loop, where `wait` waits until a word is no longer of a value."""
+        self._check(DragonProcessGroupJoinError)
+        assert self._words is not None
+        while self._words[_LIVES]:
+            await wait(self._words, _LIVES, 1)
 
     def _raise_failure(self) -> None:
         if self._settings.ignore_error_on_exit:

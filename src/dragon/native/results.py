@@ -193,6 +193,12 @@ class IMapIterator(Iterator[Any]):
     def __next__(self) -> Any:
         return self.next()
 
+    def is_due(self) -> bool:
+        """Whether next() would return, or raise, at once."""
+        if not self._ready:
+            self._collector.poll()
+        return bool(self._ready) or self._placed == self._length
+
     def await_consumer(self, part: int, lifted: Callable[[], bool]) -> None:
         """Wait while that part would be too far ahead of who takes the results.
 

@@ -35,13 +35,15 @@ _IMMEDIATE = {
     "Words": {"__len__", "__getitem__", "__setitem__", "add", "swap_if", "read", "write", "_destroy"},
 }
 _WAITING = {
-    "Channel": {"put", "get", "_wait_readable", "_join"},
+    "Channel": {"put", "get", "_wait_readable", "_wait_writable", "_join"},
     "Lock": {"acquire"},
     "Semaphore": {"acquire"},
     "Event": {"wait"},
     "Condition": {"_sleep"},
     "Words": {"wait"},
 }
+# What a process of this node may have the agent wait for: nothing that takes a message, which could be lost on its way.
+_WAITING_HERE = {kind: methods - {"put", "get"} for kind, methods in _WAITING.items()}
 # Each takes what there is away from the next one.
 _IN_TURN = {"Channel.put", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
 _LOOK_AGAIN = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
@@ -149,6 +151,39 @@ class Guests:
         self._do(guest, place, do, respond)
         self.try_those_at(name[0])
         return None
+
+    def wait_here(self, slot: int, operation: Operation, respond: Respond) -> Callable[[], None]:
+        """Wait as a process of this node, which has that slot: respond once it is done. The result cancels it."""
+        name, kind, method = operation.name, operation.kind, operation.method
+        if method not in _WAITING_HERE.get(kind, ()):
+            raise ValueError(f"nobody waits for {kind}.{method} by way of the agent")
+        place = _Place(slot)
+        stop: Callable[[], None] | None = None
+
+        def drop_unused() -> None:  # the agent's own handle would keep the object
+            if not self._parked.get(name[0]):
+                self._close_handles(name[0])
+
+        def answer(value: Any, data: Any = b"", error: Exception | None = None) -> None:
+            respond(value, data, error)
+            drop_unused()
+
+        def begin() -> None:
+            nonlocal stop
+            try:
+                stop = self._begin(self._handle(kind, name), place, operation, b"", answer)
+            except _core.LockedError:
+                stop = self._loop.call_later(_LOCKED, begin).cancel
+            except Exception as error:
+                answer(None, b"", error)
+
+        def cancel() -> None:
+            if stop is not None:
+                stop()
+            drop_unused()
+
+        begin()
+        return cancel
 
     def _begin_later(self, guest: GuestId, operation: Operation, payload: Any, respond: Respond) -> Callable[[], None]:
         """Begin once the agent can attach to the object, which a process keeps it from that was stopped."""
@@ -304,6 +339,9 @@ class Guests:
                 return False, None, b""
             return True, kind, data
 
+        def writable() -> tuple[bool, Any, Any]:
+            return not handle._full(), None, b""
+
         def acquire() -> tuple[bool, Any, Any]:
             # The warning about a holder that died is for the guest, in whose program it is raised.
             with _Acting(place.slot, thread, self._me), warnings.catch_warnings(record=True) as caught:
@@ -313,7 +351,7 @@ class Guests:
         def other() -> tuple[bool, Any, Any]:
             return getattr(handle, method)(*given, 0), None, b""
 
-        chosen = {"put": put, "get": get, "acquire": acquire}
+        chosen = {"put": put, "get": get, "acquire": acquire, "_wait_writable": writable}
         return chosen.get(method, other)
 
     # ---- waiting

@@ -4,7 +4,7 @@ somebody has written it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dragon.data.ddict.codec import Codec
@@ -12,7 +12,9 @@ from dragon.data.ddict.scope import Scope
 from dragon.data.ddict.shards import AnyShard, Pending
 from dragon.infrastructure.ddict_errors import DDictKeyError, DDictTimeoutError
 from dragon.runtime.arguments import checked_seconds
+from dragon.runtime.handle import Words
 from dragon.shards.shard import MISSING
+from dragon.shards.transactions import CHANGES
 
 __all__ = ["Asked", "Lookups"]
 
@@ -108,6 +110,20 @@ class Lookups:
             if self.is_chosen():  # another shard's change would not be noticed
                 remaining = _LOOK_AGAIN if remaining is None else min(remaining, _LOOK_AGAIN)
             shard.wait_for_change(seen, remaining)
+
+    async def await_until(
+        self, key: bytes, wanted: Callable[[Any], bool], wait: Callable[[Words | None, int], Awaitable[object]]
+    ) -> Any:
+        """The same in an event loop, where `wait` waits until the first of some words is no longer of a value, or,
+        without words, for a moment."""
+        shard = self._scope.shard(key)
+        while True:
+            words = None if self.is_chosen() else shard.changing_words()
+            seen = 0 if words is None else words[CHANGES]
+            value = self.value(key)
+            if wanted(value):
+                return value
+            await wait(words, seen)
 
     def wait_for_key(self, key: bytes, name: Any) -> Any:
         """The value of a key as it was put, once it is written in this checkpoint. Raises DDictTimeoutError."""

@@ -111,6 +111,10 @@ class ReplicatedShard(RemoteShard):
         self.home()
         return self._holders
 
+    def changing_words(self) -> Words | None:
+        """Words of which the first changes with every change; None where this node has no copy."""
+        return self._local.changing_words() if self._local is not None else None
+
     def changed_since(self) -> int:
         """A number that differs after a change."""
         return self._local.changed_since() if self._local is not None else 0

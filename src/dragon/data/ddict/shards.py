@@ -120,6 +120,10 @@ class LocalShard(Shard):
         """What of it is on this node."""
         return self
 
+    def changing_words(self) -> Words | None:
+        """Words of which the first changes with every change."""
+        return self.words
+
     def home(self) -> int:
         """The node that decides about it."""
         return self.settings.node
@@ -305,6 +309,10 @@ class RemoteShard:
     def holders(self) -> list[int]:
         """The nodes that keep it."""
         return [self.home()]
+
+    def changing_words(self) -> Words | None:
+        """Words of which the first changes with every change; None where there are none that this node can look at."""
+        return self._shared_words()
 
     def changed_since(self) -> int:
         """A number that differs after a change."""

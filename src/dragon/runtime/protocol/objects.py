@@ -23,6 +23,7 @@ __all__ = [
     "OpenOutbox",
     "Operate",
     "Operation",
+    "WaitHere",
     "WhyGone",
     "WhyLost",
 ]
@@ -65,6 +66,14 @@ class Operate(OfAProcess[tuple[bool, Any]], tag="remote.operate", frozen=True):
     released: Sequence[Name] = ()
     inbox: Name | None = None
     outgoing: Name | None = None
+
+
+class WaitHere(OfAProcess[tuple[bool, Any]], tag="objects.wait", frozen=True):
+    """Wait for an object of this node on behalf of the process that asks, whose place in the arena is `slot`: what
+    Operate is for objects of other nodes, as far as these wait."""
+
+    operation: Operation
+    slot: int
 
 
 class OpenOutbox(OfAProcess[Name], tag="remote.outbox", frozen=True):

@@ -32,7 +32,10 @@ __all__ = [
     "Where",
     "answer_type",
     "decode_answer",
+    "decode_numbered",
+    "decode_numbered_reply",
     "decode_reply",
+    "encode_numbered",
     "encode_request",
     "frame",
     "tag_of",
@@ -130,6 +133,11 @@ class Reply(msgspec.Struct, Generic[Value]):
     error: tuple[str, str] | None = None
 
 
+class _Numbered(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    request: msgspec.Raw = msgspec.Raw(b"")
+
+
 def tag_of(kind: type[Request[object]]) -> str:
     """What a kind of request is called where it is sent."""
     return str(kind.__struct_config__.tag)
@@ -143,6 +151,8 @@ def answer_type(kind: type[Request[object]]) -> Any:
 
 
 _decoder = functools.cache(decoder_of)
+_numbered: msgspec.msgpack.Decoder[_Numbered] = msgspec.msgpack.Decoder(_Numbered)
+_numbered_reply: msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]] = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
 @functools.cache
@@ -160,7 +170,26 @@ def encode_request(request: Request[object]) -> bytes:
     return frame(encode(request))
 
 
-def decode_reply(request: Request[Value], body: bytes | bytearray) -> Reply[Value]:
+def encode_numbered(number: int, request: Request[object] | None) -> bytes:
+    """One of several requests over a connection as it is sent, to be answered by its number and a Reply whenever that
+    is there. Without a request, that of the number is not wanted any more; it is answered all the same."""
+    return frame(encode((number, request) if request is not None else (number,)))
+
+
+def decode_numbered(body: bytes) -> tuple[int, bytes]:
+    """The number of a request, and the request as it is encoded; empty where that of the number is not wanted any more.
+    Raises msgspec.MsgspecError for anything else."""
+    found = _numbered.decode(body)
+    return found.number, bytes(found.request)
+
+
+def decode_numbered_reply(body: bytes | bytearray) -> tuple[int, msgspec.Raw]:
+    """The number of a request and the Reply to it, which decode_reply() reads."""
+    number, reply = _numbered_reply.decode(body)
+    return number, reply
+
+
+def decode_reply(request: Request[Value], body: bytes | bytearray | msgspec.Raw) -> Reply[Value]:
     """What answers a request. Raises msgspec.MsgspecError where that is something else."""
     reply: Reply[Value] = _reply_decoder(type(request)).decode(body)
     return reply

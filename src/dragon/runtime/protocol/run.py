@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragon.runtime.inspection import Report
 from dragon.runtime.protocol.request import Request
 
-__all__ = ["EndRun", "ReportYourself"]
+__all__ = ["AskSeveral", "EndRun", "ReportYourself"]
 
 
 class EndRun(Request[None], tag="end", frozen=True):
@@ -14,3 +14,7 @@ class EndRun(Request[None], tag="end", frozen=True):
 
 class ReportYourself(Request[Report], tag="report", frozen=True):
     """Say what this agent knows and has not done yet."""
+
+
+class AskSeveral(Request[None], tag="several", frozen=True):
+    """Take several requests at a time over this connection from now on, each with a number; see encode_numbered()."""

@@ -1,0 +1,27 @@
+"""Awaiting what blocks: queues, locks, processes, results and dictionaries of a run, for programs with an event loop.
+
+Each class wraps an object that exists, of `dragon.native` or of `multiprocessing` with the start method "dragon", and
+awaits where its methods would block. A wait costs no thread, and nothing is polled. Use one loop's wrapper in that loop
+alone; any number of tasks may use it. Time-outs are asyncio.timeout()'s; a task that is cancelled loses no message, and
+keeps no lock.
+"""
+
+from dragon.aio.dictionary import Dict
+from dragon.aio.locks import Barrier, Condition, Event, Lock, Semaphore
+from dragon.aio.queues import Queue, recv
+from dragon.aio.results import result, results
+from dragon.aio.running import join
+
+__all__ = [
+    "Barrier",
+    "Condition",
+    "Dict",
+    "Event",
+    "Lock",
+    "Queue",
+    "Semaphore",
+    "join",
+    "recv",
+    "result",
+    "results",
+]

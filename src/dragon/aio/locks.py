@@ -1,0 +1,210 @@
+"""Locks, semaphores, events, conditions and barriers that are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dragon.aio.waiting import is_here, turn_of, wait
+from dragon.runtime import handle as handles
+from dragon.runtime.lacking import warn_user
+
+__all__ = ["Barrier", "Condition", "Event", "Lock", "Semaphore"]
+
+T = TypeVar("T")
+
+
+def _checked(shared: Any, kind: type[Any]) -> Any:
+    if not isinstance(shared, kind):
+        name = kind.__name__.lower()
+        raise TypeError(
+            f"this takes a {name} of dragon.native or of multiprocessing with the start method 'dragon', not {shared!r}"
+        )
+    return shared
+
+
+async def _acquire(shared: Any, kind: str) -> None:
+    if is_here(shared) and shared.acquire(False):
+        return
+
+    def give_back(answer: tuple[bool, Any]) -> None:
+        if answer[0]:
+            shared.release()
+
+    for text in await wait(shared, kind, "acquire", late=give_back) or ():
+        warn_user(text)
+
+
+class Lock:
+    """A lock of the run, for `async with`. One task of a process has it at a time, also where it is an RLock."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = _checked(lock, handles.Lock)
+        self._turn: asyncio.Lock | None = None
+
+    async def acquire(self) -> bool:
+        """Acquire it, once it is free; True."""
+        turn = turn_of(self._lock, "acquire")
+        await turn.acquire()
+        try:
+            await _acquire(self._lock, "Lock")
+        except BaseException:
+            turn.release()
+            raise
+        self._turn = turn
+        return True
+
+    def release(self) -> None:
+        """Release it."""
+        self._lock.release()
+        if self._turn is not None:
+            turn, self._turn = self._turn, None
+            turn.release()
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Semaphore:
+    """A semaphore of the run, for `async with`."""
+
+    def __init__(self, semaphore: Any) -> None:
+        self._semaphore = _checked(semaphore, handles.Semaphore)
+
+    async def acquire(self) -> bool:
+        """Take one, once there is one; True."""
+        async with turn_of(self._semaphore, "acquire"):
+            await _acquire(self._semaphore, "Semaphore")
+        return True
+
+    def release(self) -> None:
+        """Give one back."""
+        self._semaphore.release()
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Event:
+    """An event of the run."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = _checked(event, handles.Event)
+
+    async def wait(self) -> bool:
+        """Wait until it is set; True."""
+        if not (is_here(self._event) and self._event.is_set()):
+            await wait(self._event, "Event", "wait")
+        return True
+
+    def set(self) -> None:
+        """Set it, and wake all who wait."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Reset it."""
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return bool(self._event.is_set())
+
+
+class Condition(Lock):
+    """A condition of the run, for `async with`."""
+
+    def __init__(self, condition: Any) -> None:
+        self._condition = _checked(condition, handles.Condition)
+        super().__init__(self._condition._lock)
+
+    async def wait(self) -> bool:
+        """Release the lock, wait to be told, acquire the lock again; True."""
+        self._condition._check()
+        waiter = self._condition._enter()
+        self.release()
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            await wait(self._condition, "Condition", "_sleep", waiter)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        while True:
+            try:
+                await self.acquire()
+                break
+            except asyncio.CancelledError as error:  # the block that this is in releases the lock
+                cancelled = error
+        told = self._condition._leave(waiter)
+        if cancelled is not None:
+            if told:
+                self._condition._notify(1)  # another one may go on in its place
+            raise cancelled
+        return True
+
+    async def wait_for(self, predicate: Callable[[], T]) -> T:
+        """Wait until `predicate()` is true; its value."""
+        while not (found := predicate()):
+            await self.wait()
+        return found
+
+    def notify(self, n: int = 1) -> None:
+        """Tell `n` of those that wait."""
+        self._condition.notify(n)
+
+    def notify_all(self) -> None:
+        """Tell everybody that waits."""
+        self._condition.notify_all()
+
+
+class Barrier:
+    """A barrier of the run, by the rules of threading.Barrier."""
+
+    def __init__(self, barrier: Any) -> None:
+        self._barrier: Any = barrier
+        if not isinstance(barrier, threading.Barrier) or not isinstance(barrier._cond, handles.Condition):  # type: ignore[attr-defined]
+            raise TypeError(
+                f"this takes a barrier of dragon.native or of multiprocessing with 'dragon', not {barrier!r}"
+            )
+        self._condition = Condition(barrier._cond)  # type: ignore[attr-defined]
+
+    async def wait(self) -> int:
+        """Wait for the others; a number from 0 to parties - 1, different for each. Who is cancelled breaks the barrier.
+
+        Raises threading.BrokenBarrierError.
+        """
+        barrier = self._barrier
+        async with self._condition:
+            await self._condition.wait_for(lambda: barrier._state not in (-1, 1))
+            self._raise_if_broken()
+            index = barrier._count
+            barrier._count = index + 1
+            try:
+                if index + 1 == barrier._parties:
+                    barrier._release()
+                else:
+                    try:
+                        await self._condition.wait_for(lambda: barrier._state != 0)
+                    except asyncio.CancelledError:
+                        barrier._break()
+                        raise
+                    self._raise_if_broken()
+                return int(index)
+            finally:
+                barrier._count -= 1
+                barrier._exit()
+
+    def _raise_if_broken(self) -> None:
+        if self._barrier._state < 0:
+            raise threading.BrokenBarrierError

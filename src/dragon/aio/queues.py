@@ -1,0 +1,97 @@
+"""Queues and connections whose get, put, join and recv are awaited."""
+
+from __future__ import annotations
+
+import queue as standard
+from collections.abc import AsyncIterator
+from typing import Any
+
+from dragon.aio.waiting import is_here, readable, turn_of, wait
+from dragon.runtime.connection import Connection
+from dragon.runtime.handle import Channel
+
+__all__ = ["Queue", "recv"]
+
+
+class Queue:
+    """A queue of the run, or one of multiprocessing's, as asyncio.Queue has it.
+
+    Tasks of a loop get in the order in which they asked. Raises TypeError for what is no such queue.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        if not isinstance(queue, Channel):
+            raise TypeError(
+                f"aio.Queue takes a queue of dragon.native or of multiprocessing with the start method 'dragon', not "
+                f"{queue!r}"
+            )
+        self._queue: Any = queue
+
+    async def get(self) -> Any:
+        """Take the oldest object, once there is one."""
+        turn = turn_of(self._queue, "get")
+        if not turn.locked() and is_here(self._queue):
+            try:
+                return self._queue.get_nowait()
+            except standard.Empty:
+                pass
+        async with turn:
+            while True:
+                await readable(self._queue)
+                try:
+                    return self._queue.get_nowait()
+                except standard.Empty:
+                    continue  # another process took it
+
+    async def put(self, obj: Any) -> None:
+        """Put an object, once there is room."""
+        turn = turn_of(self._queue, "put")
+        if not turn.locked() and self._try_put(obj):
+            return
+        async with turn:
+            while not self._try_put(obj):
+                await wait(self._queue, "Channel", "_wait_writable")
+
+    def _try_put(self, obj: Any) -> bool:
+        try:
+            self._queue.put_nowait(obj)
+        except standard.Full:
+            return False
+        return True
+
+    async def join(self) -> None:
+        """Wait until everything that was put is dealt with: task_done() was called for it."""
+        await wait(self._queue, "Channel", "_join")
+
+    def get_nowait(self) -> Any:
+        """Take the oldest object. Raises queue.Empty where there is none."""
+        return self._queue.get_nowait()
+
+    def put_nowait(self, obj: Any) -> None:
+        """Put an object. Raises queue.Full where there is no room."""
+        self._queue.put_nowait(obj)
+
+    def task_done(self) -> None:
+        """Say that an object that was taken is dealt with."""
+        self._queue.task_done()
+
+    def qsize(self) -> int:
+        """Objects in it now."""
+        return int(self._queue._size())
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """All objects, as they come, without an end."""
+        return self._all()
+
+    async def _all(self) -> AsyncIterator[Any]:
+        while True:
+            yield await self.get()
+
+
+async def recv(connection: Connection) -> Any:
+    """The next object of a connection, as recv() returns it. Raises EOFError once the other end is closed."""
+    channel = connection._in()
+    async with turn_of(channel, "get"):
+        if not (is_here(channel) and channel._wait_readable(0)):
+            await readable(channel)
+        return connection.recv()
