@@ -1,0 +1,183 @@
+"""Queues and connections whose get, put, join and recv are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing as mp
+import queue
+import random
+import threading
+
+import pytest
+from loops import in_asyncio, in_each_loop, soon
+
+from dragon import aio
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+
+CONTEXT = mp.get_context("dragon")
+
+
+@in_each_loop
+async def test_a_get_waits_for_an_object() -> None:
+    shared = Queue()
+    getting = asyncio.create_task(aio.Queue(shared).get())
+    await soon()
+    assert not getting.done()
+    shared.put("an object")
+    assert await getting == "an object"
+
+
+def double(numbers: Queue, doubled: Queue) -> None:
+    while (number := numbers.get()) is not None:
+        doubled.put(2 * number)
+
+
+@in_each_loop
+async def test_objects_come_from_other_processes() -> None:
+    numbers, doubled = Queue(), Queue()
+    process = Process(double, (numbers, doubled))
+    process.start()
+    there, back = aio.Queue(numbers), aio.Queue(doubled)
+    for number in range(20):
+        await there.put(number)
+        assert await back.get() == 2 * number
+    await there.put(None)
+    assert await aio.join(process) == 0
+
+
+@in_each_loop
+async def test_a_put_waits_for_room() -> None:
+    shared = Queue(1)
+    await aio.Queue(shared).put(1)
+    putting = asyncio.create_task(aio.Queue(shared).put(2))
+    await soon()
+    assert not putting.done()
+    assert shared.get() == 1
+    await putting
+    assert shared.get() == 2
+
+
+@in_each_loop
+async def test_a_join_waits_until_all_is_dealt_with() -> None:
+    shared = Queue(joinable=True)
+    shared.put("work")
+    joining = asyncio.create_task(aio.Queue(shared).join())
+    await soon()
+    assert not joining.done()
+    shared.get()
+    shared.task_done()
+    await joining
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
+@in_asyncio
+async def test_queues_of_multiprocessing_are_awaited_too(kind: str) -> None:
+    shared = getattr(CONTEXT, kind)()
+    getting = asyncio.create_task(aio.Queue(shared).get())
+    await soon()
+    shared.put(1)
+    assert await getting == 1
+    await aio.Queue(shared).put(2)
+    assert shared.get() == 2
+
+
+@in_asyncio
+async def test_ten_thousand_pending_gets_cost_no_thread_and_are_served_in_order() -> None:
+    shared = Queue(0)
+    threads = threading.active_count()
+    getting = [asyncio.create_task(aio.Queue(shared).get()) for _ in range(10_000)]
+    await soon()
+    assert threading.active_count() == threads
+    for number in range(10_000):
+        shared.put(number)
+    assert await asyncio.gather(*getting) == [*range(10_000)]
+
+
+@in_asyncio
+async def test_a_thousand_queues_are_awaited_over_one_connection() -> None:
+    shared = [Queue() for _ in range(1000)]
+    getting = [asyncio.create_task(aio.Queue(each).get()) for each in shared]
+    await soon()
+    for number, each in enumerate(shared):
+        each.put(number)
+    assert await asyncio.gather(*getting) == [*range(1000)]
+
+
+@in_each_loop
+async def test_a_get_that_times_out_leaves_what_comes_later() -> None:
+    shared = Queue()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await aio.Queue(shared).get()
+    shared.put(1)
+    assert await aio.Queue(shared).get() == 1
+
+
+@in_each_loop
+async def test_cancelling_at_any_time_loses_no_message() -> None:
+    shared, dice = Queue(0), random.Random(1)
+    awaited, taken = aio.Queue(shared), []
+
+    async def take() -> None:
+        taken.append(await awaited.get())
+
+    for number in range(300):
+        taking = asyncio.create_task(take())
+        for _ in range(dice.randrange(4)):
+            await asyncio.sleep(0)
+        shared.put(number)
+        for _ in range(dice.randrange(4)):
+            await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.wait([taking])
+    while shared.size():
+        taken.append(shared.get_nowait())
+    assert taken == [*range(300)]
+
+
+@in_asyncio
+async def test_all_objects_are_iterated_over() -> None:
+    shared = Queue()
+    for number in range(3):
+        shared.put(number)
+    found = []
+    async for number in aio.Queue(shared):
+        found.append(number)
+        if len(found) == 3:
+            break
+    assert found == [0, 1, 2]
+
+
+@in_asyncio
+async def test_a_queue_that_is_destroyed_ends_the_wait() -> None:
+    shared = Queue()
+    getting = asyncio.create_task(aio.Queue(shared).get())
+    await soon()
+    Queue.attach(shared.serialize()).destroy()
+    with pytest.raises((ValueError, LookupError, RuntimeError)):
+        await getting
+
+
+def test_what_is_no_shared_queue_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"aio\.Queue takes a queue of dragon\.native or of multiprocessing"):
+        aio.Queue(queue.Queue())
+
+
+@in_each_loop
+async def test_a_connection_is_received_from() -> None:
+    one, other = CONTEXT.Pipe()
+    receiving = asyncio.create_task(aio.recv(one))
+    await soon()
+    other.send("a message")
+    assert await receiving == "a message"
+
+
+@in_asyncio
+async def test_a_closed_connection_is_an_end_of_file() -> None:
+    one, other = CONTEXT.Pipe()
+    receiving = asyncio.create_task(aio.recv(one))
+    await soon()
+    other.close()
+    with pytest.raises(EOFError):
+        await receiving

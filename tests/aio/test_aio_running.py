@@ -1,0 +1,137 @@
+"""Awaiting processes, groups, results of pools, and keys of dictionaries."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing as mp
+import time
+
+import pytest
+from loops import in_asyncio, in_each_loop, soon
+
+from dragon import aio
+from dragon.data.ddict import DDict
+from dragon.native.pool import Pool
+from dragon.native.process import Process, ProcessTemplate
+from dragon.native.process_group import DragonUserCodeError, ProcessGroup
+
+CONTEXT = mp.get_context("dragon")
+
+
+def leave(code: int) -> None:
+    time.sleep(0.05)
+    raise SystemExit(code)
+
+
+@in_each_loop
+async def test_the_end_of_a_process_is_awaited() -> None:
+    process = Process(leave, (3,))
+    process.start()
+    assert await aio.join(process) == 3
+    assert await aio.join(process) == 3
+
+
+@in_each_loop
+async def test_the_end_of_a_process_of_multiprocessing_is_awaited() -> None:
+    process = CONTEXT.Process(target=leave, args=(3,))
+    process.start()
+    await aio.join(process)
+    assert process.exitcode == 3
+
+
+@in_asyncio
+async def test_a_process_of_another_start_method_is_refused() -> None:
+    process = mp.get_context("spawn").Process(target=leave, args=(0,))
+    process.start()
+    with pytest.raises(TypeError, match="start method 'dragon'"):
+        await aio.join(process)
+    process.join()
+
+
+@in_each_loop
+async def test_the_end_of_a_group_is_awaited() -> None:
+    group = ProcessGroup()
+    group.add_process(3, ProcessTemplate(leave, (0,)))
+    group.init()
+    group.start()
+    await aio.join(group)
+    assert [code for _, code in group.exit_status] == [0] * 3
+    group.close()
+
+
+@in_asyncio
+async def test_a_group_with_a_member_that_failed_raises() -> None:
+    group = ProcessGroup()
+    group.add_process(1, ProcessTemplate(leave, (4,)))
+    group.init()
+    group.start()
+    with pytest.raises(DragonUserCodeError, match="4"):
+        await aio.join(group)
+    group.close()
+
+
+def square(number: int) -> int:
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number * number
+
+
+@pytest.mark.parametrize("make", [Pool, CONTEXT.Pool])
+@in_each_loop
+async def test_results_of_a_pool_are_awaited(make: type[Pool]) -> None:
+    with make(2) as pool:
+        pending = [pool.apply_async(square, (number,)) for number in range(30)]
+        assert await asyncio.gather(*map(aio.result, pending)) == [number * number for number in range(30)]
+        assert await aio.result(pool.map_async(square, range(5))) == [0, 1, 4, 9, 16]
+
+
+@in_asyncio
+async def test_what_a_task_of_a_pool_raised_is_raised() -> None:
+    with Pool(1) as pool, pytest.raises(ValueError, match="-1 is negative"):
+        await aio.result(pool.apply_async(square, (-1,)))
+
+
+@in_each_loop
+async def test_results_of_imap_come_as_they_are_there() -> None:
+    with CONTEXT.Pool(2) as pool:
+        assert [found async for found in aio.results(pool.imap(square, range(40)))] == [n * n for n in range(40)]
+        unordered = [found async for found in aio.results(pool.imap_unordered(square, range(40)))]
+        assert sorted(unordered) == [n * n for n in range(40)]
+
+
+def put_later(ddict: DDict, key: str, values: list[int]) -> None:
+    for value in values:
+        time.sleep(0.02)
+        ddict[key] = value
+
+
+@in_each_loop
+async def test_a_key_is_awaited_until_it_is_written() -> None:
+    ddict = DDict(1, 1, 2**22)
+    process = Process(put_later, (ddict, "key", [5]))
+    process.start()
+    assert await aio.Dict(ddict).get("key") == 5
+    await aio.join(process)
+    ddict.destroy()
+
+
+@in_asyncio
+async def test_a_key_is_awaited_until_it_has_a_value() -> None:
+    ddict = DDict(1, 1, 2**22)
+    process = Process(put_later, (ddict, "key", [1, 2, 3]))
+    process.start()
+    await aio.Dict(ddict).wait_for("key", 3)
+    assert ddict["key"] == 3
+    await aio.join(process)
+    ddict.destroy()
+
+
+@in_asyncio
+async def test_a_wait_that_is_cancelled_is_forgotten() -> None:
+    ddict = DDict(1, 1, 2**22)
+    waiting = asyncio.create_task(aio.Dict(ddict).get("never"))
+    await soon()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    ddict.destroy()
