@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchloader.loader import ElasticDataLoader as ElasticDataLoader
     from torchloader.loader import LoadingError as LoadingError
+    from torchloader.loader import elastic as elastic
 
-__all__ = ["ElasticDataLoader", "LoadingError"]
+__all__ = ["ElasticDataLoader", "LoadingError", "elastic"]
 
 
 def __getattr__(name: str) -> Any:

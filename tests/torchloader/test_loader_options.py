@@ -255,11 +255,57 @@ def test_an_order_is_not_pytorch_s() -> None:
     assert ours == late  # only its seed counts
 
 
-def test_a_loader_is_not_one_of_pytorch_s_and_shows_no_sampler_that_was_not_given() -> None:
+def test_a_loader_is_one_of_pytorch_s_and_shows_the_samplers_of_one() -> None:
     data = pytest.importorskip("torch.utils.data")
-    loader = ElasticDataLoader(range(8))
-    assert not isinstance(loader, data.DataLoader)
-    assert (loader.sampler, loader.batch_sampler) == (None, None)
+    asked: list[dict[str, Any]] = [
+        {"batch_size": 3},
+        {"batch_size": 3, "shuffle": True, "drop_last": True},
+        {"batch_size": None},
+        {"batch_sampler": [[1]]},
+        {"sampler": [3, 1]},
+    ]
+    for options in asked:
+        theirs, ours = data.DataLoader(range(8), **options), ElasticDataLoader(range(8), **options)
+        assert isinstance(ours, data.DataLoader)
+        assert type(ours.sampler) is type(theirs.sampler)
+        assert type(ours.batch_sampler) is type(theirs.batch_sampler)
+        assert ours.collate_fn is theirs.collate_fn
+        assert len(ours) == len(theirs)
+        for own in vars(theirs).keys() - vars(ours).keys():
+            assert own.startswith("_"), own
+        if theirs.batch_sampler is not None:
+            assert len(list(ours.batch_sampler)) == len(list(theirs.batch_sampler))
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"drop_last": True}, {"batch_size": None}])
+@pytest.mark.parametrize("length", [0, 1, 5, 24, 29])
+def test_the_sampler_of_a_rank_has_the_samples_of_its_batches(options: dict[str, Any], length: int) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    for rank in range(3):
+        loader = ElasticDataLoader(
+            range(length),
+            **{"batch_size": 4, "rank": rank, "world_size": 3, "collate_fn": lambda made: made, **options},
+        )
+        assert isinstance(loader.sampler, data.DistributedSampler)
+        for epoch in (0, 1, 4):
+            loader.sampler.set_epoch(epoch)  # which is the loader's
+            samples, batches = list(loader.sampler), list(loader.batch_sampler or loader.sampler)
+            assert len(samples) == len(loader.sampler)
+            assert list(loader) == batches
+
+
+def test_vars_are_options_that_make_a_loader_again() -> None:
+    pytest.importorskip("torch")
+    loader = ElasticDataLoader(range(8), 3, num_workers=2, prefetch_factor=4, timeout=9, seed=5, max_workers=7)
+    loader.resize(3)
+    loader.collate_fn = tuple
+    options = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
+    del options["sampler"], options["batch_sampler"]
+    again = ElasticDataLoader(**options)
+    assert (again.num_workers, again.prefetch_factor, again.timeout, again.seed) == (3, 4, 9, 5)
+    assert (again.max_workers, again.collate_fn, again.batch_size) == (7, tuple, 3)
+    loader.resize(0)
+    assert (vars(loader)["num_workers"], vars(loader)["prefetch_factor"]) == (0, None)
 
 
 def test_a_timeout_waits_until_there_are_workers() -> None:

@@ -1,7 +1,21 @@
 """A data loader whose workers come and go while it is used, without a change of what it gives."""
 
-from torchloader.loader.counters import Counters
-from torchloader.loader.crew import LoadingError
-from torchloader.loader.loader import ElasticDataLoader
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Counters", "ElasticDataLoader", "LoadingError"]
+if TYPE_CHECKING:
+    from torchloader.loader.conversion import elastic as elastic
+    from torchloader.loader.counters import Counters as Counters
+    from torchloader.loader.crew import LoadingError as LoadingError
+    from torchloader.loader.loader import ElasticDataLoader as ElasticDataLoader
+
+__all__ = ["Counters", "ElasticDataLoader", "LoadingError", "elastic"]
+
+_MODULES = {"Counters": "counters", "ElasticDataLoader": "loader", "LoadingError": "crew", "elastic": "conversion"}
+
+
+def __getattr__(name: str) -> Any:
+    # The class is one of PyTorch's, where that is installed: a loading worker starts without.
+    if name in _MODULES:
+        return getattr(import_module(f"torchloader.loader.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'torchloader.loader' has no attribute {name!r}")

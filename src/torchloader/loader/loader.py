@@ -9,6 +9,8 @@ from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
 
+from torchloader.loader.attributes import Attributes
+from torchloader.loader.base import RankSampler, samplers_of
 from torchloader.loader.checks import (
     check_dataset,
     check_number,
@@ -21,7 +23,7 @@ from torchloader.loader.counters import Counters
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
 from torchloader.loader.making import Maker
-from torchloader.loader.order import BatchSamplerOrder, Indices, Order, SampleOrder, SamplerOrder
+from torchloader.loader.order import BatchSamplerOrder, Indices, SampleOrder, SamplerOrder
 from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
 from torchloader.loader.samplers import digest, restore, state_of
 from torchloader.loader.tuner import Tuner
@@ -29,22 +31,12 @@ from torchloader.loader.tuner import Tuner
 __all__ = ["ElasticDataLoader"]
 
 _PREFETCH = 2
-# What PyTorch's loader lets nobody set, and what ours needs at the start.
-_FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "persistent_workers"} | {
-    "generator",
-    "multiprocessing_context",
-    "in_order",
-    "pin_memory_device",
-    "seed",
-    "rank",
-    "world_size",
-}
 
 
-class ElasticDataLoader:
+class ElasticDataLoader(Attributes):
     """Batches of a map-style dataset, from as many worker processes as it is told to have at the time.
 
-    Takes what torch.utils.data.DataLoader takes, and more:
+    It is a torch.utils.data.DataLoader where PyTorch is installed, takes what that takes, and more:
 
     Args:
         num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
@@ -116,15 +108,17 @@ class ElasticDataLoader:
         check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context, in_order)
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
-        self.sampler, self.batch_sampler, self.generator = sampler, batch_sampler, generator
+        self.generator, self.in_order = generator, in_order
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.multiprocessing_context, self.in_order = multiprocessing_context, in_order
-        self._persistent_workers, self._max_workers = persistent_workers, max_workers
+        self._context, self._persistent_workers, self._max_workers = (
+            multiprocessing_context,
+            persistent_workers,
+            max_workers,
+        )
+        self._given_seed, self._given_samplers, self._place = seed, (sampler, batch_sampler), (rank, world_size)
         self._seed_is_given = seed is not None or generator is not None
         seed = seed_of(seed, generator, world_size)
-        self.rank, self.world_size = rank, world_size
         self._own_sampler = sampler if batch_sampler is None else batch_sampler
-        self._order: Order
         if batch_sampler is not None:
             self._order = BatchSamplerOrder(batch_sampler, seed)
         elif sampler is not None:
@@ -132,6 +126,10 @@ class ElasticDataLoader:
         else:
             len(dataset)  # where it raises it does so here
             self._order = SampleOrder(dataset, bool(shuffle), seed, batch_size, drop_last, rank, world_size)
+        sources = generator, self._given_seed
+        self.sampler, self.batch_sampler = samplers_of(
+            dataset, self._order, sampler, batch_sampler, (self.batch_size, drop_last), sources, self.set_epoch
+        )
         batched = batch_sampler is not None or batch_size is not None
         self._maker = Maker(dataset, collate_fn, worker_init_fn, batched, seed)
         at_first = 1 if count == "auto" else count
@@ -149,38 +147,22 @@ class ElasticDataLoader:
         self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
         self._batches = self._samples = 0
         self._waited = self._computed = 0.0
+        if world_size > 1:
+            self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
+        self._reflect()
         self._is_made = True
         self._known: set[str] = vars(self).keys() - before
-        self._warn_of_ranks()
 
     def __class_getitem__(cls, batch: Any) -> GenericAlias:
         return GenericAlias(cls, batch)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and self._is_made:
-            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
-        super().__setattr__(name, value)
-
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy: a loader of the same options, which stands where this one does."""
-        names = "dataset sampler batch_sampler collate_fn pin_memory drop_last timeout worker_init_fn generator rank"
-        options = {name: getattr(self, name) for name in names.split()}
-        for name in ("multiprocessing_context", "pin_memory_device", "in_order", "world_size"):
-            options[name] = getattr(self, name)
-        options |= {
-            "batch_size": 1 if self.batch_sampler is not None else self.batch_size,
-            "shuffle": isinstance(self._order, SampleOrder) and self._order.shuffle,
-            "num_workers": self.num_workers if self._tuner is None else "auto",
-            "max_workers": self._max_workers,
-            "persistent_workers": self.persistent_workers if self.num_workers else self._persistent_workers,
-            "prefetch_factor": self.prefetch_factor,
-            "seed": self.seed,
-        }
         kept = ("_is_unaware", "_seed_is_given", "_next_epoch", "_resumed", "_begun", "_taken")
         place = ("_epoch", "_position", "_sampler_state", "_digest")
         fields = {name: value for name, value in vars(self).items() if name in kept + place or name not in self._known}
         del fields["_known"]
-        return {"options": options, "fields": fields}
+        return {"options": self._options(), "fields": fields}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "_is_made", False)
@@ -193,7 +175,7 @@ class ElasticDataLoader:
     def __len__(self) -> int:
         return len(self._order)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._warn_of_ranks()
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
@@ -209,6 +191,8 @@ class ElasticDataLoader:
     def _go_to(self, epoch: int, resumed: tuple[int, int | None] = (0, None)) -> None:
         self._next_epoch, self._resumed, self._begun, self._taken = epoch, resumed, 0, 0
         self._choices += 1
+        if isinstance(self.sampler, RankSampler) and self.world_size > 1:
+            self.sampler.epoch = epoch
 
     def _note_last(self, epoch: int, choices: int) -> None:
         """All batches of an epoch are given: the one after it is next, unless the program has chosen another since."""
@@ -223,74 +207,7 @@ class ElasticDataLoader:
                 stacklevel=3,
             )
 
-    @property
-    def seed(self) -> int:
-        """What order and content depend on, with the epoch."""
-        return self._maker.seed
-
-    # ---- workers
-
-    @property
-    def workers(self) -> int:
-        """Loading workers that it is to have. To set it is to resize()."""
-        return self._crew.size
-
-    @workers.setter
-    def workers(self, workers: int) -> None:
-        self.resize(workers)
-
-    num_workers = workers
-
-    @property
-    def persistent_workers(self) -> bool:
-        """Whether its workers stay from one epoch to the next."""
-        return self._persistent_workers is not False and self.workers > 0
-
-    @property
-    def prefetch_factor(self) -> int | None:
-        """Batches that each worker makes ahead, None without workers."""
-        return self._crew.prefetch if self.workers else None
-
-    @prefetch_factor.setter
-    def prefetch_factor(self, prefetch: int) -> None:
-        check_number(1, prefetch_factor=prefetch)
-        self._crew.prefetch = prefetch
-
-    @property
-    def timeout(self) -> float:
-        """Seconds to wait for a batch of the workers; 0 is for ever."""
-        return self._crew.timeout
-
-    @timeout.setter
-    def timeout(self, timeout: float) -> None:
-        check_timeout(timeout)
-        self._crew.timeout = timeout
-
-    @property
-    def collate_fn(self) -> Callable[[Any], Any] | None:
-        """What makes a batch of samples. Workers have another one from the next epoch on."""
-        return self._maker.collate_fn
-
-    @collate_fn.setter
-    def collate_fn(self, function: Callable[[Any], Any] | None) -> None:
-        self._maker.collate_fn = function
-
-    @property
-    def worker_init_fn(self) -> Callable[[int], None] | None:
-        """What a worker calls at first. Workers have another one from the next epoch on."""
-        return self._maker.worker_init_fn
-
-    @worker_init_fn.setter
-    def worker_init_fn(self, function: Callable[[int], None] | None) -> None:
-        self._maker.worker_init_fn = function
-
-    def resize(self, workers: int) -> None:
-        """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
-        new workers take batches when they are ready; those that leave finish the batch in hand. Raises ValueError
-        once the loader is closed."""
-        check_workers(workers=workers)
-        self._tuner = None
-        self._crew.resize(workers)
+    # ---- what it has done
 
     @property
     def counters(self) -> Counters:

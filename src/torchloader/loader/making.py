@@ -11,7 +11,7 @@ from typing import Any
 from torchloader.loader.order import Indices
 from torchloader.loader.randomness import mix, number_of, seed_all
 
-__all__ = ["Maker"]
+__all__ = ["Maker", "default_collate"]
 
 
 class Maker:
@@ -27,18 +27,18 @@ class Maker:
     ) -> None:
         self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
         self.seed = seed
-        self._batched = batched
+        self.batched = batched
         self._info: Any = None
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
         """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
-        collate = _default_collate(self._batched) if self.collate_fn is None else self.collate_fn
+        collate = default_collate(self.batched) if self.collate_fn is None else self.collate_fn
         with self._worker_info():
             return collate(self._fetch(epoch, indices))
 
     def _fetch(self, epoch: int, indices: Indices) -> Any:
         dataset, base = self.dataset, mix(self.seed, epoch)
-        if not self._batched:
+        if not self.batched:
             seed_all(mix(base, number_of(indices)))
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
@@ -98,9 +98,11 @@ def _collate_in_own_memory() -> None:
 
 
 @cache
-def _default_collate(batched: bool) -> Callable[[Any], Any]:
+def default_collate(batched: bool) -> Callable[[Any], Any]:
+    """What makes a batch of samples, or of a single one, where nothing else is given."""
     try:
-        from torch.utils.data import default_collate, default_convert
+        from torch.utils.data import default_collate as collate
+        from torch.utils.data import default_convert as convert
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("without PyTorch (pip install torch) a loader needs a collate_fn") from error
-    return default_collate if batched else default_convert
+    return collate if batched else convert

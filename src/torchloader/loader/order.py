@@ -47,15 +47,24 @@ class SampleOrder:
     ) -> None:
         self._dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self._batch, self._drop_last = batch, drop_last
-        self._rank, self._world_size = rank, world_size
+        self.rank, self.world_size = rank, world_size
 
     @property
     def _global(self) -> int:
-        return (self._batch or 1) * self._world_size
+        return (self._batch or 1) * self.world_size
 
     def __len__(self) -> int:
         length = len(self._dataset)
         return length // self._global if self._drop_last else -(-length // self._global)
+
+    @property
+    def samples(self) -> int:
+        """Samples of this rank in an epoch."""
+        whole, rest = divmod(len(self._dataset), self._global)
+        if self._drop_last or not rest:
+            return whole * (self._batch or 1)
+        each, more = divmod(max(rest, self.world_size), self.world_size)
+        return whole * (self._batch or 1) + each + (self.rank < more)
 
     def _indices(self, epoch: int) -> Any:
         length = len(self._dataset)
@@ -70,7 +79,7 @@ class SampleOrder:
         return self._parts(self._indices(epoch), position)
 
     def _parts(self, indices: Any, position: int) -> Iterator[tuple[Indices, int]]:
-        whole = [int(index) for index in indices[: self._world_size]]
+        whole = [int(index) for index in indices[: self.world_size]]
         while position < len(indices):
             part = indices[position : position + self._global]
             if self._drop_last and len(part) < self._global:
@@ -80,12 +89,12 @@ class SampleOrder:
             yield (mine if self._batch is not None else mine[0]), position
 
     def _part(self, samples: list[int], filling: list[int]) -> list[int]:
-        missing = self._world_size - len(samples)
+        missing = self.world_size - len(samples)
         if missing > 0:
             samples = samples + (filling * (missing // len(filling) + 1))[:missing]
-        each, more = divmod(len(samples), self._world_size)
-        start = self._rank * each + min(self._rank, more)
-        return samples[start : start + each + (self._rank < more)]
+        each, more = divmod(len(samples), self.world_size)
+        start = self.rank * each + min(self.rank, more)
+        return samples[start : start + each + (self.rank < more)]
 
 
 class _Sampled:

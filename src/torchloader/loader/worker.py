@@ -14,6 +14,7 @@ import psutil
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
+from torchloader.loader import surroundings
 from torchloader.loader.making import Maker
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
@@ -63,6 +64,7 @@ def work(
     worker: int, slot: int, workers: int, trainer: int, tasks: Queue, results: Queue, leave: Event, floor: Value
 ) -> None:
     """Make batches. The first message of `tasks` is a Shipment; iterations below `floor` are over."""
+    surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(_NICENESS)
     try:

@@ -1,0 +1,98 @@
+"""PyTorch's DataLoader as the class that ours is one of, and the samplers that it shows; neither without PyTorch."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torchloader.loader import surroundings
+from torchloader.loader.order import SampleOrder
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    HAS_TORCH = True
+    Base = DataLoader[Any]
+    _Shared = DistributedSampler[Any]
+else:
+    try:
+        if surroundings.is_worker and "torch" not in sys.modules:
+            # It makes batches and uses no loader: a program without PyTorch has it start in a fraction of the time.
+            raise ModuleNotFoundError
+        from torch.utils.data import DataLoader as Base
+        from torch.utils.data import DistributedSampler as _Shared
+    except ImportError:
+        HAS_TORCH, Base, _Shared = False, object, object
+    else:
+        HAS_TORCH = True
+
+__all__ = ["HAS_TORCH", "Base", "RankSampler", "samplers_of"]
+
+
+_MASK = (1 << 63) - 1  # of a seed that PyTorch takes
+
+
+class RankSampler(_Shared):
+    """The samples that a loader gives to its rank. Frameworks take it for a DistributedSampler: they share nothing
+    once more, and what they tell it of epochs it tells the loader."""
+
+    def __init__(self, order: SampleOrder, dataset: Any, tell: Callable[[int], None]) -> None:
+        super().__init__(dataset, order.world_size, order.rank, order.shuffle, order.seed)
+        self._order = order
+        # A cycle would have a loader that nobody needs keep its workers.
+        self._tell: weakref.WeakMethod[Callable[[int], None]] | None = weakref.WeakMethod(tell)
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices, _ in self._order.batches(self.epoch, 0):
+            yield from indices if isinstance(indices, list) else [indices]
+
+    def __len__(self) -> int:
+        return self._order.samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is that of this epoch, and the loader's."""
+        self.epoch = epoch
+        tell = None if self._tell is None else self._tell()
+        if tell is not None:
+            tell(epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_tell": None}
+
+
+def samplers_of(
+    dataset: Any,
+    order: Any,
+    sampler: Iterable[Any] | None,
+    batch_sampler: Iterable[Any] | None,
+    batch: tuple[int | None, bool],
+    generators: tuple[Any, int | None],
+    tell: Callable[[int], None],
+) -> tuple[Any, Any]:
+    """A sampler and a batch sampler as PyTorch's loader has them where they were not given. That of a shuffled order
+    is a plain RandomSampler, as frameworks take its generator, or all of it, in hand to have ranks agree."""
+    if not HAS_TORCH:
+        return sampler, batch_sampler
+    from torch.utils.data import BatchSampler, SequentialSampler
+
+    if sampler is None:
+        shuffles = isinstance(order, SampleOrder) and order.shuffle and len(dataset) > 0
+        if isinstance(order, SampleOrder) and order.world_size > 1:
+            sampler = RankSampler(order, dataset, tell)
+        else:
+            sampler = _random(dataset, *generators) if shuffles else SequentialSampler(dataset)
+    size, drop_last = batch
+    if batch_sampler is None and size is not None:
+        batch_sampler = BatchSampler(sampler, int(size), bool(drop_last))
+    return sampler, batch_sampler
+
+
+def _random(dataset: Any, generator: Any, seed: int | None) -> Any:
+    from torch import Generator
+    from torch.utils.data import RandomSampler
+
+    if generator is None and seed is not None:
+        generator = Generator().manual_seed(int(seed) & _MASK)
+    return RandomSampler(dataset, generator=generator)
