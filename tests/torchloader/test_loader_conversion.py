@@ -1,0 +1,145 @@
+"""A loader of PyTorch's becomes an elastic one with the same settings, or it is said why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conftest import Site
+from torchloader import ElasticDataLoader
+
+data = pytest.importorskip("torch.utils.data")
+torch = pytest.importorskip("torch")
+
+from torchloader import elastic  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 4},
+        {"batch_size": 3, "drop_last": True},
+        {"batch_size": None},
+        {"batch_size": 3, "sampler": [5, 1, 3, 3]},
+        {"batch_sampler": [[1, 2], [7]]},
+        {"batch_size": 4, "num_workers": 1, "prefetch_factor": 3, "timeout": 60},
+    ],
+)
+def test_an_elastic_loader_gives_what_the_other_gives(options: dict[str, Any]) -> None:
+    theirs = data.DataLoader(range(10), **options)
+    with elastic(theirs) as ours:
+        names = ["num_workers", "prefetch_factor", "timeout", "batch_size", "drop_last", "collate_fn"]
+        assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
+        of_workers = ("num_workers", "prefetch_factor", "timeout")
+        alone = {name: value for name, value in options.items() if name not in of_workers}
+        assert list(map(str, ours)) == list(map(str, data.DataLoader(range(10), **alone)))
+
+
+def test_a_shuffled_order_becomes_the_loader_s_own() -> None:
+    theirs = data.DataLoader(range(10), 2, shuffle=True, generator=torch.Generator().manual_seed(5), collate_fn=list)
+    expected = ElasticDataLoader(range(10), 2, shuffle=True, seed=5, collate_fn=list)
+    assert list(elastic(theirs)) == list(expected)
+    ranks = [elastic(theirs, rank=rank, world_size=2, seed=5, num_workers="auto") for rank in range(2)]
+    assert sorted(index for rank in ranks for batch in rank for index in batch) == list(range(10))
+    for rank in ranks:
+        rank.close()
+
+
+def test_other_random_samplers_are_taken_as_they_are() -> None:
+    sampler = data.RandomSampler(range(10), replacement=True, num_samples=30)
+    loader = elastic(data.DataLoader(range(10), 4, sampler=sampler, collate_fn=list))
+    assert loader.sampler is sampler
+    assert sum(len(batch) for batch in loader) == 30
+
+
+def test_changes_of_workers_leave_out_what_belongs_to_them() -> None:
+    theirs = data.DataLoader(range(10), num_workers=2, persistent_workers=True, prefetch_factor=5)
+    assert elastic(theirs, num_workers=0).prefetch_factor is None
+    assert elastic(theirs).persistent_workers
+
+
+class Iterable(data.IterableDataset):  # type: ignore[misc]
+    """Samples that have no numbers."""
+
+    def __iter__(self) -> Any:
+        return iter([1])
+
+
+class Own(data.DataLoader):  # type: ignore[misc]
+    """A loader that does more than it was told."""
+
+    def __iter__(self) -> Any:
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("loader", "kind", "told"),
+    [
+        (range(3), TypeError, r"takes a torch\.utils\.data\.DataLoader, not range"),
+        (data.DataLoader(Iterable()), TypeError, "Iterable is no map-style dataset"),
+        (Own(range(3)), TypeError, r"Own has a __iter__\(\) of its own"),
+        (data.DataLoader(range(3), num_workers=1, multiprocessing_context="fork"), ValueError, "fork"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_an_error(loader: Any, kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told):
+        elastic(loader)
+
+
+def test_an_elastic_loader_is_as_elastic_as_it_gets() -> None:
+    loader = ElasticDataLoader(range(3))
+    assert elastic(loader) is loader
+    with pytest.raises(TypeError, match="the loader is elastic"):
+        elastic(loader, num_workers=2)
+
+
+LAZY = """
+import sys
+import torchloader, torchloader.loader
+from torchloader import LoadingError
+print("torch" in sys.modules)
+from torchloader import ElasticDataLoader
+print("torch" in sys.modules)
+"""
+
+
+def test_pytorch_is_imported_with_the_loader_only(site: Site) -> None:
+    assert site.python(LAZY).stdout == "False\nTrue\n"
+
+
+WORDS = """
+import sys
+from torchloader import ElasticDataLoader
+
+class Modules:
+    def __len__(self): return 2
+    def __getitem__(self, index): return "torch" in sys.modules
+"""
+WORKERS = """
+if __name__ == "__main__":
+    from words import ElasticDataLoader, Modules
+    print(*ElasticDataLoader(Modules(), 2, num_workers=1, collate_fn=list))
+"""
+
+
+def test_workers_of_a_dataset_without_pytorch_start_without_it(site: Site) -> None:
+    site.write(WORDS, "words.py")
+    assert site.python(WORKERS).stdout == "[False, False]\n"
+
+
+WITHOUT = """
+import sys
+sys.modules["torch"] = None
+from torchloader import ElasticDataLoader
+
+loader = ElasticDataLoader(range(8), 4, shuffle=True, seed=1, collate_fn=list)
+print(loader.sampler, loader.batch_sampler, loader.collate_fn, sorted(sum(loader, [])))
+loader = ElasticDataLoader(range(8), 4, rank=1, world_size=2, collate_fn=list)
+print(*loader)
+"""
+
+
+def test_a_loader_needs_no_pytorch(site: Site) -> None:
+    done = site.python(WITHOUT)
+    assert done.stdout == "None None <class 'list'> [0, 1, 2, 3, 4, 5, 6, 7]\n[4, 5, 6, 7]\n", done.stderr
