@@ -136,6 +136,22 @@ def test_the_epoch_of_a_distributed_sampler_is_in_the_state() -> None:
     assert begun + list(second) == list(first)
 
 
+class BeginningAnew:
+    """A sampler that is its own iterator, and begins anew at each iter()."""
+
+    def __iter__(self) -> BeginningAnew:
+        self.left = iter(range(LENGTH))
+        return self
+
+    def __next__(self) -> int:
+        return next(self.left)
+
+
+def test_a_sampler_that_is_its_own_iterator_begins_once() -> None:
+    loader = ElasticDataLoader(range(LENGTH), 7, sampler=BeginningAnew(), collate_fn=list)
+    assert list(chain.from_iterable(loader)) == list(range(LENGTH))
+
+
 RESUMED = """
 import json, sys
 import torch

@@ -107,7 +107,8 @@ class _Sampled:
     def _drawn(self, epoch: int) -> Iterator[Any]:
         stream = Stream(mix(self.seed, _ORDER, epoch))
         with stream:
-            source = iter(self._sampler)
+            # The iterator of some begins anew at each iter(), and islice() has one.
+            source = (each for each in self._sampler)
         while True:
             with stream:
                 some = list(islice(source, _AT_ONCE))
