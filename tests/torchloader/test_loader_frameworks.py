@@ -1,0 +1,184 @@
+"""What makes a loader again from an elastic one gives each rank its part: all samples, each of them once."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from conftest import Site
+from torchloader import ElasticDataLoader
+
+data = pytest.importorskip("torch.utils.data")
+torch = pytest.importorskip("torch")
+
+OPTIONS: list[dict[str, Any]] = [
+    {"batch_size": 3},
+    {"batch_size": 3, "shuffle": True},
+    {"batch_size": 3, "shuffle": True, "seed": 7},
+    {"batch_size": 3, "num_workers": 1, "timeout": 60},
+]
+
+
+def samples(batches: Iterable[Any]) -> list[int]:
+    return list(chain.from_iterable(batch.tolist() if hasattr(batch, "tolist") else batch for batch in batches))
+
+
+def collate(made: list[int]) -> Any:
+    """A batch that shows that this function was taken over."""
+    return torch.tensor(made, dtype=torch.int16)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("seedable", [False, True])
+def test_accelerate_shares_the_samples(options: dict[str, Any], seedable: bool) -> None:
+    accelerate = pytest.importorskip("accelerate.data_loader")
+    ranks = []
+    for rank in range(2):
+        torch.manual_seed(3)  # which a launched program synchronises
+        loader = ElasticDataLoader(range(24), collate_fn=collate, **options)
+        ranks.append(
+            accelerate.prepare_data_loader(
+                loader, num_processes=2, process_index=rank, use_seedable_sampler=seedable, rng_types=[]
+            )
+        )
+    for epoch in range(2):
+        torch.manual_seed(epoch)
+        first = list(ranks[0])
+        torch.manual_seed(epoch)
+        second = list(ranks[1])
+        assert all(batch.dtype == torch.int16 for batch in first + second)
+        assert sorted(samples(first) + samples(second)) == list(range(24))
+
+
+PREPARED = """
+import sys, warnings
+import torch
+from torchloader import ElasticDataLoader
+
+warnings.filterwarnings("error", message="torch.distributed has")
+
+if __name__ == "__main__":
+    from accelerate import Accelerator
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(accelerator.process_index)
+    whole = ElasticDataLoader(range(24), 3, shuffle=True, num_workers=1)
+    prepared = accelerator.prepare(whole)
+    for _ in range(2):
+        print(*(index for batch in prepared for index in batch.tolist()))
+    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
+    own = ElasticDataLoader(range(24), 3, shuffle=True, num_workers=1, **place)
+    kept = accelerator.prepare(own)
+    assert kept is own
+    print(*(index for batch in kept for index in batch.tolist()))
+    whole.close(), own.close()
+    accelerator.end_training()
+"""
+
+FITTED = """
+import os, sys, warnings
+import torch
+from torchloader import ElasticDataLoader
+
+warnings.filterwarnings("error", message="torch.distributed has")
+
+if __name__ == "__main__":
+    import lightning.pytorch as lightning
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+        def training_step(self, batch, number):
+            loader = self.trainer.train_dataloader
+            assert type(loader) is ElasticDataLoader and loader.num_workers == 1
+            self.seen.append(batch.int().tolist())
+            return self.layer(batch.float().unsqueeze(1)).sum()
+
+        def on_train_epoch_end(self):
+            print(*sum(self.seen, []))
+            self.seen.clear()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    def fit(loader):
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=True,
+        )
+        trainer.fit(Model(), loader)
+
+    fit(ElasticDataLoader(range(24), 3, shuffle=True, num_workers=1))
+    place = {"rank": int(os.environ["RANK"]), "world_size": 2}
+    fit(ElasticDataLoader(range(24), 3, shuffle=True, num_workers=1, **place))
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "program", "epochs"),
+    [("accelerate", PREPARED, 3), ("lightning", FITTED, 4)],
+    ids=["accelerate", "lightning"],
+)
+def test_two_ranks_share_the_samples(site: Site, library: str, program: str, epochs: int) -> None:
+    pytest.importorskip(library)
+    file, ranks = site.write(program), []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for rank in range(2):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+        run = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "one"}
+        variables = [f"{name}={value}" for name, value in {**place, **run}.items()]
+        ranks.append(site.start("env", *variables, sys.executable, file))
+    told = [rank.communicate(timeout=200) for rank in ranks]
+    lines = [[line for line in output.splitlines() if line[:1].isdigit()] for output, _ in told]
+    assert [len(each) for each in lines] == [epochs, epochs], told
+    for first, second in zip(*lines, strict=True):
+        assert sorted(map(int, (first + " " + second).split())) == list(range(24))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("mode", ["training", "predicting"])
+def test_lightning_makes_an_elastic_loader_with_its_sampler(options: dict[str, Any], mode: str) -> None:
+    lightning = pytest.importorskip("lightning.pytorch.utilities.data")
+    from lightning.pytorch.trainer.states import RunningStage
+
+    stage = RunningStage.TRAINING if mode == "training" else RunningStage.PREDICTING
+    found: list[int] = []
+    for rank in range(2):
+        loader = ElasticDataLoader(range(24), collate_fn=collate, **options)
+        sampler = data.DistributedSampler(loader.dataset, 2, rank, shuffle=bool(options.get("shuffle")))
+        again = lightning._update_dataloader(loader, sampler, mode=stage)
+        assert type(again) is ElasticDataLoader
+        assert (again.num_workers, again.timeout) == (loader.num_workers, loader.timeout)
+        assert again.state_dict()["seed"] == options.get("seed", again.seed)
+        with again:
+            found += samples(again)
+    assert sorted(found) == list(range(24))
+
+
+def test_lightning_predicts_with_the_sampler_of_a_rank() -> None:
+    lightning = pytest.importorskip("lightning.pytorch.utilities.data")
+    from lightning.pytorch.trainer.states import RunningStage
+
+    found: list[int] = []
+    for rank in range(2):
+        loader = ElasticDataLoader(range(24), 3, shuffle=True, rank=rank, world_size=2)
+        again = lightning._update_dataloader(loader, loader.sampler, mode=RunningStage.PREDICTING)
+        found += samples(again)
+    assert sorted(found) == list(range(24))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_ignite_makes_an_elastic_loader_with_its_batches(options: dict[str, Any]) -> None:
+    ignite = pytest.importorskip("ignite.engine.deterministic")
+    loader = ElasticDataLoader(range(24), collate_fn=collate, **options)
+    with ignite.update_dataloader(loader, ignite.ReproducibleBatchSampler(loader.batch_sampler)) as again:
+        assert type(again) is ElasticDataLoader
+        assert sorted(samples(again)) == list(range(24))
+        assert next(iter(again)).dtype == torch.int16
