@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     _Shared = DistributedSampler[Any]
 else:
     try:
-        if surroundings.is_worker and "torch" not in sys.modules:
+        if surroundings.is_worker and sys.modules.get("torch") is None:
             # It makes batches and uses no loader: a program without PyTorch has it start in a fraction of the time.
             raise ModuleNotFoundError
         from torch.utils.data import DataLoader as Base

@@ -52,7 +52,7 @@ class Maker:
 
     def be_worker(self, number: int, workers: int) -> None:
         """Call the worker_init_fn, and have torch.utils.data.get_worker_info() answer the functions of the user."""
-        if "torch" in sys.modules:
+        if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
             from torch.utils.data._utils.worker import WorkerInfo
 
             _collate_in_own_memory()

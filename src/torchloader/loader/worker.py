@@ -106,7 +106,7 @@ def _is_gone(process: psutil.Process) -> bool:
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
     maker: Maker = shipment.content
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
         sys.modules["torch"].set_num_threads(1)  # as many workers as are wanted share the cores
     maker.be_worker(slot, workers)
     return maker
