@@ -52,6 +52,7 @@ FLOORS = {
         "loader": 2,
         "allocation": 2,
         "scheduling": 3,
+        "streaming": 3,
         "inputs": 4,
         "simulation": 5,
         "training": 5,

@@ -59,13 +59,6 @@ def test_changes_of_workers_leave_out_what_belongs_to_them() -> None:
     assert elastic(theirs).persistent_workers
 
 
-class Iterable(data.IterableDataset):  # type: ignore[misc]
-    """Samples that have no numbers."""
-
-    def __iter__(self) -> Any:
-        return iter([1])
-
-
 class Own(data.DataLoader):  # type: ignore[misc]
     """A loader that does more than it was told."""
 
@@ -77,7 +70,6 @@ class Own(data.DataLoader):  # type: ignore[misc]
     ("loader", "kind", "told"),
     [
         (range(3), TypeError, r"takes a torch\.utils\.data\.DataLoader, not range"),
-        (data.DataLoader(Iterable()), TypeError, "Iterable is no map-style dataset"),
         (Own(range(3)), TypeError, r"Own has a __iter__\(\) of its own"),
         (data.DataLoader(range(3), num_workers=1, multiprocessing_context="fork"), ValueError, "fork"),
     ],

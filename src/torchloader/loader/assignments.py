@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from torchloader.loader.streams import Progress
+
 __all__ = ["Assignments", "Key"]
 
 # Of a batch: which iteration over the loader, and which batch of it.
@@ -32,6 +34,15 @@ class Assignments(Generic[Task]):
     def workers(self) -> int:
         """Workers that take batches."""
         return len(self._held)
+
+    @property
+    def window(self) -> int:
+        """Batches that may be asked for before the first of them is taken."""
+        return self.prefetch * max(1, self.workers)
+
+    def is_here(self, key: Key) -> bool:
+        """Whether only the trainer makes it."""
+        return False
 
     def want(self, key: Key, task: Task) -> None:
         """A batch is to be made."""
@@ -65,8 +76,9 @@ class Assignments(Generic[Task]):
         self._deaths[in_hand] += 1
         return in_hand if self._deaths[in_hand] >= 3 else None
 
-    def made(self, worker: int, key: Key) -> bool:
-        """A worker has made a batch. Whether it is the first one to, and somebody still wants it."""
+    def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
+        """A worker has made a batch, with which its stream has got so far. Whether it is the first one to, and somebody
+        still wants it."""
         for workers in (self._held, self._leaving):
             if worker in workers:
                 workers[worker].pop(key, None)
@@ -95,6 +107,14 @@ class Assignments(Generic[Task]):
             key = heapq.heappop(self._waiting)
             self._held[worker][key] = None
             yield worker, key, self._wanted[key]
+
+    def started(self, worker: int, task: Task) -> Task:
+        """The task as a worker gets it."""
+        return task
+
+    def released(self) -> list[tuple[int, tuple[int, int]]]:
+        """Workers and the streams, by iteration and number, that others have taken up since this was asked."""
+        return []
 
     def _return(self, keys: Iterator[Key] | dict[Key, None]) -> None:
         for key in keys:

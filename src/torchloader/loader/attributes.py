@@ -10,6 +10,8 @@ from torchloader.loader.checks import check_number, check_timeout, check_workers
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker, default_collate
 from torchloader.loader.order import SampleOrder
+from torchloader.loader.running import StreamMaker
+from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner
 
 __all__ = ["Attributes"]
@@ -24,6 +26,8 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "rank",
     "world_size",
     "max_workers",
+    "streams",
+    "snapshot_every_n_steps",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
 _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
@@ -52,9 +56,12 @@ class Attributes(Base):
 
     def _options(self) -> dict[str, Any]:
         """Those that make such a loader."""
-        names = "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers"
+        names = (
+            "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers streams"
+        )
         options = {name: getattr(self, name) for name in f"{names} {_REFLECTED}".split()}
         options["sampler"], options["batch_sampler"] = self._given_samplers
+        options["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         return options | {
             "batch_size": 1 if options["batch_sampler"] is not None else self.batch_size,
             "shuffle": isinstance(self._order, SampleOrder) and self._order.shuffle,
@@ -68,7 +75,9 @@ class Attributes(Base):
         says how ranks share the samples is not among them: that the sampler does."""
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED.split()}, collate_fn=self.collate_fn)
-        given = {"seed": self._given_seed, "max_workers": self._max_workers}
+        given = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}
+        if isinstance(self._maker, StreamMaker):
+            given["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         vars(self).update({name: value for name, value in given.items() if value is not None})
 
     @property
@@ -90,6 +99,17 @@ class Attributes(Base):
     def max_workers(self) -> int | None:
         """How many "auto" may take, as it was given."""
         return self._max_workers
+
+    @property
+    def streams(self) -> int | None:
+        """How many streams an iterable-style dataset is read in, None for a map-style one. 0 is one that is not told
+        that it is one: get_worker_info() is None for it, as in PyTorch's loader without workers."""
+        return self._order.streams if isinstance(self._order, StreamOrder) else None
+
+    @property
+    def snapshot_every_n_steps(self) -> int:
+        """After how many batches of a stream the state of the dataset or its iterator is asked for."""
+        return self._maker.snapshot_every if isinstance(self._maker, StreamMaker) else 1
 
     @property
     def workers(self) -> int:

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader as the class that ours is one of, and the samplers that it shows; neither without PyTorch."""
+"""PyTorch's classes that ours are some of, and the samplers that a loader shows; none of them without PyTorch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchloader.loader import surroundings
 from torchloader.loader.order import SampleOrder
+from torchloader.loader.streams import StreamOrder
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader, DistributedSampler
@@ -76,7 +77,10 @@ def samplers_of(
     if not HAS_TORCH:
         return sampler, batch_sampler
     from torch.utils.data import BatchSampler, SequentialSampler
+    from torch.utils.data.dataloader import _InfiniteConstantSampler
 
+    if isinstance(order, StreamOrder):
+        sampler = _InfiniteConstantSampler()
     if sampler is None:
         shuffles = isinstance(order, SampleOrder) and order.shuffle and len(dataset) > 0
         if isinstance(order, SampleOrder) and order.world_size > 1:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing.context import BaseContext
 from numbers import Integral
 from typing import Any
 
-__all__ = ["check_dataset", "check_number", "check_options", "check_timeout", "check_worker_options", "check_workers"]
+__all__ = [
+    "check_dataset",
+    "check_number",
+    "check_options",
+    "check_stream_options",
+    "check_timeout",
+    "check_worker_options",
+    "check_workers",
+    "is_iterable_style",
+]
 
 
 def check_number(least: int | None = None, **parameters: Any) -> None:
@@ -31,13 +40,49 @@ def check_workers(**parameters: Any) -> None:
             raise ValueError(f'the number of loading workers is 0 or more, or "auto" at the start, not {value!r}')
 
 
-def check_dataset(dataset: Any, has_sampler: bool) -> None:
-    """Raises TypeError where it is no map-style dataset."""
+def is_iterable_style(dataset: Any) -> bool:
+    """Whether it has samples in an order of its own: an IterableDataset of PyTorch's, or what has an __iter__() that
+    begins anew each time, and no __getitem__()."""
     # An iterable-style dataset of PyTorch has the __getitem__ of all its datasets.
     torch_data = sys.modules.get("torch.utils.data")
-    is_iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
-    if is_iterable or not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
-        raise TypeError(f"{type(dataset).__name__} is no map-style dataset: it needs __getitem__() and __len__()")
+    if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
+        return True
+    return isinstance(dataset, Iterable) and not isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__")
+
+
+def check_dataset(dataset: Any, has_sampler: bool) -> None:
+    """Raises TypeError where it is no dataset."""
+    if is_iterable_style(dataset):
+        return
+    if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
+        raise TypeError(
+            f"{type(dataset).__name__} is no dataset: it needs __getitem__() and __len__(), or an __iter__() that "
+            "begins anew each time"
+        )
+
+
+def check_stream_options(
+    is_streaming: bool, streams: int | None, snapshot_every: int, workers: Any, order: dict[str, Any]
+) -> None:
+    """Raises ValueError for options that do not go with the style of the dataset, TypeError for one of a wrong kind.
+    `order` has those that choose samples."""
+    check_number(1, snapshot_every_n_steps=snapshot_every)
+    if streams is not None:
+        check_number(0, streams=streams)
+    if not is_streaming:
+        if streams is not None or snapshot_every != 1:
+            raise ValueError(
+                "streams and snapshot_every_n_steps are for iterable-style datasets, this one is map-style"
+            )
+        return
+    for name, value in order.items():
+        if value is not None and value is not False:
+            raise ValueError(f"an iterable-style dataset decides the order itself: give it without {name}={value!r}")
+    if workers == "auto" and streams is None:
+        raise ValueError(
+            'num_workers="auto" needs streams= with an iterable-style dataset: its batches depend on the number of '
+            "streams, which is at most the number of workers that have something to do"
+        )
 
 
 def check_timeout(timeout: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
+from torchloader.loader.checks import is_iterable_style
 from torchloader.loader.loader import ElasticDataLoader
 
 __all__ = ["elastic"]
@@ -19,8 +20,10 @@ def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
     other samplers are taken as they are. Workers stay from one epoch to the next unless persistent_workers=False is
     among the changes. The loader itself is left as it is, and its iterators.
 
-    Raises TypeError for what is no DataLoader, for one of a class that iterates in a way of its own, and for an
-    iterable-style dataset; ValueError for the start method "fork".
+    An iterable-style dataset is read in as many streams as the loader has workers.
+
+    Raises TypeError for what is no DataLoader and for one of a class that iterates in a way of its own; ValueError for
+    the start method "fork".
     """
     if not isinstance(loader, DataLoader):
         raise TypeError(f"elastic() takes a torch.utils.data.DataLoader, not {type(loader).__name__}")
@@ -46,9 +49,11 @@ def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
 def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     dataset: Any = loader.dataset
+    batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if is_iterable_style(dataset):
+        return {**batches, "streams": loader.num_workers}
     if batch_sampler is not None and (loader.batch_size is None or type(batch_sampler) is not BatchSampler):
         return {"batch_sampler": batch_sampler}
-    batches = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if type(sampler) is SequentialSampler and sampler.data_source is dataset:
         return batches
     if (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -15,14 +14,18 @@ from dragon.native.machine import current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
-from dragon.signals import name_of
+from dragon.serialization import dumps, loads
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.making import Maker
+from torchloader.loader.members import LoadingError, Member, Tally, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
 from torchloader.loader.snapshot import Snapshots
-from torchloader.loader.worker import Made, Ready, Shipment, Task, work
+from torchloader.loader.stream_assignments import HERE, StreamAssignments
+from torchloader.loader.streams import Place, Share, StreamBatch
+from torchloader.loader.tasks import Task
+from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
 __all__ = ["Crew", "LoadingError"]
 
@@ -31,50 +34,25 @@ _SLOW = 1.0  # seconds between two looks while batches come
 _FAILED_STARTS = 3
 
 
-class LoadingError(RuntimeError):
-    """Batches cannot be made: workers end at their start, or over one batch again and again."""
-
-
-@dataclass(eq=False)
-class _Worker:
-    number: int
-    slot: int
-    tasks: Queue
-    leave: Event
-    process: Process | None = None
-    datasets: set[int] = field(default_factory=set)  # numbers of the snapshots that it has
-    ready: bool = False
-    leaving: bool = False
-
-
-@dataclass
-class Tally:
-    """What the workers have done so far: batches, and seconds of their time."""
-
-    batches: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    died: int = 0
-
-
 class Crew:
     """Workers on this node. Any thread may resize(); one iteration's batches are taken by one thread at a time."""
 
-    def __init__(self, maker: Maker, prefetch: int, size: int, timeout: float, stays: bool) -> None:
+    def __init__(self, maker: Maker, assignments: Assignments[Task], size: int, timeout: float, stays: bool) -> None:
         self._maker = maker
         self._snapshots = Snapshots(maker)
         self._stays = stays  # its workers do, from one epoch to the next
         self.timeout = timeout
         self._lock = threading.RLock()
-        self._assignments: Assignments[Task] = Assignments(prefetch)
-        self._workers: dict[int, _Worker] = {}
+        self._assignments = assignments
+        self._makers_here: dict[int, Maker] = {}  # of iterations with streams
+        self._workers: dict[int, Member] = {}
         self._born = 0
         self._iterations = 0
         self._live: set[int] = set()
         self._made: dict[Key, Outcome] = {}
         self._failed_starts = 0
         self._trouble: BaseException | None = None
-        self._starts: SimpleQueue[_Worker | None] = SimpleQueue()
+        self._starts: SimpleQueue[Member | None] = SimpleQueue()
         self._starter: threading.Thread | None = None
         self._results: Queue | None = None
         self._floor: Any = None
@@ -95,9 +73,24 @@ class Crew:
 
     def open(self) -> int:
         """An iteration begins; its number. Its workers have the dataset as it is now."""
+        return self._open(False)
+
+    def open_streams(self, place: Place, shares: list[Share]) -> int:
+        """An iteration over streams begins at a place; its number. Where there are no workers, a single stream that is
+        not told that it is one is the trainer's to the end."""
+        is_plain = not self.size and len(shares) == 1 and not shares[0].streams
+        iteration = self._open(not is_plain)
+        assert isinstance(self._assignments, StreamAssignments)
+        with self._lock:
+            self._assignments.begin(iteration, place.progress, shares, is_plain)
+        if is_plain:
+            self._makers_here[iteration] = self._maker
+        return iteration
+
+    def _open(self, with_snapshot: bool) -> int:
         while True:
             self._check_open()
-            snapshot = self._snapshots.take() if self.size else None
+            snapshot = self._snapshots.take() if self.size or with_snapshot else None
             with self._lock:
                 if self.size and snapshot is None:
                     continue  # they have become more meanwhile
@@ -117,6 +110,7 @@ class Crew:
             self._live.discard(iteration)
             self._snapshots.finish(iteration)
             self._assignments.drop(iteration)
+            self._makers_here.pop(iteration, self._maker).forget(iteration)
             for key in [key for key in self._made if key[0] == iteration]:
                 del self._made[key]
             if self._floor is not None:
@@ -130,7 +124,7 @@ class Crew:
     @property
     def window(self) -> int:
         """Batches that may be asked for before the first of them is taken."""
-        return self._assignments.prefetch * max(1, self._assignments.workers)
+        return self._assignments.window
 
     @property
     def depth(self) -> int:
@@ -149,7 +143,7 @@ class Crew:
 
     # ---- batches
 
-    def want(self, iteration: int, number: int, epoch: int, indices: Indices) -> None:
+    def want(self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch) -> None:
         """Have a batch made."""
         with self._lock:
             self._check_live(iteration)
@@ -175,7 +169,7 @@ class Crew:
             self._receive(0)
             if key in self._made:
                 return self._made.pop(key)
-            if not self.ready and (alone or not self.size):
+            if self._assignments.is_here(key) or (not self.ready and (alone or not self.size)):
                 task = self._assignments.task(key)
                 if task is not None:
                     return self._make_here(key, task)
@@ -189,15 +183,22 @@ class Crew:
 
     def _make_here(self, key: Key, task: Task) -> Outcome:
         with self._lock:
-            self._assignments.made(-1, key)
+            task = self._assignments.started(HERE, task)
+            self._release()
+            maker = self._maker_here(task)
         start = time.perf_counter()
-        try:
-            with Kept():
-                outcome = Outcome(self._maker(task.epoch, task.indices), None)
-        except Exception as error:
-            outcome = Outcome(None, error)
-        self._count(time.perf_counter() - start, task)
+        with Kept():
+            outcome = maker.make(task)
+        self._count(time.perf_counter() - start, outcome.samples)
+        with self._lock:
+            self._assignments.made(HERE, key, outcome.progress)
         return outcome
+
+    def _maker_here(self, task: Task) -> Maker:
+        if task.start is None or task.iteration in self._makers_here:
+            return self._makers_here.get(task.iteration, self._maker)
+        kept = self._snapshots[self._snapshots.number_for(task.iteration)]
+        return self._makers_here.setdefault(task.iteration, loads(dumps(kept)))
 
     def _receive(self, timeout: float) -> bool:
         """Take in what workers have sent; whether there was anything."""
@@ -238,14 +239,12 @@ class Crew:
     def _is_made(self, made: Made) -> None:
         key, outcome = (made.iteration, made.number), unpack(made.outcome)
         with self._lock:
-            task = self._assignments.task(key)
-            if self._assignments.made(made.worker, key) and task is not None:
-                self._made[key] = outcome
-                self._count(made.seconds, task)
+            if self._assignments.made(made.worker, key, made.progress):
+                self._made[key] = outcome._replace(samples=made.samples, progress=made.progress)
+                self._count(made.seconds, made.samples)
             self._hand_out()
 
-    def _count(self, seconds: float, task: Task) -> None:
-        samples = len(task.indices) if isinstance(task.indices, list) else 1
+    def _count(self, seconds: float, samples: int) -> None:
         self.tally.batches += 1
         self.tally.samples += samples
         self.tally.seconds += seconds
@@ -256,8 +255,15 @@ class Crew:
             if dataset not in worker.datasets:
                 self._ship(worker, dataset)
             worker.tasks.put(task._replace(dataset=dataset))
+        self._release()
 
-    def _ship(self, worker: _Worker, dataset: int) -> None:
+    def _release(self) -> None:
+        for number, (iteration, stream) in self._assignments.released():
+            if number in self._workers:
+                dataset = self._snapshots.number_for(iteration)
+                self._workers[number].tasks.put(Release(dataset, iteration, stream))
+
+    def _ship(self, worker: Member, dataset: int) -> None:
         needed = self._snapshots.numbers
         worker.tasks.put(Shipment(dataset, needed, self._snapshots[dataset]))
         worker.datasets = worker.datasets & needed | {dataset}
@@ -287,7 +293,7 @@ class Crew:
         taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
         free = (slot for slot in range(self.size) if slot not in taken)
         for slot in list(free)[: max(0, self.size - len(staying))]:
-            worker = _Worker(self._born, slot, Queue(0), Event())
+            worker = Member(self._born, slot, Queue(0), Event())
             self._workers[worker.number] = worker
             self._born += 1
             self._starts.put(worker)
@@ -337,7 +343,7 @@ class Crew:
             if not worker.leaving:
                 self._dismiss(worker)
 
-    def _dismiss(self, worker: _Worker) -> None:
+    def _dismiss(self, worker: Member) -> None:
         worker.leaving = True
         self._assignments.leave(worker.number)
         worker.leave.set()
@@ -353,18 +359,18 @@ class Crew:
             self._reconcile()
             self._hand_out()
 
-    def _ended(self, worker: _Worker, died: bool) -> None:
+    def _ended(self, worker: Member, died: bool) -> None:
         with self._lock:
             del self._workers[worker.number]
             key = self._assignments.gone(worker.number, died)
             if not died or worker.process is None:
                 return
             self.tally.died += 1
-            how = _told(worker.process.returncode)
+            how = told_end(worker.process.returncode)
             task = None if key is None else self._assignments.task(key)
             if task is not None:
                 self._trouble = LoadingError(
-                    f"three loading workers ended over one batch (the last with {how}), of the samples {task.indices}"
+                    f"three loading workers ended over one batch (the last with {how}), of {task.samples}"
                 )
             elif not worker.ready:
                 self._failed_starts += 1
@@ -387,7 +393,3 @@ class Crew:
         self._check_open()
         if iteration not in self._live:
             raise LoadingError("this iteration ended with an error of its loading workers: begin another one")
-
-
-def _told(code: int | None) -> str:
-    return name_of(-code) if code is not None and code < 0 else f"exit code {code}"

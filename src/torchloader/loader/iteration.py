@@ -8,22 +8,24 @@ from multiprocessing import util as mp_util
 from typing import Any, Protocol, Self
 
 from torchloader.loader.crew import Crew
-from torchloader.loader.order import Indices, Order
+from torchloader.loader.order import Indices
+from torchloader.loader.outcome import Outcome
+from torchloader.loader.streams import StreamBatch
 
-__all__ = ["Iteration"]
+__all__ = ["Iteration", "Loader"]
 
 
-class _Loader(Protocol):
+class Loader(Protocol):
     """What an iteration needs of its loader, and tells it."""
 
     pin_memory: bool
     _crew: Crew
-    _order: Order
+    _order: Any
     _choices: int
 
     def _note(self, samples: int, waited: float, computed: float) -> None: ...
 
-    def _note_position(self, epoch: int, position: int, indices: Indices) -> None: ...
+    def _note_position(self, epoch: int, position: Any, indices: Indices | None) -> None: ...
 
     def _note_last(self, epoch: int, choices: int) -> None: ...
 
@@ -31,16 +33,18 @@ class _Loader(Protocol):
 
 
 class Iteration:
-    """One epoch, or what is left of it."""
+    """One epoch of a map-style dataset, or what is left of it."""
 
-    def __init__(self, loader: _Loader, epoch: int, position: int, before: int | None) -> None:
-        self._loader, self._epoch = loader, epoch
-        self._crew = loader._crew
+    def __init__(self, loader: Loader, epoch: int, position: int, before: int | None) -> None:
         self._source = loader._order.batches(epoch, position, before)
-        self._number = self._crew.open()
+        self._begin(loader, epoch, loader._crew.open())
+
+    def _begin(self, loader: Loader, epoch: int, number: int) -> None:
+        self._loader, self._epoch = loader, epoch
+        self._crew, self._number = loader._crew, number
         self._alone = self._crew.size == 0
         self._asked = self._given = 0
-        self._ahead: dict[int, tuple[Indices, int]] = {}
+        self._ahead: dict[int, Any] = {}
         self._over = False
         self._choices = loader._choices
         self._before = time.perf_counter()
@@ -50,28 +54,40 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        loader, crew = self._loader, self._crew
+        made, (indices, position), waited = self._take()
+        if self._over and not self._ahead:
+            self._loader._note_last(self._epoch, self._choices)
+        batch = self._batch_of(made)
+        self._loader._note_position(self._epoch, position, indices)
+        self._loader._note(made.samples, waited, self._elapsed() - waited)
+        return batch
+
+    def _take(self) -> tuple[Outcome, Any, float]:
+        """The next batch or error, what was asked for, and the seconds of waiting for it. Raises StopIteration at the
+        end."""
         self._ask()
         if not self._ahead:
             self._finalizer()
-            loader._note_last(self._epoch, self._choices)
-            loader._note_end(self._epoch)
+            self._loader._note_last(self._epoch, self._choices)
+            self._loader._note_end(self._epoch)
             raise StopIteration
-        made, waited = crew.take(self._number, self._given, self._alone)
-        self._alone = self._alone and not crew.ready
-        indices, position = self._ahead.pop(self._given)
+        made, waited = self._crew.take(self._number, self._given, self._alone)
+        self._alone = self._alone and not self._crew.ready
+        asked = self._ahead.pop(self._given)
         self._given += 1
+        self._note_taken(asked, made)
         self._ask()
-        if self._over and not self._ahead:
-            loader._note_last(self._epoch, self._choices)
+        return made, asked, waited
+
+    def _note_taken(self, asked: Any, made: Outcome) -> None:
+        """What was asked for is made; nothing else is asked for yet."""
+
+    def _batch_of(self, made: Outcome) -> Any:
         if isinstance(made.error, StopIteration):  # which would end the epoch here, without a word
             raise RuntimeError("the dataset raised StopIteration") from made.error
         if made.error is not None:
             raise made.error
-        batch = _pinned(made.batch) if loader.pin_memory else made.batch
-        loader._note_position(self._epoch, position, indices)
-        loader._note(len(indices) if isinstance(indices, list) else 1, waited, self._elapsed() - waited)
-        return batch
+        return _pinned(made.batch) if self._loader.pin_memory else made.batch
 
     def _elapsed(self) -> float:
         """Seconds since the batch before this one."""
@@ -80,13 +96,18 @@ class Iteration:
 
     def _ask(self) -> None:
         while not self._over and self._asked - self._given < self._crew.window:
-            following = next(self._source, None)
+            following = self._following()
             if following is None:
                 self._over = True
                 return
-            self._ahead[self._asked] = following
-            self._crew.want(self._number, self._asked, self._epoch, following[0])
+            self._ahead[self._asked], indices = following
+            self._crew.want(self._number, self._asked, self._epoch, indices)
             self._asked += 1
+
+    def _following(self) -> tuple[Any, Indices | StreamBatch] | None:
+        """What is to be kept of the next batch, and its samples; None at the end."""
+        following = next(self._source, None)
+        return None if following is None else (following, following[0])
 
 
 def _pinned(batch: Any) -> Any:

@@ -15,17 +15,21 @@ from torchloader.loader.checks import (
     check_dataset,
     check_number,
     check_options,
+    check_stream_options,
     check_timeout,
     check_worker_options,
     check_workers,
+    is_iterable_style,
 )
 from torchloader.loader.counters import Counters
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
-from torchloader.loader.making import Maker
-from torchloader.loader.order import BatchSamplerOrder, Indices, SampleOrder, SamplerOrder
+from torchloader.loader.order import Indices
+from torchloader.loader.parts import AnyOrder, maker_of, order_of
 from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
 from torchloader.loader.samplers import digest, restore, state_of
+from torchloader.loader.stream_iteration import StreamIteration
+from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner
 
 __all__ = ["ElasticDataLoader"]
@@ -34,7 +38,7 @@ _PREFETCH = 2
 
 
 class ElasticDataLoader(Attributes):
-    """Batches of a map-style dataset, from as many worker processes as it is told to have at the time.
+    """Batches of a dataset, from as many worker processes as it is told to have at the time.
 
     It is a torch.utils.data.DataLoader where PyTorch is installed, takes what that takes, and more:
 
@@ -46,6 +50,9 @@ class ElasticDataLoader(Attributes):
             several ranks 0, as all must have the same.
         rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
             world_size=1 says that every rank is to have all samples, where torch.distributed is initialised.
+        streams: in how many parts an iterable-style dataset is read, what get_worker_info() tells it as num_workers. By
+            default as many as there are workers at first. No more workers than streams have something to do.
+        snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
@@ -53,9 +60,12 @@ class ElasticDataLoader(Attributes):
     has given its last batch: a rank that looks at one batch stays at the epoch of the others. Workers stay from one
     epoch to the next; all those of an epoch have the dataset as it was when its iterator was made.
 
-    Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind, as an iterable-style
-    dataset. While iterating:
-    what the dataset raised, with the worker's traceback as a note; LoadingError where workers cannot be kept alive;
+    Of an iterable-style dataset batches come from its streams in turn, as from the workers of PyTorch's loader; the
+    generators are seeded from (seed, epoch, stream, batch). A stream goes to another worker by its state, or is made
+    again from its beginning where it has none.
+
+    Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind. While iterating: what
+    the dataset raised, with the worker's traceback as a note; LoadingError where workers cannot be kept alive;
     TimeoutError after `timeout` seconds.
     """
 
@@ -84,13 +94,18 @@ class ElasticDataLoader(Attributes):
         world_size: int | None = None,
         workers: int | Literal["auto"] | None = None,
         max_workers: int | None = None,
+        streams: int | None = None,
+        snapshot_every_n_steps: int = 1,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
         count = num_workers if workers is None else workers
         if count != "auto":
             check_workers(num_workers=count)
-        self._is_unaware = rank is None and world_size is None and sampler is None and batch_sampler is None
+        # An iterable-style dataset may share its samples among ranks itself.
+        is_streaming = is_iterable_style(dataset)
+        is_placed = rank is not None or world_size is not None
+        self._is_unaware = not (is_streaming or is_placed or sampler is not None or batch_sampler is not None)
         rank, world_size = place_of(rank, world_size)
         check_dataset(dataset, sampler is not None or batch_sampler is not None)
         check_options(
@@ -104,6 +119,8 @@ class ElasticDataLoader(Attributes):
             generator,
             world_size,
         )
+        chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
+        check_stream_options(is_streaming, streams, snapshot_every_n_steps, count, chosen)
         check_timeout(timeout)
         check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context, in_order)
         self.dataset, self.drop_last = dataset, drop_last
@@ -119,30 +136,26 @@ class ElasticDataLoader(Attributes):
         self._seed_is_given = seed is not None or generator is not None
         seed = seed_of(seed, generator, world_size)
         self._own_sampler = sampler if batch_sampler is None else batch_sampler
-        if batch_sampler is not None:
-            self._order = BatchSamplerOrder(batch_sampler, seed)
-        elif sampler is not None:
-            self._order = SamplerOrder(sampler, seed, batch_size, drop_last)
-        else:
-            len(dataset)  # where it raises it does so here
-            self._order = SampleOrder(dataset, bool(shuffle), seed, batch_size, drop_last, rank, world_size)
+        streams = int(count if streams is None else streams) if is_streaming else None
+        batch, samplers, place = (batch_size, bool(drop_last)), self._given_samplers, (rank, world_size)
+        self._order: AnyOrder = order_of(dataset, seed, batch, samplers, bool(shuffle), streams, place)
         sources = generator, self._given_seed
         self.sampler, self.batch_sampler = samplers_of(
             dataset, self._order, sampler, batch_sampler, (self.batch_size, drop_last), sources, self.set_epoch
         )
-        batched = batch_sampler is not None or batch_size is not None
-        self._maker = Maker(dataset, collate_fn, worker_init_fn, batched, seed)
+        functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
+        self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
         at_first = 1 if count == "auto" else count
-        stays = persistent_workers is not False
-        self._crew = Crew(self._maker, prefetch_factor or _PREFETCH, at_first, timeout, stays)
-        self._tuner = Tuner(max_workers or 4 * len(os.sched_getaffinity(0))) if count == "auto" else None
+        self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers is not False)
+        at_most = max_workers or 4 * len(os.sched_getaffinity(0))
+        self._tuner = Tuner(at_most if streams is None else min(at_most, max(1, streams))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
-        self._next_epoch = 0
-        self._epoch, self._position = 0, 0
+        self._next_epoch = self._epoch = 0
+        self._position: Any = 0  # a Place in the streams of an iterable-style dataset
         self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
         self._digest = 0
-        self._resumed: tuple[int, int | None] = 0, None  # a position and the digest of what comes before it
+        self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         self._choices = 0  # of the next epoch, so far
         self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
         self._batches = self._samples = 0
@@ -180,7 +193,11 @@ class ElasticDataLoader(Attributes):
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        iteration = Iteration(self, self._epoch, self._position, before)
+        iteration: Iterator[Any]
+        if isinstance(self._order, StreamOrder):
+            iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
+        else:
+            iteration = Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
@@ -188,7 +205,7 @@ class ElasticDataLoader(Attributes):
             self._begun, self._taken = self._begun + 1, 0
         return iteration
 
-    def _go_to(self, epoch: int, resumed: tuple[int, int | None] = (0, None)) -> None:
+    def _go_to(self, epoch: int, resumed: tuple[Any, int | None] = (0, None)) -> None:
         self._next_epoch, self._resumed, self._begun, self._taken = epoch, resumed, 0, 0
         self._choices += 1
         if isinstance(self.sampler, RankSampler) and self.world_size > 1:
@@ -253,7 +270,10 @@ class ElasticDataLoader(Attributes):
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: after the last batch that it got. It goes with any number of workers and, where
         the global batch stays as large, of ranks. A sampler's generators are in it; it can be written as JSON."""
-        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, "position": self._position}
+        position, order = self._position, self._order
+        if position and isinstance(order, StreamOrder):
+            position = order.tell(position)
+        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, "position": position}
         if self._own_sampler is not None:
             begun = self._sampler_state
             state["sampler"] = self._state_of_sampler() if begun is None else begun
@@ -270,13 +290,25 @@ class ElasticDataLoader(Attributes):
         ):
             raise ValueError("this is not the state of an ElasticDataLoader")
         check_number(seed=state["seed"])
-        check_number(0, epoch=state["epoch"], position=state["position"])
+        check_number(0, epoch=state["epoch"])
+        position = self._place_of(state["position"])
         if state["seed"] != self.seed and self._seed_is_given:
             raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
         before = self._restore_sampler(state) if self._own_sampler is not None and "sampler" in state else None
         self._order.seed = self._maker.seed = int(state["seed"])
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._epoch, self._position = int(state["epoch"]), position
         self._go_to(self._epoch, (self._position, before))
+
+    def _place_of(self, told: Any) -> Any:
+        if isinstance(told, dict) != isinstance(self._order, StreamOrder) and told != 0:
+            raise ValueError(
+                "the state is of a loader of another style of dataset: a map-style one has a number as its position, "
+                "an iterable-style one its streams"
+            )
+        if isinstance(self._order, StreamOrder) and told != 0:
+            return self._order.place(told)
+        check_number(0, position=told)
+        return int(told)
 
     def _restore_sampler(self, state: dict[str, Any]) -> int | None:
         sources, rank = state["sampler"], distributed_rank()
@@ -292,7 +324,7 @@ class ElasticDataLoader(Attributes):
     def _state_of_sampler(self) -> dict[str, Any] | None:
         return None if self._own_sampler is None else state_of(self._own_sampler)
 
-    def _note_position(self, epoch: int, position: int, indices: Indices) -> None:
+    def _note_position(self, epoch: int, position: Any, indices: Indices | None) -> None:
         self._epoch, self._position = epoch, position
         self._taken += 1
         if self._own_sampler is not None:

@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from torchloader.loader import surroundings
 from torchloader.loader.order import Indices
+from torchloader.loader.outcome import Outcome
 from torchloader.loader.randomness import mix, number_of, seed_all
+from torchloader.loader.streams import Share
+from torchloader.loader.tasks import Task
 
 __all__ = ["Maker", "default_collate"]
 
@@ -29,12 +33,30 @@ class Maker:
         self.seed = seed
         self.batched = batched
         self._info: Any = None
+        self._share: Share | None = None
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
         """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
-        collate = default_collate(self.batched) if self.collate_fn is None else self.collate_fn
-        with self._worker_info():
-            return collate(self._fetch(epoch, indices))
+        with self.as_worker():
+            return self.collate(self._fetch(epoch, indices))
+
+    def make(self, task: Task) -> Outcome:
+        """The batch of a task, or the error that comes instead."""
+        samples = len(task.indices) if isinstance(task.indices, list) else 1
+        try:
+            return Outcome(self(task.epoch, task.indices), None, samples)
+        except Exception as error:
+            return Outcome(None, error, samples)
+
+    def collate(self, samples: Any) -> Any:
+        """A batch of samples, or what is made of a single one."""
+        return (default_collate(self.batched) if self.collate_fn is None else self.collate_fn)(samples)
+
+    def forget(self, iteration: int) -> None:
+        """An iteration is over: nothing of it is kept here."""
+
+    def release(self, iteration: int, stream: int) -> None:
+        """Another process goes on with a stream: there are none here."""
 
     def _fetch(self, epoch: int, indices: Indices) -> Any:
         dataset, base = self.dataset, mix(self.seed, epoch)
@@ -50,32 +72,38 @@ class Maker:
             samples.append(dataset[index])
         return samples
 
-    def be_worker(self, number: int, workers: int) -> None:
+    def be_ready(self, slot: int, workers: int) -> None:
+        """A worker has this maker, in one of so many slots."""
+        self.be_worker(slot, workers, mix(self.seed, slot))
+
+    def be_worker(self, number: int, workers: int, seed: int) -> None:
         """Call the worker_init_fn, and have torch.utils.data.get_worker_info() answer the functions of the user."""
+        self._share = Share(number, workers)
         if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
             from torch.utils.data._utils.worker import WorkerInfo
 
-            _collate_in_own_memory()
-            self._info = WorkerInfo(
-                id=number, num_workers=workers, seed=mix(self.seed, number) >> 1, dataset=self.dataset
-            )
+            if surroundings.is_worker:
+                _collate_in_own_memory()
+            self._info = WorkerInfo(id=number, num_workers=workers, seed=seed >> 1, dataset=self.dataset)
         if self.worker_init_fn is not None:
-            with self._worker_info():
-                seed_all(mix(self.seed, number))
+            with self.as_worker():
+                seed_all(seed)
                 self.worker_init_fn(number)
 
     @contextmanager
-    def _worker_info(self) -> Iterator[None]:
-        if self._info is None:
-            yield
-            return
-        from torch.utils.data._utils import worker
+    def as_worker(self) -> Iterator[None]:
+        """In the block functions of the user find which worker they are in."""
+        with surroundings.sharing(self._share):
+            if self._info is None:
+                yield
+                return
+            from torch.utils.data._utils import worker
 
-        worker._worker_info = self._info
-        try:
-            yield
-        finally:
-            worker._worker_info = None
+            worker._worker_info, before = self._info, worker._worker_info
+            try:
+                yield
+            finally:
+                worker._worker_info = before
 
 
 @cache

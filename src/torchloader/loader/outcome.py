@@ -10,15 +10,24 @@ import traceback
 from typing import Any, NamedTuple
 
 from dragon.serialization import dumps, loads
+from torchloader.loader.streams import Progress
 
 __all__ = ["Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
 
 
 class Outcome(NamedTuple):
-    """A batch, or the error that came instead."""
+    """A batch, or the error that came instead; neither where a stream has ended. Of a stream's batch also how far the
+    stream has got with it."""
 
     batch: Any
     error: BaseException | None
+    samples: int = 1
+    progress: Progress | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """Whether there is no batch, as the stream has ended."""
+        return self.progress is not None and self.progress.ended and self.samples == 0 and self.error is None
 
 
 class Packed(NamedTuple):

@@ -16,23 +16,14 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from torchloader.loader import surroundings
 from torchloader.loader.making import Maker
-from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
+from torchloader.loader.streams import Progress
+from torchloader.loader.tasks import Task
 
-__all__ = ["Made", "Ready", "Shipment", "Task", "work"]
+__all__ = ["Made", "Ready", "Release", "Shipment", "work"]
 
 _LOOK_AFTER_TRAINER = 1.0  # seconds
 _NICENESS = 10  # where cores lack a trainer goes first: it waits for its workers soon enough, and they never for it
-
-
-class Task(NamedTuple):
-    """A batch to be made."""
-
-    iteration: int
-    number: int
-    epoch: int
-    indices: Indices
-    dataset: int = -1  # number of the dataset's snapshot
 
 
 class Shipment(NamedTuple):
@@ -41,6 +32,14 @@ class Shipment(NamedTuple):
     dataset: int
     needed: set[int]
     content: Any  # a Maker, or a snapshot of one
+
+
+class Release(NamedTuple):
+    """Another worker goes on with a stream."""
+
+    dataset: int
+    iteration: int
+    stream: int
 
 
 class Ready(NamedTuple):
@@ -58,6 +57,8 @@ class Made(NamedTuple):
     number: int
     seconds: float
     outcome: Packed
+    samples: int
+    progress: Progress | None
 
 
 def work(
@@ -74,7 +75,7 @@ def work(
     makers: dict[int, Maker] = {}
     while not leave.is_set():
         try:
-            message: Task | Shipment | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
+            message: Task | Shipment | Release | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
             if isinstance(message, Shipment):
                 begins = not makers
                 makers = {number: maker for number, maker in makers.items() if number in message.needed}
@@ -91,7 +92,10 @@ def work(
             return
         if message is None or leave.is_set():
             return
-        if message.iteration >= floor.value:
+        if isinstance(message, Release):
+            if message.dataset in makers:
+                makers[message.dataset].release(message.iteration, message.stream)
+        elif message.iteration >= floor.value:
             _deliver(results, _make(worker, makers[message.dataset], message))
         elif _is_gone(watched):
             return
@@ -108,19 +112,16 @@ def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
     maker: Maker = shipment.content
     if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
         sys.modules["torch"].set_num_threads(1)  # as many workers as are wanted share the cores
-    maker.be_worker(slot, workers)
+    maker.be_ready(slot, workers)
     return maker
 
 
 def _make(worker: int, maker: Maker, task: Task) -> Made:
     start = time.perf_counter()
-    try:
-        batch = maker(task.epoch, task.indices)
-    except Exception as error:
-        seconds, outcome = time.perf_counter() - start, pack_error(error)
-    else:
-        seconds, outcome = time.perf_counter() - start, pack(batch)
-    return Made(worker, task.iteration, task.number, seconds, outcome)
+    made = maker.make(task)
+    seconds = time.perf_counter() - start
+    packed = pack_error(made.error) if isinstance(made.error, Exception) else pack(made.batch)
+    return Made(worker, task.iteration, task.number, seconds, packed, made.samples, made.progress)
 
 
 def _deliver(results: Queue, made: Made) -> None:

@@ -1,0 +1,174 @@
+"""Streams as they run in one process: each has a dataset of its own, an iterator, and how far that has got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dragon.serialization import dumps, loads
+from torchloader.loader.making import Maker
+from torchloader.loader.outcome import Outcome
+from torchloader.loader.randomness import mix, seed_all
+from torchloader.loader.source import END, Source
+from torchloader.loader.streams import Start, StreamBatch
+from torchloader.loader.tasks import Task
+
+__all__ = ["StreamMaker"]
+
+
+class StreamMaker(Maker):
+    """Makes batches of the streams of an iterable-style dataset: the same ones from the same seed and epoch, whoever
+    makes them and however often a stream is taken up by another process."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any] | None,
+        worker_init_fn: Callable[[int], None] | None,
+        batch_size: int | None,
+        drop_last: bool,
+        seed: int,
+        snapshot_every: int,
+    ) -> None:
+        super().__init__(dataset, collate_fn, worker_init_fn, batch_size is not None, seed)
+        self.batch_size, self.drop_last, self.snapshot_every = batch_size, drop_last, snapshot_every
+        self._running: dict[tuple[int, int], _Running] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_running": {}}
+
+    def be_ready(self, slot: int, workers: int) -> None:
+        """See Maker. What worker_init_fn does it does for each stream."""
+
+    def make(self, task: Task) -> Outcome:
+        """See Maker. Its task begins a stream, or goes on with it."""
+        assert isinstance(task.indices, StreamBatch)
+        key = task.iteration, task.indices.stream
+        if task.start is not None:
+            self._running = {kept: each for kept, each in self._running.items() if kept[0] in task.start.live}
+            self._running[key] = _Running(self, task.epoch, task.start)
+        return self._running[key].make(task.indices.number)
+
+    def forget(self, iteration: int) -> None:
+        """An iteration is over."""
+        self._running = {key: each for key, each in self._running.items() if key[0] != iteration}
+
+    def release(self, iteration: int, stream: int) -> None:
+        """Another process goes on with a stream."""
+        self._running.pop((iteration, stream), None)
+
+
+class _Running:
+    """One stream. The random generators are seeded from seed, epoch and stream at its beginning, and with the number of
+    the batch before each batch: when it is made again it draws the same numbers."""
+
+    def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
+        self._given_maker, self._copies, self._share = maker, start.copies, start.share
+        self._seed = mix(maker.seed, epoch, start.share.number)
+        self._maker, self._progress = maker, start.progress
+        self._source: Source | None = None
+        self._exhausted = False  # the source is
+
+    def make(self, number: int) -> Outcome:
+        """A batch, or none where the stream has ended. What the dataset raises comes instead of a batch, after which
+        the iterator is asked again; what it raises when it is begun, or taken up again, ends the stream."""
+        if self._progress.ended:
+            return Outcome(None, None, 0, self._progress)
+        source, self._source = self._source, None  # an interrupt leaves it in the middle of a batch
+        if source is None:
+            try:
+                source = self._open()
+            except Exception as error:
+                error.add_note(f"stream {self._share.number} could not be begun at batch {number} and ends here")
+                self._progress = self._progress._replace(batches=number + 1, ended=True)
+                return Outcome(None, error, 0, self._progress)
+        assert number >= self._progress.batches
+        with self._maker.as_worker():
+            # Another process has made these meanwhile, which had them in hand when the stream was taken up here.
+            for skipped in range(self._progress.batches, number):
+                self._skip(source, skipped)
+            outcome = self._make(source, number)
+        if not self._progress.ended:
+            self._source = source
+        return outcome
+
+    def _open(self) -> Source:
+        # Streams of one process must not share what their datasets keep in attributes.
+        maker = self._maker = loads(dumps(self._given_maker)) if self._copies else self._given_maker
+        reached, self._exhausted = self._progress, False
+        seed_all(self._seed)
+        if self._share.streams:
+            maker.be_worker(*self._share, self._seed)
+        state = None if reached.state is None else loads(reached.state)
+        with maker.as_worker():
+            source = Source(maker.dataset, state)
+            for skipped in range(reached.saved, reached.batches):
+                self._skip(source, skipped)
+        return source
+
+    def _skip(self, source: Source, number: int) -> None:
+        """Read a batch again. Raises RuntimeError where it is another one than it was."""
+        reached = self._progress
+        try:
+            samples = self._fetch(source, number)
+        except Exception:
+            if number >= reached.batches:
+                self._progress = reached._replace(batches=number + 1, failed=(*reached.failed, number))
+            elif number not in reached.failed:
+                raise
+            return
+        if number >= reached.batches and samples is not END:
+            self._progress = reached._replace(batches=number + 1, samples=reached.samples + self._count(samples))
+        elif number < reached.batches and (samples is END or number in reached.failed):
+            now = "it ended" if samples is END else "it did not raise"
+            raise RuntimeError(
+                f"the dataset gives other samples when it is read again: {now} at batch {number} of stream "
+                f"{self._share.number}, unlike before. What its __iter__() gives must depend on the dataset, "
+                "get_worker_info() and the program's random numbers alone, or it needs state_dict() and "
+                "load_state_dict()"
+            )
+
+    def _make(self, source: Source, number: int) -> Outcome:
+        count, batch, raised, before = 0, None, None, self._progress
+        try:
+            samples = self._fetch(source, number)
+        except Exception as error:
+            raised, before = error, before._replace(failed=(*before.failed, number))
+        else:
+            if samples is END:
+                self._progress = before._replace(ended=True)
+                return Outcome(None, None, 0, self._progress)
+            count = self._count(samples)
+            try:
+                batch = self._maker.collate(samples)
+            except Exception as error:
+                raised = error
+        reached = before._replace(batches=number + 1, samples=before.samples + count, ended=self._exhausted)
+        if not self._exhausted and source.is_stateful and reached.batches % self._maker.snapshot_every == 0:
+            try:
+                reached = reached._replace(saved=number + 1, state=dumps(source.state()), failed=())
+            except Exception as error:
+                raised = raised or error
+        self._progress = reached
+        return Outcome(batch if raised is None else None, raised, count, reached)
+
+    def _count(self, samples: Any) -> int:
+        return len(samples) if self._maker.batched else 1
+
+    def _fetch(self, source: Source, number: int) -> Any:
+        """The samples of the next batch, or the next sample without batches."""
+        maker = self._maker
+        if self._exhausted:
+            return END
+        seed_all(mix(self._seed, number))
+        if maker.batch_size is None:
+            return source.next()
+        samples: list[Any] = []
+        while len(samples) < maker.batch_size and not self._exhausted:
+            sample = source.next()
+            if sample is END:
+                self._exhausted = True
+            else:
+                samples.append(sample)
+        is_short = len(samples) < maker.batch_size
+        return END if not samples or (maker.drop_last and is_short) else samples

@@ -1,0 +1,145 @@
+"""Which worker runs which stream: one at a time, which has its iterator. No process here."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+
+from torchloader.loader.assignments import Assignments, Key
+from torchloader.loader.streams import Progress, Share, Start, StreamBatch
+from torchloader.loader.tasks import Task
+
+__all__ = ["HERE", "Stream", "StreamAssignments"]
+
+# Of a batch: which iteration over the loader, and which stream of it.
+Stream = tuple[int, int]
+
+HERE = -1  # the trainer as a worker
+
+
+class StreamAssignments(Assignments[Task]):
+    """Batches of streams. All batches of a stream go to one worker, in turn. Another worker takes it up when none has a
+    batch of it in hand, from the progress that came with its last batch.
+
+    A new worker gets streams of those that have more than one more; streams of a worker that has gone are dealt out to
+    those with the fewest.
+    """
+
+    def __init__(self, prefetch: int) -> None:
+        super().__init__(prefetch)
+        self._progress: dict[Stream, Progress] = {}
+        self._shares: dict[Stream, Share] = {}
+        self._owners: dict[Stream, int] = {}  # of streams that go on: who is to have them
+        self._running: dict[Stream, int] = {}  # who has their iterators
+        self._staying: set[int] = set()
+        self._released: list[tuple[int, Stream]] = []
+
+    def begin(self, iteration: int, progress: tuple[Progress, ...], shares: list[Share], stays: bool) -> None:
+        """An iteration has these streams. With `stays` they are the trainer's to the end."""
+        for stream, (reached, share) in enumerate(zip(progress, shares, strict=True)):
+            self._progress[iteration, stream], self._shares[iteration, stream] = reached, share
+        if stays:
+            self._staying.add(iteration)
+
+    def is_here(self, key: Key) -> bool:
+        """Whether only the trainer makes it."""
+        return key[0] in self._staying
+
+    @property
+    def window(self) -> int:
+        """Batches that may be asked for ahead; more workers than streams make no more of them."""
+        return self.prefetch * max(1, min(self.workers, len(self._progress)))
+
+    def join(self, worker: int) -> None:
+        """See Assignments. The worker gets its part of the streams."""
+        super().join(worker)
+        while len(self._held) > 1 and self._owners:
+            owned = Counter(dict.fromkeys(self._held, 0))
+            owned.update(owner for owner in self._owners.values() if owner in self._held)
+            most = max(self._held, key=lambda each: (owned[each], -each))
+            if owned[most] - owned[worker] < 2:
+                return
+            stream = max(each for each, owner in self._owners.items() if owner == most)
+            self._owners[stream] = worker
+
+    def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
+        """See Assignments. The stream has got so far."""
+        task = self._wanted.get(key)
+        is_first = super().made(worker, key)
+        if is_first and task is not None and progress is not None:
+            stream = _stream_of(task)
+            if progress.ended:
+                self._owners.pop(stream, None)
+            if progress.batches >= self._progress[stream].batches:
+                self._progress[stream] = progress
+        return is_first
+
+    def drop(self, iteration: int) -> None:
+        """See Assignments."""
+        super().drop(iteration)
+        self._staying.discard(iteration)
+        kept: dict[Stream, Progress] | dict[Stream, Share] | dict[Stream, int]
+        for kept in (self._progress, self._shares, self._owners, self._running):
+            for stream in [stream for stream in kept if stream[0] == iteration]:
+                del kept[stream]
+
+    def hand_out(self) -> Iterator[tuple[int, Key, Task]]:
+        """See Assignments. A batch goes to who has its stream, or takes it up."""
+        later = []
+        try:
+            while self._waiting and self._held:
+                key = heapq.heappop(self._waiting)
+                task = self._wanted.get(key)
+                if task is None:
+                    continue
+                worker = self._worker_for(_stream_of(task))
+                if worker is None:
+                    later.append(key)
+                    continue
+                self._held[worker][key] = None
+                yield worker, key, self.started(worker, task)
+        finally:
+            for key in later:
+                heapq.heappush(self._waiting, key)
+
+    def started(self, worker: int, task: Task) -> Task:
+        """The task for a worker that is to make it: with where it takes up the stream, unless it has it."""
+        stream = _stream_of(task)
+        before = self._running.get(stream)
+        if before == worker:
+            return task
+        if before is not None and before in self._held:
+            self._released.append((before, stream))
+        self._running[stream] = worker
+        live = frozenset(iteration for iteration, _ in self._progress)
+        return task._replace(
+            start=Start(self._progress[stream], self._shares[stream], live, stream[0] not in self._staying)
+        )
+
+    def released(self) -> list[tuple[int, Stream]]:
+        """Workers and the streams that others have taken up since this was asked."""
+        released, self._released = self._released, []
+        return released
+
+    def _worker_for(self, stream: Stream) -> int | None:
+        if stream[0] in self._staying:
+            return None
+        owner = self._owners.get(stream)
+        if owner is None or owner not in self._held:
+            owned = Counter(self._owners.values())
+            owner = self._owners[stream] = min(self._held, key=lambda each: (owned[each], each))
+        return owner if self._holders(stream) <= {owner} else None
+
+    def _holders(self, stream: Stream) -> set[int]:
+        return {
+            worker
+            for workers in (self._held, self._leaving)
+            for worker, held in workers.items()
+            if any(key in self._wanted and _stream_of(self._wanted[key]) == stream for key in held)
+        }
+
+
+def _stream_of(task: Task) -> Stream:
+    assert isinstance(task.indices, StreamBatch)
+    return task.iteration, task.indices.stream

@@ -1,0 +1,359 @@
+"""The elastic loader with iterable-style datasets: the same batches in the same order, whatever happens to workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_datasets import (
+    Changing,
+    Deadly,
+    Failing,
+    FailingLater,
+    Interrupted,
+    Noisy,
+    NotBegun,
+    Numbers,
+    Remembering,
+    StatefulDataset,
+    StatefulIterator,
+)
+
+from torchloader import ElasticDataLoader, LoadingError
+
+LENGTH, STREAMS = 100, 3
+
+
+def loader_of(dataset: Any, batch_size: int | None = 4, **options: Any) -> ElasticDataLoader:
+    return ElasticDataLoader(dataset, batch_size, **{"collate_fn": list, "seed": 1, **options})
+
+
+def streamed(dataset: Any, batch_size: int | None = 4, **options: Any) -> ElasticDataLoader:
+    return loader_of(dataset, batch_size, **{"streams": STREAMS, **options})
+
+
+def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
+    """The hard way, one of those that are ready."""
+    pids = [worker.process._started.pid for worker in list(loader._crew._workers.values()) if worker.ready]  # type: ignore[union-attr]
+    if pids:
+        try:
+            os.kill(pids[which % len(pids)], signal.SIGKILL)
+        except ProcessLookupError:
+            return  # an earlier kill is not noticed yet
+
+
+UNDISTURBED = list(streamed(Noisy(LENGTH)))
+
+
+def test_batches_come_from_the_streams_in_turn() -> None:
+    assert list(streamed(Numbers(14), 2)) == [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11], [12], [13]]
+
+
+def test_streams_that_end_are_passed_over() -> None:
+    class Unequal(Numbers):
+        def __iter__(self) -> Iterator[Any]:
+            stream = next(super().__iter__())
+            return iter([f"{stream}{letter}" for letter in "abcd"[: 4 if stream == 1 else stream]])
+
+    assert list(streamed(Unequal(3), 1)) == [["1a"], ["2a"], ["1b"], ["2b"], ["1c"], ["1d"]]
+
+
+@pytest.mark.parametrize("dataset", [Noisy(LENGTH), StatefulIterator(LENGTH), StatefulDataset(LENGTH)])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_batches_do_not_depend_on_the_number_of_workers(dataset: Any, workers: int) -> None:
+    with streamed(dataset, num_workers=workers) as loader:
+        assert list(loader) == UNDISTURBED
+
+
+DEEDS = st.one_of(
+    st.tuples(st.just("resize"), st.integers(0, 4)),
+    st.tuples(st.just("kill"), st.integers(0, 3)),
+    st.tuples(st.just("resume"), st.just(0)),
+)
+SCHEDULES = st.dictionaries(st.integers(0, len(UNDISTURBED) - 1), DEEDS, max_size=6)
+
+
+@pytest.fixture(scope="module", params=[Noisy, StatefulIterator])
+def elastic(request: Any) -> Iterator[ElasticDataLoader]:
+    """One loader for many epochs: its workers stay."""
+    with streamed(request.param(LENGTH), num_workers=2) as loader:
+        yield loader
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedule=SCHEDULES)
+def test_no_schedule_of_resizes_kills_and_resumptions_changes_a_batch(
+    elastic: ElasticDataLoader, schedule: dict[int, tuple[str, int]]
+) -> None:
+    elastic.set_epoch(0)
+    batches, taken = iter(elastic), []
+    while True:
+        try:
+            taken.append(next(batches))
+        except StopIteration:
+            break
+        deed, value = schedule.get(len(taken) - 1, ("", 0))
+        if deed == "resize":
+            elastic.resize(value)
+        elif deed == "kill":
+            kill_a_worker(elastic, value)
+        elif deed == "resume":
+            elastic.load_state_dict(json.loads(json.dumps(elastic.state_dict())))
+            batches = iter(elastic)
+    assert taken == UNDISTURBED
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (2, 1)])
+def test_an_epoch_is_continued_in_its_middle_by_any_number_of_workers(before: int, after: int) -> None:
+    with streamed(StatefulDataset(LENGTH), num_workers=before) as loader:
+        batches = iter(loader)
+        begun = [next(batches) for _ in range(11)]
+        state = loader.state_dict()
+    with streamed(StatefulDataset(LENGTH), num_workers=after) as other:
+        other.load_state_dict(state)
+        assert begun + list(other) == UNDISTURBED
+        assert len(list(other)) == len(UNDISTURBED)  # the epoch after it is whole
+
+
+def test_a_dataset_with_a_state_is_not_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "read"
+    first, second = (streamed(Remembering(48, str(file))) for _ in range(2))
+    batches = iter(first)
+    for _ in range(7):
+        next(batches)
+    second.load_state_dict(first.state_dict())
+    list(second)
+    assert sorted(map(int, file.read_text().split())) == list(range(48))
+
+
+def test_between_two_states_batches_are_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "read"
+    first, second = (streamed(Remembering(48, str(file)), 4, snapshot_every_n_steps=2) for _ in range(2))
+    batches = iter(first)
+    begun = [next(batches) for _ in range(9)]  # three of each stream, the last of them after its state
+    second.load_state_dict(first.state_dict())
+    assert begun + list(second) == list(streamed(Noisy(48)))
+    assert len(file.read_text().split()) == 48 + 3 * 4
+
+
+def test_a_state_has_the_streams_of_its_epoch_and_the_next_one_its_own() -> None:
+    first, second = loader_of(Numbers(24), 2, streams=3), loader_of(Numbers(24), 2, streams=2)
+    whole = list(first)
+    first.set_epoch(0)
+    batches = iter(first)
+    begun = [next(batches) for _ in range(4)]
+    second.load_state_dict(first.state_dict())
+    assert begun + list(second) == whole
+    assert list(second) == list(loader_of(Numbers(24), 2, streams=2))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"batch_size": 5}, "batch_size=4, this one has batch_size=5"),
+        ({"rank": 1, "world_size": 2}, "rank=0, this one has rank=1"),
+        ({"streams": 0}, "shared=True, this one has shared=False"),
+    ],
+)
+def test_a_state_of_other_streams_is_refused(options: dict[str, Any], told: str) -> None:
+    first, second = streamed(Numbers(24)), streamed(**{"dataset": Numbers(24), **options})
+    next(iter(first))
+    with pytest.raises(ValueError, match=told):
+        second.load_state_dict(first.state_dict())
+
+
+def test_a_position_without_streams_is_refused() -> None:
+    loader = streamed(Numbers(24))
+    next(iter(loader))
+    state = loader.state_dict()
+    for damaged in ({"streams": []}, {"turn": 3}):
+        with pytest.raises(ValueError, match="not the state of an ElasticDataLoader"):
+            loader.load_state_dict({**state, "position": {**state["position"], **damaged}})
+
+
+def test_a_state_of_another_style_of_dataset_is_refused() -> None:
+    first, second = streamed(Numbers(24)), loader_of(range(24))
+    next(iter(first)), next(iter(second))
+    with pytest.raises(ValueError, match="another style of dataset"):
+        second.load_state_dict(first.state_dict())
+    with pytest.raises(ValueError, match="another style of dataset"):
+        first.load_state_dict(second.state_dict())
+
+
+def test_each_epoch_and_each_stream_draws_other_numbers_and_can_be_had_again() -> None:
+    loader = streamed(Noisy(LENGTH))
+    first, second = list(loader), list(loader)
+    assert [[number for number, *_ in batch] for batch in first] == [
+        [number for number, *_ in batch] for batch in second
+    ]
+    drawn = [luck for batch in first + second for _, luck, _ in batch]
+    assert len(set(drawn)) == len(drawn)
+    loader.set_epoch(0)
+    assert list(loader) == first
+
+
+def test_a_stream_has_the_dataset_to_itself_as_it_was_when_the_epoch_began() -> None:
+    dataset = Changing(60)
+    with streamed(dataset, num_workers=1) as loader:
+        batches = iter(loader)
+        given = [next(batches)]
+        dataset.content = 1
+        loader.resize(3)
+        given += batches
+        assert {sample[1:] for batch in given for sample in batch} == {(0, 1)}
+        assert {sample[1:] for batch in loader for sample in batch} == {(1, 1)}
+
+
+def test_without_workers_and_streams_the_dataset_itself_is_read() -> None:
+    dataset = Changing(8)
+    assert list(loader_of(dataset)) == [[(number, 0, 1) for number in part] for part in (range(4), range(4, 8))]
+    assert dataset.reads == 1
+
+
+def test_workers_that_join_such_an_epoch_begin_with_the_next_one() -> None:
+    with loader_of(Noisy(40)) as loader:
+        batches = iter(loader)
+        begun = [next(batches)]
+        loader.resize(1)
+        whole = begun + list(batches)
+        loader.set_epoch(0)
+        assert list(loader) == whole
+        assert loader.counters.workers == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_the_dataset_raises_comes_instead_of_a_batch(workers: int) -> None:
+    with streamed(Failing(24), 2, num_workers=workers) as loader:
+        batches, taken = iter(loader), []
+        while True:
+            try:
+                taken.append(next(batches))
+            except OSError as error:
+                taken.append(error.strerror)
+            except StopIteration:
+                break
+    assert taken == [
+        [0, 3],
+        [1, 4],
+        [2, 5],
+        [6, 9],
+        "the disk is gone",
+        [8, 11],
+        [12, 15],
+        [10, 13],
+        [14, 17],
+        [18, 21],
+        [16, 19],
+        [20, 23],
+        [22],
+    ]
+
+
+def test_a_stream_that_cannot_be_begun_is_an_error_and_ends() -> None:
+    batches = iter(streamed(NotBegun(6), 2))
+    assert next(batches) == [0, 3]
+    with pytest.raises(OSError, match="no such shard"):
+        next(batches)
+    assert list(batches) == [[2, 5]]
+
+
+def test_a_dataset_that_has_become_shorter_is_not_continued_without_a_word() -> None:
+    first, second = streamed(Numbers(48)), streamed(Numbers(12))
+    batches = iter(first)
+    for _ in range(9):
+        next(batches)
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(RuntimeError, match="other samples when it is read again: it ended at batch 1 of stream 0"):
+        next(iter(second))
+
+
+def test_what_the_dataset_raises_when_it_is_read_again_is_told(tmp_path: Path) -> None:
+    first, second = (streamed(FailingLater(48, str(tmp_path / "gone"))) for _ in range(2))
+    batches = iter(first)
+    for _ in range(9):
+        next(batches)
+    (tmp_path / "gone").touch()
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(OSError, match="the disk is gone") as raised:
+        next(iter(second))
+    assert raised.value.__notes__ == ["stream 0 could not be begun at batch 3 and ends here"]
+
+
+def test_an_error_of_the_dataset_comes_again_when_its_stream_is_made_again() -> None:
+    first, second = streamed(Failing(60), 2), streamed(Failing(60), 2)
+    batches = iter(first)
+    for _ in range(4):
+        next(batches)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+    begun = [next(batches) for _ in range(6)]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert begun[-1] == [16, 19]
+    assert list(second) == list(batches)
+
+
+def test_an_interrupt_loses_no_sample() -> None:
+    batches = iter(streamed(Interrupted(40)))
+    taken = [next(batches) for _ in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert taken + list(batches) == list(streamed(Numbers(40)))
+
+
+def test_a_batch_that_ends_its_workers_is_told() -> None:
+    with streamed(Deadly(60), num_workers=1) as loader, pytest.raises(LoadingError, match="of batch 0 of stream 1"):
+        list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_share_the_streams(workers: int) -> None:
+    samples: list[int] = []
+    for rank in range(2):
+        with loader_of(Numbers(40), 3, rank=rank, world_size=2, num_workers=workers) as loader:
+            samples += [sample for batch in loader for sample in batch]
+    assert sorted(samples) == list(range(40))
+
+
+def test_a_loader_is_copied_with_its_place() -> None:
+    loader = streamed(Noisy(LENGTH))
+    batches = iter(loader)
+    begun = [next(batches) for _ in range(5)]
+    loader.load_state_dict(loader.state_dict())
+    assert begun + list(pickle.loads(pickle.dumps(loader))) == UNDISTURBED
+
+
+def test_a_loader_tells_its_streams() -> None:
+    assert loader_of(Numbers(4), num_workers=3).streams == 3
+    assert streamed(Numbers(4), num_workers="auto").streams == STREAMS
+    assert loader_of(range(4)).streams is None
+
+
+def test_auto_finds_workers_for_the_streams() -> None:
+    with streamed(Noisy(LENGTH), num_workers="auto") as loader:
+        assert list(loader) == UNDISTURBED
+        assert 1 <= loader.workers <= STREAMS
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "told"),
+    [
+        (Numbers(4), {"shuffle": True}, "decides the order itself: give it without shuffle=True"),
+        (Numbers(4), {"sampler": range(3)}, "give it without sampler"),
+        (Numbers(4), {"batch_size": 1, "batch_sampler": [[1]]}, "give it without batch_sampler"),
+        (Numbers(4), {"batch_size": None, "drop_last": True}, "no last one to drop"),
+        (Numbers(4), {"num_workers": "auto"}, 'num_workers="auto" needs streams='),
+        (Numbers(4), {"streams": -1}, "streams must be at least 0"),
+        (range(4), {"streams": 2}, "streams and snapshot_every_n_steps are for iterable-style datasets"),
+    ],
+)
+def test_options_that_do_not_go_together_are_errors(dataset: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        loader_of(dataset, **options)
