@@ -1,16 +1,29 @@
-"""Parts of iterable-style datasets: a worker's part of the items."""
+"""Parts of iterable-style datasets: a worker's part of the items, a shuffle buffer, a mix of several datasets.
+
+They read iterable-style datasets, which divide their samples among workers themselves, and map-style ones (lists and
+ranges as well), of which each worker gets its part. They keep their place (torchdata's protocol Stateful) where those
+that they read do, so that a loader goes on with them in another process without reading anything again. Their random
+numbers come from `seed`, the epoch and the stream; without `seed` from those that ElasticDataLoader sets for the epoch
+and the stream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
-from torchloader.loader.source import current_share
+from torchloader.loader.base import Streaming
+from torchloader.loader.checks import check_number
+from torchloader.loader.randomness import mix
+from torchloader.loader.source import END, Source, current_share
 
-__all__ = ["shard"]
+__all__ = ["RandomMix", "ShuffleBuffer", "shard"]
 
 Item = TypeVar("Item")
+
+_WHOLE = float(1 << 64)
 
 
 def shard(items: Iterable[Item]) -> Iterator[Item]:
@@ -18,3 +31,156 @@ def shard(items: Iterable[Item]) -> Iterator[Item]:
     DataLoader; outside of a worker all items."""
     number, streams = current_share()
     return islice(items, number, None, streams)
+
+
+class _Dice:
+    """Random numbers of which the state is a number."""
+
+    def __init__(self, seed: int, drawn: int = 0) -> None:
+        self.seed, self.drawn = seed, drawn
+
+    def roll(self) -> int:
+        """One of 64 bits."""
+        self.drawn += 1
+        return mix(self.seed, self.drawn)
+
+
+class _Drawing(Streaming):
+    """A dataset that draws random numbers."""
+
+    def __init__(self, seed: int | None) -> None:
+        if seed is not None:
+            check_number(seed=seed)
+        self.seed, self._epoch = seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw others from the next iter() on, where there is a `seed`."""
+        check_number(0, epoch=epoch)
+        self._epoch = epoch
+
+    def _dice(self) -> _Dice:
+        if self.seed is None:
+            return _Dice(random.getrandbits(64))
+        return _Dice(mix(self.seed, self._epoch, current_share()[0]))
+
+
+class ShuffleBuffer(_Drawing):
+    """The samples of a dataset, each a random one of the next `buffer_size`.
+
+    A state has the samples in the buffer: with a large one or large samples pass snapshot_every_n_steps to the loader,
+    or shuffle what is small, as names of files, and read them afterwards.
+    """
+
+    def __init__(self, dataset: Iterable[Any], buffer_size: int = 1000, seed: int | None = None) -> None:
+        super().__init__(seed)
+        check_number(1, buffer_size=buffer_size)
+        self.dataset, self.buffer_size = dataset, buffer_size
+
+    def __iter__(self) -> Iterator[Any]:
+        source = Source(self.dataset)
+        kind = _StatefulShuffled if source.is_stateful else _Shuffled
+        return kind(self.dataset, source, self.buffer_size, self._dice())
+
+
+class _Shuffled:
+    def __init__(self, dataset: Any, source: Source, size: int, dice: _Dice) -> None:
+        self._dataset, self._source, self._size, self._dice = dataset, source, size, dice
+        self._buffer: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        buffer = self._buffer
+        while len(buffer) < self._size and (sample := self._source.next()) is not END:
+            buffer.append(sample)
+        if not buffer:
+            raise StopIteration
+        place = self._dice.roll() % len(buffer)
+        buffer[place], buffer[-1] = buffer[-1], buffer[place]
+        return buffer.pop()
+
+
+class _StatefulShuffled(_Shuffled):
+    def state_dict(self) -> dict[str, Any]:
+        dice = {"seed": self._dice.seed, "drawn": self._dice.drawn}
+        return {**dice, "buffer": list(self._buffer), "source": self._source.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._dice = _Dice(state["seed"], state["drawn"])
+        self._buffer, self._source = list(state["buffer"]), Source(self._dataset, state["source"])
+
+
+class RandomMix(_Drawing):
+    """Samples of several datasets, each of a dataset drawn at random by the weights.
+
+    `stop_criteria` is torchdata's: "ALL_DATASETS_EXHAUSTED" goes on with the others when one has ended, so that each
+    sample comes once; "FIRST_DATASET_EXHAUSTED" ends there, which keeps the proportions.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Iterable[Any]],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_criteria: Literal["ALL_DATASETS_EXHAUSTED", "FIRST_DATASET_EXHAUSTED"] = "ALL_DATASETS_EXHAUSTED",
+    ) -> None:
+        super().__init__(seed)
+        self.datasets = list(datasets)
+        self.weights = [1.0] * len(self.datasets) if weights is None else [float(weight) for weight in weights]
+        self.stop_criteria = stop_criteria
+        if not self.datasets:
+            raise ValueError("datasets must not be empty: there is nothing to mix")
+        if len(self.weights) != len(self.datasets):
+            raise ValueError(f"weights must be as many as the {len(self.datasets)} datasets, not {len(self.weights)}")
+        if not all(0 < weight < float("inf") for weight in self.weights):
+            raise ValueError(f"weights must be positive numbers, not {self.weights}")
+        if stop_criteria not in ("ALL_DATASETS_EXHAUSTED", "FIRST_DATASET_EXHAUSTED"):
+            raise ValueError(
+                f"stop_criteria must be ALL_DATASETS_EXHAUSTED or FIRST_DATASET_EXHAUSTED, not {stop_criteria!r}"
+            )
+
+    def __iter__(self) -> Iterator[Any]:
+        sources = [Source(dataset) for dataset in self.datasets]
+        kind = _StatefulMixed if all(source.is_stateful for source in sources) else _Mixed
+        return kind(self, sources, self._dice())
+
+
+class _Mixed:
+    def __init__(self, mix: RandomMix, sources: list[Source], dice: _Dice) -> None:
+        self._mix, self._sources, self._dice = mix, sources, dice
+        self._left = list(range(len(sources)))  # numbers of datasets that go on
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while self._left:
+            number = self._drawn()
+            sample = self._sources[number].next()
+            if sample is not END:
+                return sample
+            self._left = [each for each in self._left if each != number]
+            if self._mix.stop_criteria == "FIRST_DATASET_EXHAUSTED":
+                self._left = []
+        raise StopIteration
+
+    def _drawn(self) -> int:
+        weights = self._mix.weights
+        rest = self._dice.roll() / _WHOLE * sum(weights[number] for number in self._left)
+        for number in self._left:
+            rest -= weights[number]
+            if rest < 0:
+                return number
+        return self._left[-1]
+
+
+class _StatefulMixed(_Mixed):
+    def state_dict(self) -> dict[str, Any]:
+        dice = {"seed": self._dice.seed, "drawn": self._dice.drawn}
+        return {**dice, "left": self._left, "sources": [source.state() for source in self._sources]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pairs = zip(self._mix.datasets, state["sources"], strict=True)
+        self._sources = [Source(dataset, saved) for dataset, saved in pairs]
+        self._dice, self._left = _Dice(state["seed"], state["drawn"]), list(state["left"])

@@ -12,11 +12,12 @@ from torchloader.loader.order import SampleOrder
 from torchloader.loader.streams import StreamOrder
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader, DistributedSampler
+    from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     HAS_TORCH = True
     Base = DataLoader[Any]
     _Shared = DistributedSampler[Any]
+    Streaming = IterableDataset[Any]
 else:
     try:
         if surroundings.is_worker and sys.modules.get("torch") is None:
@@ -24,12 +25,13 @@ else:
             raise ModuleNotFoundError
         from torch.utils.data import DataLoader as Base
         from torch.utils.data import DistributedSampler as _Shared
+        from torch.utils.data import IterableDataset as Streaming
     except ImportError:
-        HAS_TORCH, Base, _Shared = False, object, object
+        HAS_TORCH, Base, _Shared, Streaming = False, object, object, object
     else:
         HAS_TORCH = True
 
-__all__ = ["HAS_TORCH", "Base", "RankSampler", "samplers_of"]
+__all__ = ["HAS_TORCH", "Base", "RankSampler", "Streaming", "samplers_of"]
 
 
 _MASK = (1 << 63) - 1  # of a seed that PyTorch takes
