@@ -165,8 +165,14 @@ class Session:
 
         `others` is all else that has state_dict() and load_state_dict(), such as a gradient scaler. The random state is
         set when the first step begins. Returns the iterations done before. Raises CheckpointError where there are
-        checkpoints and none is whole, and what the parts raise at a state that is not theirs.
+        checkpoints and none is whole, ValueError for a loader of an iterable-style dataset on several ranks, and what
+        the parts raise at a state that is not theirs.
         """
+        if self.world_size > 1 and isinstance(loader, ElasticDataLoader) and loader.streams is not None:
+            raise ValueError(
+                f"a checkpoint has the loader's place on rank 0 alone, and each of the {self.world_size} ranks has its "
+                "own in an iterable-style dataset: leave loader= out, and an epoch that is paused begins once more"
+            )
         if self._keeper is None:
             return 0
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader, **others}

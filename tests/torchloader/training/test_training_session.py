@@ -25,6 +25,7 @@ from conftest import Site  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
 from dragon.native.queue import Queue  # noqa: E402
 from full_disk import at_most  # noqa: E402
+from torchloader.streaming import ShuffleBuffer  # noqa: E402
 from torchloader.training import session as session_module  # noqa: E402
 from torchloader.training.protocol import (  # noqa: E402
     Cancel,
@@ -287,6 +288,15 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
         session.save()
     with pytest.raises(ValueError, match="has no loader, optimizer, scheduler"):
         train(folder=tmp_path)
+
+
+def test_a_loader_whose_place_differs_from_rank_to_rank_is_refused(tmp_path: Path) -> None:
+    with Session.join(tmp_path, device="cpu") as session:
+        loader = session.loader(ShuffleBuffer(range(8)), streams=2)
+        session.restore(torch.nn.Linear(1, 1), loader=loader)
+        session.world_size = 2
+        with pytest.raises(ValueError, match=r"each of the 2 ranks has its own .* leave loader= out"):
+            session.restore(torch.nn.Linear(1, 1), loader=loader)
 
 
 def test_an_environment_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
