@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from multiprocessing import util as mp_util
 from typing import Any, Protocol, Self
@@ -10,6 +9,7 @@ from typing import Any, Protocol, Self
 from torchloader.loader.crew import Crew
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
+from torchloader.loader.pinning import Pinning, pinner
 from torchloader.loader.streams import StreamBatch
 
 __all__ = ["Iteration", "Loader"]
@@ -48,7 +48,9 @@ class Iteration:
         self._over = False
         self._choices = loader._choices
         self._before = time.perf_counter()
-        self._finalizer = mp_util.Finalize(self, self._crew.finish, (self._number,))
+        pin = pinner() if loader.pin_memory else None
+        self._pinning = Pinning(pin) if pin is not None else None
+        self._finalizer = mp_util.Finalize(self, _finish, (self._crew, self._number, self._pinning))
 
     def __iter__(self) -> Self:
         return self
@@ -87,7 +89,13 @@ class Iteration:
             raise RuntimeError("the dataset raised StopIteration") from made.error
         if made.error is not None:
             raise made.error
-        return _pinned(made.batch) if self._loader.pin_memory else made.batch
+        if self._pinning is None:
+            return made.batch
+        batch = self._pinning.pinned(self._given - 1, made.batch)
+        following = self._crew.look(self._number, self._given) if self._ahead else None
+        if following is not None and following.error is None and not following.is_end:
+            self._pinning.begin(self._given, following.batch)
+        return batch
 
     def _elapsed(self) -> float:
         """Seconds since the batch before this one."""
@@ -110,10 +118,7 @@ class Iteration:
         return None if following is None else (following, following[0])
 
 
-def _pinned(batch: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return batch
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(batch)  # type: ignore[no-untyped-call]
+def _finish(crew: Crew, number: int, pinning: Pinning | None) -> None:
+    crew.finish(number)
+    if pinning is not None:
+        pinning.close()
