@@ -50,7 +50,7 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
-_bells: set[Any] = set()
+_bells: set[tuple[int, int]] = set()
 
 
 def turn_of(handle: Any, what: str) -> asyncio.Lock:
@@ -73,12 +73,9 @@ async def readable(channel: Channel) -> None:
         return
     if _comes_at_once(channel):
         return
-    name = channel._name()[:2]
-    if name not in _bells:
-        if len(_bells) >= _MOST_BELLS:
-            await wait(channel, "Channel", "_wait_readable")
-            return
-        _bells.add(name)
+    if not _may_ring(channel._name()[:2]):
+        await wait(channel, "Channel", "_wait_readable")
+        return
     loop = asyncio.get_running_loop()
     rung: asyncio.Future[None] = loop.create_future()
     bell = channel._fileno()
@@ -87,6 +84,17 @@ async def readable(channel: Channel) -> None:
         await rung
     finally:
         loop.remove_reader(bell)
+
+
+def _may_ring(name: tuple[int, int]) -> bool:
+    """Whether a channel is one of those that have a descriptor of their own."""
+    if name not in _bells:
+        if len(_bells) >= _MOST_BELLS:
+            _bells.intersection_update([each for each in _bells if _core.exists(*each)])
+        if len(_bells) >= _MOST_BELLS:
+            return False
+        _bells.add(name)
+    return True
 
 
 def _comes_at_once(channel: Channel) -> bool:
