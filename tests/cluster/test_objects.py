@@ -50,6 +50,10 @@ def test_large_values_of_a_dictionary_go_over_plain_tcp(site: Site) -> None:
     over_two_nodes(site, TESTS / "data" / "test_ddict.py", "-k", "large_values or killed", transport="plain")
 
 
+def test_objects_of_another_node_are_awaited(site: Site) -> None:
+    over_two_nodes(site, "-p", "elsewhere", TESTS / "aio", "-k", "not uvloop and not anyio and not thousand")
+
+
 @pytest.mark.long
 def test_every_object_may_be_on_another_node(site: Site) -> None:
     over_two_nodes(site, "-p", "elsewhere", *(TESTS / name for name in OBJECTS))
