@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # The example trains with PyTorch. Name another build here, for instance one for your GPUs.
 TORCH ?= torch==2.13.0
-# What is installed for the tests; `peers` adds Ray, Kubernetes' schema and UCX, without which their tests are skipped.
+# What is installed for the tests; `peers` and `frameworks` add Ray, Lightning and the like, without which their tests are skipped.
 EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
