@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from typing import Any
 
 from dragon.agent.groups.groups import Groups
 from dragon.agent.groups.named_groups import NamedGroups
@@ -16,6 +15,7 @@ from dragon.agent.objects.named_objects import NamedObjects
 from dragon.agent.objects.peers import Peers
 from dragon.agent.objects.remote_objects import RemoteObjects
 from dragon.agent.output.streams import Streams
+from dragon.agent.processes.events import Event, Exited, Failed, Started, Stream
 from dragon.agent.processes.registry import Registry
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.processes.starting import Processes
@@ -26,6 +26,8 @@ from dragon.runtime.protocol.agents import MemberEvent
 from dragon.runtime.run import Run
 
 __all__ = ["Services"]
+
+_NOT_STARTED = 127  # the exit code that a job is told of a member that could not be started
 
 
 class Services:
@@ -62,32 +64,43 @@ class Services:
         if self.remote is not None:
             self.table.serve(self.remote.handlers())
 
-    def on_event(self, kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
+    def on_event(self, event: Event, descriptors: list[int]) -> None:
         """The zygote says what became of a process, or hands over what one writes to."""
-        if kind == "stream":
-            self.streams.add(**event, descriptors=descriptors)
-            return
-        if kind == "exited" and self.remote is not None:
-            pid = self.registry.query(event["puid"]).pid
+        match event:
+            case Stream():
+                self.streams.add(event.puid, event.name, event.number, event.channel, event.group, descriptors)
+            case Started():
+                self.registry.started(event)
+            case Failed():
+                self.registry.failed(event)
+                self._member_ended(event)
+            case Exited():
+                self._on_exit(event)
+
+    def _on_exit(self, event: Exited) -> None:
+        if self.remote is not None:
+            pid = self.registry.query(event.puid).pid
             self.remote.left(pid)
             self.shards.client_left(self.run.node, pid)
-        leaves = event.pop("leaves", None)
-        getattr(self.registry, kind)(**event)
-        if kind == "exited" and not leaves:
-            killed = event["code"] == -signal.SIGKILL
-            self.groups.creator_ended(event["puid"], killed)
-            self.processes.creator_ended(event["puid"], killed)
-        if event["group"] and kind != "started":
-            self.jobs.ended(event["puid"], event.get("code", 127))
-            self._tell_group(kind, event)
+        self.registry.exited(event)
+        if not event.leaves:
+            killed = event.code == -signal.SIGKILL
+            self.groups.creator_ended(event.puid, killed)
+            self.processes.creator_ended(event.puid, killed)
+        self._member_ended(event)
 
-    def _tell_group(self, kind: str, event: dict[str, Any]) -> None:
-        puid, group = event["puid"], event["group"]
-        if kind == "exited":
+    def _member_ended(self, event: Exited | Failed) -> None:
+        """Tell a job, and the group that the process is a member of."""
+        puid, group = event.puid, event.group
+        if not group:
+            return
+        if isinstance(event, Exited):
+            self.jobs.ended(puid, event.code)
             self.streams.catch_up(puid)
-            told = MemberEvent(puid, group, self.streams.errors.pop(puid), event["code"])
+            told = MemberEvent(puid, group, self.streams.errors.pop(puid), event.code)
         else:
-            told = MemberEvent(puid, group, event["text"], failed=True, error=event["error"])
+            self.jobs.ended(puid, _NOT_STARTED)
+            told = MemberEvent(puid, group, event.text, failed=True, error=event.error)
         home = self.groups.home_of(group)
         if home == self.run.node or self._notices is None:
             self.groups.on_event(told)

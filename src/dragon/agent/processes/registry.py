@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dragon import _core
+from dragon.agent.processes.events import Exited, Failed, Started
 from dragon.agent.processes.parents import parent_of
 from dragon.agent.wire.responses import then
-from dragon.infrastructure.messages import Name
 from dragon.infrastructure.system_errors import what_to_raise
 from dragon.runtime.protocol.processes import AwaitEnd, EndStartedBy, FindProcess, KillProcess, Known, ListProcesses
 from dragon.runtime.protocol.request import Handler
@@ -51,33 +51,35 @@ class Registry:
         """The zygote is asked to start it."""
         self._asked[puid] = _Asked(parent, group)
 
-    def started(self, puid: int, pid: int, name: str, parent: int, group: int, record: Name) -> None:
+    def started(self, told: Started) -> None:
         """The zygote started it."""
-        known = Known(puid, pid, name, parent, group, record, self._node, started=time.time())
-        self._processes[puid] = self._living[puid] = known
-        asked = self._asked.pop(puid, None)
+        known = Known(
+            told.puid, told.pid, told.name, told.parent, told.group, told.record, self._node, started=time.time()
+        )
+        self._processes[told.puid] = self._living[told.puid] = known
+        asked = self._asked.pop(told.puid, None)
         for number in asked.signals if asked is not None else ():
             self._send(known, number)
 
-    def failed(self, puid: int, group: int, text: str, error: int) -> None:
+    def failed(self, told: Failed) -> None:
         """The zygote could not start it."""
-        self._asked.pop(puid, None)
-        for future in self._awaited.pop(puid, ()):
+        self._asked.pop(told.puid, None)
+        for future in self._awaited.pop(told.puid, ()):
             if not future.done():
-                failure = OSError(text + what_to_raise(error))
-                failure.errno = error
+                failure = OSError(told.text + what_to_raise(told.error))
+                failure.errno = told.error
                 future.set_exception(failure)
 
-    def exited(self, puid: int, code: int, group: int) -> None:
+    def exited(self, told: Exited) -> None:
         """The zygote saw its end."""
-        known = self._processes.get(puid)
+        known = self._processes.get(told.puid)
         if known is not None:
-            known.code, known.ended = code, time.time()
-            self._living.pop(puid, None)
+            known.code, known.ended = told.code, time.time()
+            self._living.pop(told.puid, None)
             self._ended += 1
-        for future in self._awaited.pop(puid, ()):
+        for future in self._awaited.pop(told.puid, ()):
             if not future.done():
-                future.set_result(code)
+                future.set_result(told.code)
         while self._ended > _MOST_ENDED:
             oldest = next(p for p, k in self._processes.items() if k.code is not None)
             del self._processes[oldest]

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
+from dragon.agent.processes.events import Event, Failed, Started, Stream, Synchronised, decode_events
 from dragon.infrastructure.messages import FAREWELL, SYNCHRONISE, Spawn, encode
 from dragon.runtime.log import runtime_log
 from dragon.runtime.spawning import send_request
@@ -50,7 +49,7 @@ class Spawner:
         self._loop = asyncio.get_running_loop()
         self._requests = requests
         self._events = events
-        self._on_event: Callable[[str, dict[str, Any], list[int]], None] = _nobody_listens
+        self._on_event: Callable[[Event, list[int]], None] = _nobody_listens
         self._gone = gone
         self._is_gone = False
         self._waiting: deque[tuple[bytes, Sequence[Copies]]] = deque()
@@ -64,8 +63,8 @@ class Spawner:
         events.setblocking(False)
         self._loop.add_reader(events, self._on_events)
 
-    def report_to(self, on_event: Callable[[str, dict[str, Any], list[int]], None]) -> None:
-        """Call that with each event, the values that come with it, and descriptors."""
+    def report_to(self, on_event: Callable[[Event, list[int]], None]) -> None:
+        """Call that with each event, and the descriptors that come with it."""
         self._on_event = on_event
 
     def start(self, request: Spawn, copies: Sequence[Copies], keep: Any = None) -> None:
@@ -185,18 +184,21 @@ class Spawner:
                 for fd in descriptors:
                     os.close(fd)
                 descriptors = []
-            for event in msgspec.msgpack.decode(data):
-                kind = event.pop("event")
-                if kind == "synchronised":
+            for event in decode_events(data):
+                if isinstance(event, Synchronised):
                     self._synchronised()
                 else:
-                    puid = event["puid"] if kind in ("started", "failed") else 0  # which no process has
-                    self._kept.pop(puid, None)
-                    count = event.pop("descriptors", 0)
-                    self._on_event(kind, event, descriptors[:count])
-                    del descriptors[:count]
-                    for caught_up in self._to_answer.pop(puid, ()):
-                        _release(caught_up)
+                    self._tell(event, descriptors)
+
+    def _tell(self, event: Event, descriptors: list[int]) -> None:
+        """Hand on an event, with those descriptors of the message that belong to it."""
+        puid = event.puid if isinstance(event, Started | Failed) else 0  # which no process has
+        self._kept.pop(puid, None)
+        count = event.descriptors if isinstance(event, Stream) else 0
+        self._on_event(event, descriptors[:count])
+        del descriptors[:count]
+        for caught_up in self._to_answer.pop(puid, ()):
+            _release(caught_up)
 
     def _end(self, reason: str) -> None:
         if not self._is_gone:
@@ -205,8 +207,8 @@ class Spawner:
             self._gone(reason)
 
 
-def _nobody_listens(kind: str, event: dict[str, Any], descriptors: list[int]) -> None:
-    raise AssertionError(f"the zygote says {kind!r} of {event} before it was asked for any process")
+def _nobody_listens(event: Event, descriptors: list[int]) -> None:
+    raise AssertionError(f"the zygote says {event} before it was asked for any process")
 
 
 def _release(caught_up: asyncio.Future[None]) -> None:
