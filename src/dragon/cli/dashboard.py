@@ -13,7 +13,7 @@ from dragon.cli import watching
 from dragon.web.dashboard import Dashboard
 from dragon.web.http import serve
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -27,20 +27,25 @@ The page is for this machine alone, and its link has a token. From elsewhere: ss
 _LOOK_AGAIN = 0.5
 
 
-def main(words: Sequence[str]) -> int:
-    """Serve the page until the run is over, or Ctrl-C; the exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon dashboard",
         description="Serve a page to look at a run: charts, processes, a timeline.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
-    parser.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any that is free)")
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    arguments = parser.parse_args(words)
+    result.add_argument("run", nargs="?", metavar="RUN", help="the run to look at")
+    result.add_argument("--port", type=int, default=0, help="TCP port of this machine (default: any that is free)")
+    result.add_argument("--open", action="store_true", help="open the page in a browser")
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve the page until the run is over, or Ctrl-C; the exit code."""
+    arguments = parser().parse_args(words)
     if not 0 <= arguments.port < 2**16:
-        parser.error(f"--port {arguments.port}: ports go up to 65535")
+        parser().error(f"--port {arguments.port}: ports go up to 65535")
     with watching.choose(arguments.run) as run:
         asyncio.run(_serve(run, arguments.port, arguments.open))
     return 0

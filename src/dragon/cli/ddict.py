@@ -21,7 +21,7 @@ from dragon.shards.snapshot import read_header, records_in
 if TYPE_CHECKING:
     from dragon.data.ddict import DDict
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -43,7 +43,7 @@ program.
 
 def main(words: Sequence[str]) -> int:
     """Do what the words say; the exit code."""
-    arguments = _parser().parse_args(words)
+    arguments = parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
@@ -54,14 +54,15 @@ def main(words: Sequence[str]) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon ddict",
         description="Look at distributed dictionaries, and write them to files or read them from files.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = result.add_subparsers(required=True, metavar="COMMAND")
 
     ls = commands.add_parser("ls", help="list dictionaries", description="List dictionaries.")
     ls.add_argument("run", nargs="?", metavar="RUN", help="the run whose dictionaries to list")
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--allow-pickle", action="store_true", help="read pickles of files that you trust")
     for command in (ls, stat):
         command.add_argument("--json", action="store_true", help="print JSON")
-    return parser
+    return result
 
 
 # ---- ls, stat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import linecache
 import threading
@@ -19,7 +20,7 @@ from dragon.cli.waits import words_of
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.inspection import Frame, Report, Thread
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -42,10 +43,15 @@ _MOST_OF_OURS = 6
 _STARTING_MODULES = {("multiprocessing", "process.py")}
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    description = "Say what a run waits for: its agent and every process, with stacks."
+    return listing.parser("doctor", description, _EPILOG, "the run to look at")
+
+
 def main(words: Sequence[str]) -> int:
     """Print what there is to know; the exit code."""
-    description = "Say what a run waits for: its agent and every process, with stacks."
-    arguments = listing.parser("doctor", description, _EPILOG, "the run to look at").parse_args(words)
+    arguments = parser().parse_args(words)
     found = runs.find()
     if arguments.run is None:
         print(json.dumps(_overview(found), indent=2) if arguments.json else _overview_table(found))

@@ -9,7 +9,7 @@ from typing import Any
 
 from dragon.infrastructure.metrics import METRICS, Kind, Metric
 
-__all__ = ["dashboard", "main"]
+__all__ = ["dashboard", "main", "parser"]
 
 _EPILOG = """\
 example:
@@ -41,14 +41,19 @@ _ROWS = {
 }
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the dashboard; the exit code."""
-    argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    return argparse.ArgumentParser(
         prog="dragon grafana",
         description="Print a Grafana dashboard of all metrics that a run tells Prometheus, as JSON.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args(words)
+    )
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the dashboard; the exit code."""
+    parser().parse_args(words)
     print(json.dumps(dashboard(), indent=2))
     return 0
 

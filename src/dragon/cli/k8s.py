@@ -9,42 +9,47 @@ from collections.abc import Sequence
 from dragon.cli import machine
 from dragon.launcher.k8s import Resources, manifest
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _MEMORY = re.compile(r"\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")  # a pod's host name has the index after it, 63 letters in all
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the manifest as YAML; the exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon k8s manifest",
         description="Print a Secret, a headless Service and an Indexed Job that run a program over N pods. They hold "
         "the secret of one run: pipe them to `kubectl apply -f -`, print new ones for the next run, and keep none.",
         allow_abbrev=False,
     )
-    parser.add_argument("--name", default="dragon", help="of the Job (default dragon)")
-    parser.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
-    parser.add_argument("-N", "--nodes", type=machine.count, required=True, metavar="N", help="pods")
-    parser.add_argument("--namespace", default="", help="where the Job runs")
-    parser.add_argument(
+    result.add_argument("--name", default="dragon", help="of the Job (default dragon)")
+    result.add_argument("--image", required=True, help="a container image with Python, dragon and the program")
+    result.add_argument("-N", "--nodes", type=machine.count, required=True, metavar="N", help="pods")
+    result.add_argument("--namespace", default="", help="where the Job runs")
+    result.add_argument(
         "-p", "--port", type=machine.port, default=7575, help="at which the first pod listens (default 7575)"
     )
-    parser.add_argument("--cpus", type=machine.count, metavar="N", help="CPUs of each pod")
-    parser.add_argument("--gpus", type=machine.count, metavar="N", help="GPUs of each pod")
-    parser.add_argument("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")
-    parser.add_argument(
+    result.add_argument("--cpus", type=machine.count, metavar="N", help="CPUs of each pod")
+    result.add_argument("--gpus", type=machine.count, metavar="N", help="GPUs of each pod")
+    result.add_argument("--memory", default="", metavar="SIZE", help="memory of each pod, such as 64Gi")
+    result.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="...", help="program and arguments, as for `dragon`"
     )
-    arguments = parser.parse_args(words)
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the manifest as YAML; the exit code."""
+    arguments = parser().parse_args(words)
     if not arguments.command:
-        parser.error("no program given")
+        parser().error("no program given")
     if not _NAME.fullmatch(arguments.name):
-        parser.error(f"--name {arguments.name}: lower-case letters, digits and dashes, at most 53, a letter first")
+        parser().error(f"--name {arguments.name}: lower-case letters, digits and dashes, at most 53, a letter first")
     if arguments.nodes < 1:
-        parser.error("--nodes: at least one")
+        parser().error("--nodes: at least one")
     if arguments.memory and not _MEMORY.fullmatch(arguments.memory):
-        parser.error(f"--memory {arguments.memory}: a number and one of Ki, Mi, Gi, Ti or k, M, G, T, such as 64Gi")
+        parser().error(f"--memory {arguments.memory}: a number and one of Ki, Mi, Gi, Ti or k, M, G, T, such as 64Gi")
     import yaml
 
     resources = Resources(cpus=arguments.cpus, gpus=arguments.gpus, memory=arguments.memory)

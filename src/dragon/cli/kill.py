@@ -17,7 +17,7 @@ from dragon.runtime.folder import remove_folder
 from dragon.runtime.inspection import ask_agent
 from dragon.runtime.protocol.run import EndRun
 
-__all__ = ["end", "main"]
+__all__ = ["end", "main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -35,19 +35,24 @@ _AFTER_A_KILL = 2.0
 _LOOK_AGAIN = 0.02
 
 
-def main(words: Sequence[str]) -> int:
-    """End what was named; the exit code, 1 if there is no such run or something is left of one."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon kill",
         description="End a run: its program, all its processes, and what serves them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a run, by a name from `dragon ps`")
-    parser.add_argument("--all", action="store_true", help="all your runs on this machine")
-    arguments = parser.parse_args(words)
+    result.add_argument("runs", nargs="*", metavar="RUN", help="a run, by a name from `dragon ps`")
+    result.add_argument("--all", action="store_true", help="all your runs on this machine")
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """End what was named; the exit code, 1 if there is no such run or something is left of one."""
+    arguments = parser().parse_args(words)
     if bool(arguments.runs) == arguments.all:
-        parser.error("name a run (`dragon ps` lists them), or give --all")
+        parser().error("name a run (`dragon ps` lists them), or give --all")
     found = runs.find()
     chosen = found if arguments.all else [runs.choose(word, found) for word in arguments.runs]
     if not chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from dragon import runs
 from dragon.cli import listing
 from dragon.cli.processes import Row, count, report_of, rows
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -25,10 +26,15 @@ Of a run over several machines this shows what is on this one. `dragon doctor RU
 """
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    description = "List your runs on this machine, or the processes of one."
+    return listing.parser("ps", description, _EPILOG, "the run whose processes to list")
+
+
 def main(words: Sequence[str]) -> int:
     """Print a table; the exit code."""
-    description = "List your runs on this machine, or the processes of one."
-    arguments = listing.parser("ps", description, _EPILOG, "the run whose processes to list").parse_args(words)
+    arguments = parser().parse_args(words)
     found = runs.find()
     if arguments.run is None:
         print(json.dumps(_runs(found), indent=2) if arguments.json else _runs_table(found))

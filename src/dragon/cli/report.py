@@ -10,7 +10,7 @@ from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.report import report
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -27,18 +27,23 @@ or anything that reads Parquet.
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Write the page, and say where; the exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon report",
         description="Make a page of the telemetry that a run has recorded.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="of a run, or of several: the newest is taken")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: report.html in the run's folder)")
-    parser.add_argument("--node", action="append", default=[], metavar="HOST", help="a node to have charts of")
-    arguments = parser.parse_args(words)
+    result.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="of a run, or of several: the newest is taken")
+    result.add_argument("-o", "--output", metavar="FILE", help="where to (default: report.html in the run's folder)")
+    result.add_argument("--node", action="append", default=[], metavar="HOST", help="a node to have charts of")
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the page, and say where; the exit code."""
+    arguments = parser().parse_args(words)
     recording = Recording(arguments.folder)
     page = report(recording, arguments.node)
     if arguments.output == "-":

@@ -15,7 +15,7 @@ from dragon.cli import watching
 if TYPE_CHECKING:
     from dragon.top.snapshot import Snapshot
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -29,21 +29,26 @@ a column sorts too. A run that measures nothing does so while somebody looks.
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Show it until q or the end of the run; the exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon top",
         description="Show a run's nodes, GPUs, processes, queues and pools in this terminal, live.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run to look at, or a folder where one was recorded")
-    parser.add_argument(
+    result.add_argument("run", nargs="?", metavar="RUN", help="the run to look at, or a folder where one was recorded")
+    result.add_argument(
         "-d", "--delay", type=float, default=1.0, metavar="SECONDS", help="refresh interval (default: 1)"
     )
-    arguments = parser.parse_args(words)
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """Show it until q or the end of the run; the exit code."""
+    arguments = parser().parse_args(words)
     if not arguments.delay >= 0.1:
-        parser.error(f"--delay {arguments.delay}: the shortest is 0.1 s")
+        parser().error(f"--delay {arguments.delay}: the shortest is 0.1 s")
     if importlib.util.find_spec("textual") is None:
         print("dragon top: needs Textual: pip install 'dragon-runtime[telemetry]'", file=sys.stderr)
         return 1

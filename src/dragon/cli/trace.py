@@ -14,7 +14,7 @@ from dragon.files import whole_file
 from dragon.telemetry.recording import Recording
 from dragon.telemetry.trace import trace_events
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:
@@ -28,19 +28,24 @@ nodes have the messages that they sent to each other, with arrows. Times are tho
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Write the trace, and say where; the exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="dragon trace",
         description="Make a trace of a recorded run, for Perfetto or Chrome.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="of a run, or of several: the newest is taken")
-    parser.add_argument(
+    result.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="of a run, or of several: the newest is taken")
+    result.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="where to (default: trace.json.gz in the run's folder)"
     )
-    arguments = parser.parse_args(words)
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the trace, and say where; the exit code."""
+    arguments = parser().parse_args(words)
     recording = Recording(arguments.folder)
     events = trace_events(recording.lifetimes(), recording.spans(), recording.start, recording.end)
     path = arguments.output or recording.folder / "trace.json.gz"

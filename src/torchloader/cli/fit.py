@@ -11,12 +11,12 @@ from dragon.commands import worded
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import Settings
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 
-def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where the runs do not suffice."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="torchloader fit",
         description="Fit a prior to the networks that were measured in finished runs: seconds of an iteration by "
         "parameters and operations, and what loading takes.",
@@ -24,9 +24,14 @@ def main(words: Sequence[str]) -> int:
         "device and data.",
         allow_abbrev=False,
     )
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`")
-    parser.add_argument("--out", default="prior.json", metavar="FILE", help="where to write it (default prior.json)")
-    arguments = parser.parse_args(list(words))
+    result.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`")
+    result.add_argument("--out", default="prior.json", metavar="FILE", help="where to write it (default prior.json)")
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where the runs do not suffice."""
+    arguments = parser().parse_args(list(words))
     try:
         from torchloader.training.priors import fitted
 

@@ -11,7 +11,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.runs import choose, find
 from torchloader.service.contact import NoMasterError, ask, contacts
 
-__all__ = ["add_run", "asked", "order", "say", "tell"]
+__all__ = ["add_run", "asked", "of_application", "order", "say", "tell"]
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +53,15 @@ def tell(answer: dict[str, Any]) -> int:
     return 0
 
 
-def order(name: str, description: str, words: Sequence[str]) -> int:
-    """A command that needs to know an application and nothing else; the exit code."""
-    parser = argparse.ArgumentParser(prog=f"torchloader {name}", description=description)
-    parser.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
-    add_run(parser)
+def of_application(name: str, description: str) -> argparse.ArgumentParser:
+    """The command line of a command that needs to know an application and nothing else."""
+    result = argparse.ArgumentParser(prog=f"torchloader {name}", description=description)
+    result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
+    add_run(result)
+    return result
+
+
+def order(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    """Send the command `name` about an application to its master; the exit code."""
     arguments = parser.parse_args(list(words))
     return say(arguments.run, name, arguments.application)

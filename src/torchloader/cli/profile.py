@@ -28,7 +28,7 @@ from torchloader.prediction.curve import Curve
 from torchloader.prediction.measured import Interval, Measured
 from torchloader.service.contact import NoMasterError
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 The job runs as long as the sweep takes, with --mode 1, and is cancelled then. Give it more iterations than that needs.
@@ -55,25 +55,30 @@ class SweepError(RuntimeError):
     """The job cannot be measured; says why."""
 
 
-def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where the job could not be measured."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="torchloader profile",
         description="Run one job with one number of loading workers after the other, and tell how fast it trains.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
-    parser.add_argument("--name", help="of the job in the file (default: its first)")
-    parser.add_argument(
+    result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
+    result.add_argument("--name", help="of the job in the file (default: its first)")
+    result.add_argument(
         "--workers", type=at_least(1), nargs="+", default=[1, 2, 4, 8], metavar="N", help="per device (default 1 2 4 8)"
     )
-    parser.add_argument("--seconds", type=positive(), default=10.0, metavar="S", help="for each of them (default 10)")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
-    parser.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
-    parser.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
-    arguments = parser.parse_args(list(words))
+    result.add_argument("--seconds", type=positive(), default=10.0, metavar="S", help="for each of them (default 10)")
+    result.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
+    result.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
+    result.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where the job could not be measured."""
+    arguments = parser().parse_args(list(words))
     try:
         with scratch_folder() as scratch:
             points = _sweep(arguments, scratch)

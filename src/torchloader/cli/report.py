@@ -16,21 +16,26 @@ from torchloader.report.page import page
 from torchloader.scheduling.log import LogError
 from torchloader.service.settings import SettingsError
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 
-def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where there is nothing to tell of."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="torchloader report",
         description="Write a page and pictures of a run: schedule, workers over time, throughput. With several "
         "folders, a comparison of them too. A run that goes on is told as far as it has come.",
         epilog="torchloader report even/ proportional/ --out comparison",
         allow_abbrev=False,
     )
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`, or of `simulate --out`")
-    parser.add_argument("--out", metavar="DIR", help="where to write it (default: the first folder)")
-    arguments = parser.parse_args(list(words))
+    result.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`, or of `simulate --out`")
+    result.add_argument("--out", metavar="DIR", help="where to write it (default: the first folder)")
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where there is nothing to tell of."""
+    arguments = parser().parse_args(list(words))
     out = Path(arguments.out or arguments.folders[0])
     try:
         runs = [history(Path(folder)) for folder in arguments.folders]

@@ -14,18 +14,23 @@ from torchloader.report.live import follow, watch
 from torchloader.report.status import lines
 from torchloader.service.contact import NoMasterError
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="torchloader status", description="Show the applications of a workload that runs, and their workers."
+    )
+    result.add_argument("--watch", action="store_true", help="again every second, until the workload has ended")
+    result.add_argument("--json", action="store_true", help="print JSON; with --watch a line of it every second")
+    add_run(result)
+    return result
 
 
 def main(words: Sequence[str]) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="torchloader status", description="Show the applications of a workload that runs, and their workers."
-    )
-    parser.add_argument("--watch", action="store_true", help="again every second, until the workload has ended")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch a line of it every second")
-    add_run(parser)
-    arguments = parser.parse_args(list(words))
+    arguments = parser().parse_args(list(words))
     ask = partial(asked, arguments.run, "status")
     try:
         if arguments.watch:

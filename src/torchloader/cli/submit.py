@@ -15,20 +15,25 @@ from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.service.contact import NoMasterError
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 
-def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where a job was not taken."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
         prog="torchloader submit",
         description="Submit the jobs of a file at once to the workload that runs; arrival times are not looked at.",
         epilog="A job whose name another one has gets a number after it, such as resnet10-1-2; what is printed says "
         "so. A workload ends with its last job, unless it was started with --hold.",
     )
-    parser.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
-    add_run(parser)
-    arguments = parser.parse_args(list(words))
+    result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
+    add_run(result)
+    return result
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; its exit code is 1 where a job was not taken."""
+    arguments = parser().parse_args(list(words))
     try:
         workload = read(arguments.jobs)
     except (InputError, OSError) as error:
