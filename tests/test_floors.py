@@ -18,6 +18,7 @@ FLOORS = {
     "dragon": {
         "_core": 0,
         "commands": 1,
+        "completion": 1,
         "files": 1,
         "rc": 1,
         "signals": 1,

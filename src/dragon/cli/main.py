@@ -27,7 +27,7 @@ from dragon.signals import name_of
 __all__ = ["main"]
 
 _LEVELS = ("NONE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-_COMMANDS = {"ps", "kill", "doctor", "ddict", "top", "dashboard", "report", "trace", "grafana"}
+COMMANDS = ("ps", "kill", "doctor", "ddict", "top", "dashboard", "report", "trace", "grafana", "completion")
 _ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 _EPILOG = """\
 examples:
@@ -51,14 +51,15 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon trace DIR                  the same as a trace for Perfetto
   dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
   dragon k8s manifest ...           a Kubernetes job that runs a program
+  dragon completion SHELL           a script with which bash, zsh or tcsh complete this command
 
 A program that imports dragon also runs with plain `python`; this command adds labels, logging and an exit code that
 says how the program ended (128 + the signal's number if it was killed).
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def options() -> argparse.ArgumentParser:
+    """The command line as far as the program."""
     result = argparse.ArgumentParser(
         prog="dragon",
         description="Run a program with the Dragon runtime, on this machine or over several nodes.",
@@ -95,6 +96,12 @@ def parser() -> argparse.ArgumentParser:
     )
     telemetry.add_options(result)
     result.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
+    return result
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = options()
     result.add_argument("program", nargs="?", metavar="PROG", help="a Python program (-: on stdin) or an executable")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return result
@@ -150,7 +157,7 @@ def _other_command(words: list[str]) -> int | None:
         return do("k8s", words[2:])
     if words[:1] == ["plan"]:
         return _explain("plan", lambda: do("plan", words[1:], main))
-    if words and words[0] in _COMMANDS:
+    if words and words[0] in COMMANDS:
         return _explain(words[0], lambda: do(words[0], words[1:]))
     return None
 

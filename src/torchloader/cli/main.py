@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import dragon
 from dragon.commands import end_with, worded
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main", "options", "parser"]
 
-_COMMANDS = (
+COMMANDS = (
     "run",
     "submit",
     "status",
@@ -26,6 +26,7 @@ _COMMANDS = (
     "fit",
     "simulate",
     "report",
+    "completion",
 )
 _EPILOG = """\
 a workload:
@@ -49,13 +50,16 @@ without a workload:
   torchloader profile JOB.toml       how fast a job trains with how many loading workers
   torchloader simulate               policies beside each other on made-up workloads, or on public traces
 
+in your shell:
+  torchloader completion SHELL       a script with which bash, zsh or tcsh complete this command
+
 Each command explains itself with --help. A training program uses the loader by itself, without any of this:
 from torchloader import ElasticDataLoader.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def options() -> argparse.ArgumentParser:
+    """The command line as far as the command."""
     result = argparse.ArgumentParser(
         prog="torchloader",
         description="Run training jobs, and move data-loading workers to those that wait for data.",
@@ -64,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     result.add_argument("--version", action="version", version=f"torchloader {dragon.__version__}")
+    return result
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = options()
     result.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     return result
@@ -72,12 +82,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in _COMMANDS:
+    if words and words[0] in COMMANDS:
         return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
     arguments = parser().parse_args(words)
     if arguments.command is None:
         parser().error("no command given; `torchloader -h` shows them")
-    close = difflib.get_close_matches(arguments.command, _COMMANDS, 1)
+    close = difflib.get_close_matches(arguments.command, COMMANDS, 1)
     meant = f"; did you mean {close[0]}?" if close else ";"
     parser().error(f"there is no command {arguments.command!r}{meant} `torchloader -h` shows them")
 

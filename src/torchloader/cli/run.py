@@ -30,7 +30,7 @@ from torchloader.prediction.prior import Prior
 from torchloader.scheduling.log import EventLog
 from torchloader.service.settings import JOBS, LOG, PRELOAD, Settings
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _EPILOG = """\
 examples:

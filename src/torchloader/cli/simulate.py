@@ -25,7 +25,7 @@ from torchloader.simulation.simulator import simulate
 from torchloader.simulation.traces import FORMATS, read_trace, stretched
 from torchloader.simulation.workload import mistaken, synthetic
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 _DEFAULT = ("proportional", "even", "waa-fill")
 _EPILOG = """\

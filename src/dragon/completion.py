@@ -1,0 +1,81 @@
+"""Scripts with which shells complete a command, made by shtab from the command's argument parsers.
+
+shtab is imported when a script is asked for, and needed then only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["SHELLS", "parser", "print_script"]
+
+SHELLS = ("bash", "zsh", "tcsh")
+_FILES = {"FILE", "PROG", "ARG", "WORKLOAD", "XML"}
+_FOLDERS = {"DIR", "FOLDER", "RUN_FOLDER"}
+_EPILOG = """\
+to install the script:
+  bash   {name} completion bash > ~/.local/share/bash-completion/completions/{name}
+         or, without the package bash-completion, in ~/.bashrc: eval "$({name} completion bash)"
+  zsh    {name} completion zsh > FOLDER/_{name}   for a FOLDER of $fpath, before compinit is called
+  tcsh   {name} completion tcsh > ~/.{name}.tcsh   and in ~/.tcshrc: source ~/.{name}.tcsh
+
+This needs shtab: pip install 'dragon-runtime[completion]'. The script itself needs nothing.
+"""
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """The command line of `NAME completion`."""
+    result = argparse.ArgumentParser(
+        prog=f"{name} completion",
+        description=f"Print a script with which a shell completes `{name}`.",
+        epilog=_EPILOG.format(name=name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    result.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    return result
+
+
+def print_script(
+    name: str,
+    options: argparse.ArgumentParser,
+    commands: Callable[[], Mapping[str, argparse.ArgumentParser]],
+    words: Sequence[str],
+) -> int:
+    """Print a script that completes `name`, its options, its commands and theirs; the exit code.
+
+    `options` is the parser of the command's own options, and is changed; `commands` gives the parsers of its commands,
+    and is called after `words` have been understood.
+    """
+    shell = parser(name).parse_args(list(words)).shell
+    if importlib.util.find_spec("shtab") is None:
+        print(f"{name} completion: needs shtab: pip install 'dragon-runtime[completion]'", file=sys.stderr)
+        return 1
+    import shtab
+
+    # All words after a program's name are its own: one word is a command, further ones are files.
+    subparsers = options.add_subparsers(metavar="COMMAND")
+    subparsers.nargs = None
+    for command, its in commands().items():
+        subparsers.add_parser(command, parents=[its], add_help=False, help=its.description)
+    options.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG")
+    _complete_files(options, shtab.FILE, shtab.DIRECTORY)
+    script = shtab.complete(options, shell)
+    if shell == "bash":
+        # A program is a file, and no choice of the parser's.
+        script += f"\ncomplete -o bashdefault -o default -F _shtab_{name} {name}"
+    print(script)
+    return 0
+
+
+def _complete_files(of: argparse.ArgumentParser, files: object, folders: object) -> None:
+    """Mark arguments that are files or folders, by their name in the help, as shtab wants it."""
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _complete_files(below, files, folders)
+        elif action.metavar in _FILES or action.metavar in _FOLDERS:
+            action.complete = files if action.metavar in _FILES else folders  # type: ignore[attr-defined]

@@ -1,0 +1,27 @@
+"""`torchloader completion`: a script with which a shell completes this command."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+
+from dragon.completion import parser as parser_of
+from dragon.completion import print_script
+from torchloader.cli import main as command
+
+__all__ = ["main", "parser"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    return parser_of("torchloader")
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the script; the exit code."""
+    return print_script("torchloader", command.options(), _commands, words)
+
+
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    return {name: importlib.import_module(f"torchloader.cli.{name}").parser() for name in command.COMMANDS}
