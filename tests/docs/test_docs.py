@@ -1,4 +1,4 @@
-"""Every Python block of the README and the guides runs."""
+"""Every Python block of the guides and of the pages at the root, such as the README, runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def blocks() -> list[tuple[str, str]]:
     found = []
     for page in [
-        ROOT / "README.md",
+        *sorted(ROOT.glob("*.md")),
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "examples").rglob("*.md")),
     ]:
@@ -34,6 +34,6 @@ def test_block_runs(site: Site, block: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import dragon
@@ -155,9 +154,3 @@ def test_the_recipe_of_spack() -> None:
     assert asked_of_spack("run") == {"python": PYTHON, **NEEDED}
     assert asked_of_spack("build") == {"python": PYTHON, **NEEDED_TO_BUILD}
     assert asked_of_spack("run", "+torch") == dict(map(parted, PROJECT["optional-dependencies"]["torch"]))
-
-
-@pytest.mark.parametrize("name", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
-def test_links_of_the_project_files_lead_somewhere(name: str) -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text()):
-        assert (ROOT / target).exists(), target
