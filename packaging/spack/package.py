@@ -22,7 +22,7 @@ class PyDragonRuntime(PythonPackage):
     depends_on("cxx", type="build")
     depends_on("cmake@3.18:", type="build")
     depends_on("ninja", type="build")
-    depends_on("py-scikit-build-core@0.10:", type="build")
+    depends_on("py-scikit-build-core@0.11:", type="build")
     depends_on("py-nanobind@2.4:", type="build")
 
     depends_on("python@3.11:", type=("build", "run"))
