@@ -17,7 +17,8 @@ _FILES = {"FILE", "PROG", "ARG", "WORKLOAD", "XML"}
 _FOLDERS = {"DIR", "FOLDER", "RUN_FOLDER"}
 _EPILOG = """\
 to install the script:
-  bash   {name} completion bash > ~/.local/share/bash-completion/completions/{name}
+  bash   mkdir -p ~/.local/share/bash-completion/completions
+         {name} completion bash > ~/.local/share/bash-completion/completions/{name}
          or, without the package bash-completion, in ~/.bashrc: eval "$({name} completion bash)"
   zsh    {name} completion zsh > FOLDER/_{name}   for a FOLDER of $fpath, before compinit is called
   tcsh   {name} completion tcsh > ~/.{name}.tcsh   and in ~/.tcshrc: source ~/.{name}.tcsh
