@@ -7,7 +7,7 @@ from conftest import Site
 
 def test_importing_dragon_adds_a_start_method_and_changes_nothing_else(site: Site) -> None:
     done = site.python("""
-        import sys, types
+        import sys, types, typing  # from Python 3.12 on it tells pickle of types of its own
         import concurrent.futures, multiprocessing as mp
         from multiprocessing import connection, heap, managers, pool, queues, reduction, resource_tracker
         from multiprocessing import shared_memory, sharedctypes, spawn, synchronize, util

@@ -15,7 +15,7 @@ from dragon.shards.records import encode_value
 try:
     from torch.utils.data import Dataset
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("dragon.ai.torch needs PyTorch: pip install torch") from error
+    raise ModuleNotFoundError("dragon.ai.torch needs PyTorch: pip install torch", name="torch") from error
 
 __all__ = ["DragonDataset"]
 

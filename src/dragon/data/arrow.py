@@ -40,7 +40,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("tables need pyarrow: pip install 'dragon-runtime[arrow]'") from error
+        raise ModuleNotFoundError("tables need pyarrow: pip install 'dragon-runtime[arrow]'", name="pyarrow") from error
     return pyarrow
 
 

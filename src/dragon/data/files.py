@@ -22,7 +22,7 @@ try:
     from fsspec import AbstractFileSystem
     from fsspec.utils import tokenize
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("ddict:// needs fsspec: pip install 'dragon-runtime[arrow]'") from error
+    raise ModuleNotFoundError("ddict:// needs fsspec: pip install 'dragon-runtime[arrow]'", name="fsspec") from error
 
 __all__ = ["DictionaryFileSystem"]
 

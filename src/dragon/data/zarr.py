@@ -22,7 +22,9 @@ try:
     from zarr.abc.store import Store as ZarrStore
     from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("dragon.data.zarr needs zarr 3: pip install 'dragon-runtime[zarr]'") from error
+    raise ModuleNotFoundError(
+        "dragon.data.zarr needs zarr 3: pip install 'dragon-runtime[zarr]'", name="zarr"
+    ) from error
 
 __all__ = ["Store"]
 

@@ -13,9 +13,8 @@ try:
     from joblib import register_parallel_backend
     from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "dragon.workflows.joblib_backend needs joblib: pip install dragon-runtime[joblib]"
-    ) from error
+    message = "dragon.workflows.joblib_backend needs joblib: pip install dragon-runtime[joblib]"
+    raise ModuleNotFoundError(message, name="joblib") from error
 
 __all__ = ["DragonBackend"]
 

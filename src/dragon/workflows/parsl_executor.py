@@ -14,7 +14,8 @@ try:
     from parsl.executors.errors import UnsupportedFeatureError
     from parsl.utils import RepresentationMixin
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("Dragon's executors for Parsl need it: pip install dragon-runtime[parsl]") from error
+    message = "Dragon's executors for Parsl need it: pip install dragon-runtime[parsl]"
+    raise ModuleNotFoundError(message, name="parsl") from error
 
 __all__ = ["DragonParslExecutor", "DragonPoolExecutor"]
 

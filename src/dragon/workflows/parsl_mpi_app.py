@@ -16,7 +16,8 @@ try:
     from parsl.app.errors import RemoteExceptionWrapper
     from parsl.app.python import PythonApp
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("Dragon's executors for Parsl need it: pip install dragon-runtime[parsl]") from error
+    message = "Dragon's executors for Parsl need it: pip install dragon-runtime[parsl]"
+    raise ModuleNotFoundError(message, name="parsl") from error
 
 __all__ = ["DragonMPIExecutor", "mpi_app"]
 
