@@ -141,3 +141,18 @@ def test_a_run_of_its_own_begins_after_one_whose_agent_was_killed(site: Site) ->
     done = site.run(sys.executable, site.write(PRELUDE + program))
     assert done.stdout == "\n\ndone\n", done.stderr
     assert "resource_tracker" not in done.stderr
+
+
+def test_the_tracker_can_be_told_to_stop(site: Site) -> None:
+    """CPython's own tests do so at their end; the tracker is no child of the process."""
+    program = """
+    if __name__ == "__main__":
+        from multiprocessing import resource_tracker
+        start()
+        SharedMemory(create=True, size=10).unlink()
+        resource_tracker._resource_tracker._stop()
+        SharedMemory(create=True, size=10).unlink()
+        print("done")
+    """
+    done = site.run(sys.executable, site.write(PRELUDE + program))
+    assert (done.stdout, done.stderr) == ("\ndone\n", "")

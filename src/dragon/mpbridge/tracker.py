@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 
 from dragon import _core
 from dragon.infrastructure import cpython
@@ -53,7 +52,7 @@ def _new_tracker() -> int:
     if run.owner_pid == os.getpid():
         run.before_end.append(_give_back)
         _core.set_tracker(writing)
-    if sys.version_info < (3, 12):
+    if not hasattr(_TRACKER, "_stop_locked"):  # later releases of Python 3.12, and 3.13, know other processes' trackers
         _TRACKER._stop = _stop
     return writing
 
