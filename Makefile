@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 EXTRAS ?= demo,test
 BIN = $(VENV)/bin
 
-.PHONY: demo test suite mpi programs check sanitize wheel clean
+.PHONY: demo test suite mpi programs pythons check sanitize wheel clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -37,6 +37,13 @@ $(VENV)/peers/%/ready:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet . $*
 	touch $@
+
+# Debian unstable's interpreters, for tests/pythons.py and make test PYTHON=... VENV=...
+PYTHONS ?= $(HOME)/.cache/dragon-pythons
+VERSIONS ?= 3.13 3.14 3.15
+
+pythons:
+	.ci/fetch_pythons '$(PYTHONS)' $(VERSIONS)
 
 check: $(VENV)/test
 	$(BIN)/ruff check .
