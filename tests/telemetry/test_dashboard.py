@@ -106,18 +106,21 @@ def test_the_page_asks_nobody_else(start: Start, browser: Any) -> None:
 
 def test_data_needs_the_token_of_the_link(start: Start) -> None:
     address, token = start().split("#")
-    with pytest.raises(urllib.error.HTTPError, match="401"):
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         urllib.request.urlopen(f"{address}run", timeout=30)
-    with pytest.raises(urllib.error.HTTPError, match="401"):
+    refused.value.close()
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         _get(f"{address}run", token + "x")
+    refused.value.close()
     assert json.loads(_get(f"{address}run", token))["hosts"]
 
 
 @pytest.mark.parametrize("question", ["query?since=soon", "query?interval=-1", "lifetimes?since=inf", "output?puid=x"])
 def test_a_question_that_makes_no_sense_is_refused(start: Start, question: str) -> None:
     address, token = start().split("#")
-    with pytest.raises(urllib.error.HTTPError, match="400"):
+    with pytest.raises(urllib.error.HTTPError, match="400") as refused:
         _get(address + question, token)
+    refused.value.close()
 
 
 def test_a_question_about_intervals_of_any_length_is_answered(start: Start, wait_until: WaitUntil) -> None:

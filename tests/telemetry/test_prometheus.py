@@ -90,10 +90,12 @@ def test_every_node_is_on_the_page_and_each_metric_once(address: str, wait_until
 
 
 def test_nothing_else_is_answered(address: str) -> None:
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(f"{address}/etc/passwd", timeout=30)
-    with pytest.raises(urllib.error.HTTPError, match="405"):
+    refused.value.close()
+    with pytest.raises(urllib.error.HTTPError, match="405") as refused:
         urllib.request.urlopen(f"{address}/metrics", data=b"x", timeout=30)
+    refused.value.close()
     port = int(address.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"x" * 2**17)
@@ -117,7 +119,8 @@ def status(address: str, host: str) -> int:
         with urllib.request.urlopen(urllib.request.Request(f"{address}/metrics", headers={"Host": host}), timeout=30):
             return 200
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 @pytest.mark.parametrize("nodes", [[], ["--nodes", "2"]], ids=["one node", "two nodes"])
