@@ -114,9 +114,11 @@ def test_a_forked_process_leaves_stdin_and_has_an_id_of_its_own() -> None:
 
 
 def test_children_are_noted_and_forgotten_once_they_have_ended() -> None:
-    process = mp.get_context("fork").Process(target=int)
+    here, there = mp.get_context("fork").Pipe()
+    process = mp.get_context("fork").Process(target=there.recv)
     process.start()
-    assert process in mp.active_children()
+    assert process in mp.active_children()  # where those that have ended are forgotten, so it must not have
+    here.send("end")
     os.waitid(os.P_PID, process.pid or 0, os.WEXITED | os.WNOWAIT)
     cpython.forget_ended_children()
     assert process not in mp.active_children()
