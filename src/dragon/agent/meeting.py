@@ -58,7 +58,7 @@ class Early:
             try:
                 do(hearer)
             except Exception:
-                log.exception("what another node said while this one began makes no sense")
+                log.exception("another node sent a malformed message while this one started")
         self._kept = []
         links.serve, links.noticed, links.received = hearer.serve, hearer.on_notice, hearer.on_messages
         links.is_broken = hearer.on_link_broken

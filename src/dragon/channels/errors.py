@@ -36,7 +36,7 @@ class ChannelTimeout(ChannelError, TimeoutError):
 
 
 class ChannelValueError(ChannelError, ValueError):
-    """An argument that makes no sense."""
+    """An argument that is not valid."""
 
     code = Code.INVALID_ARGUMENT
 

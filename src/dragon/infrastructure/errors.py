@@ -42,7 +42,7 @@ class ProcessError(DragonError):
 
 
 class PolicyError(DragonError, ValueError):
-    """A policy that makes no sense or that no node of the run can meet."""
+    """A policy that is not valid or that no node of the run can satisfy."""
 
 
 class NotSupportedError(DragonError, NotImplementedError):

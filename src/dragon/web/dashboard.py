@@ -27,7 +27,7 @@ _BEARER = "Bearer "
 class Dashboard:
     """The page and the data that it asks for, which need the token that only its link has.
 
-    Raises what `ask` raises, and ValueError where a question makes no sense.
+    Raises what `ask` raises, and ValueError for a malformed question.
     """
 
     def __init__(self, ask: Ask) -> None:

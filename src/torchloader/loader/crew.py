@@ -30,7 +30,7 @@ from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 __all__ = ["Crew", "LoadingError"]
 
 _LOOK_AFTER_WORKERS = 0.01  # seconds without a batch
-_SLOW = 1.0  # seconds between two looks while batches come
+_SLOW = 1.0  # seconds between two checks of the workers while batches arrive
 _FAILED_STARTS = 3
 
 

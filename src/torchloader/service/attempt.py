@@ -89,7 +89,7 @@ class Attempt:
 
     @property
     def pace(self) -> Pace:
-        """Of now."""
+        """The current pace, from the latest reports of all ranks."""
         reports = list(self.latest.values())
         times = [each.waiting + each.computing for each in reports]
         samples = sum(each.samples / time for each, time in zip(reports, times, strict=True) if time > 0)

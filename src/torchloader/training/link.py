@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Link"]
 
 _LISTEN = 0.1  # seconds, after which the thread sees that it is to end
-_LOOK = 0.005  # seconds between two looks whether workers have come
+_LOOK = 0.005  # seconds between two checks whether workers have started
 _GIVE_UP = 30.0  # seconds for workers to come, or for room for a report
 
 _log = logging.getLogger(__name__)

@@ -116,7 +116,7 @@ class Session:
                 every rank has a GPU of its own, else gloo.
             save_every: seconds between two checkpoints, for the case that a node fails.
 
-        Raises ValueError for an environment that makes no sense.
+        Raises ValueError for an environment variable with a value that is not valid, which it names.
         """
         surroundings = Surroundings.read()
         if surroundings.folder is None and folder is not None:

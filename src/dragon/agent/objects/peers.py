@@ -60,7 +60,7 @@ class Peers:
         return [node for node in range(len(self.members)) if node != self.index and node not in self.lost]
 
     def leave(self, node: int, reason: str, epoch: int) -> None:
-        """That one is lost, by the decision of that number. Nothing that comes from it is done any more."""
+        """Mark a node as lost, by the decision of number `epoch`. Nothing that it sends is done from now on."""
         self.lost_at[node] = epoch
         self.lost[node] = reason
         self.links.forget(node, reason)

@@ -285,8 +285,8 @@ class Replication:
             do()
 
     def _let_go(self, whose: Whose) -> None:
-        """This node counts no more, or the dictionary is gone: whether what was under way was done is not known here,
-        so nobody is told that it was."""
+        """Drop what is under way, as this node is no longer a valid replica or the dictionary is gone. Whether it was
+        done is not known here, so nobody is told that it was."""
         self._followers.take(whose)
         copy = self._copies.pop(whose)
         for answered in copy.pending.values():

@@ -119,7 +119,7 @@ class ShardService:
             try:
                 request = _decode(head)
             except (msgspec.MsgspecError, ValueError):
-                log.exception("a request to a shard makes no sense")
+                log.exception("a request to a shard is malformed")
                 continue
             if len(request) != 7 or not self._read_here(request):
                 self._work.put(partial(self._take, request, buffers))

@@ -93,7 +93,7 @@ class ReplicatedShard(RemoteShard):
             try:
                 return getattr(self._local, method)(*arguments)
             except DestroyedError:
-                self._local = None  # the copy of this node counts no more; whether there are others is seen below
+                self._local = None  # this node's copy is no longer a valid replica; others are looked for below
         return getattr(super(), method)(*arguments)
 
     @property
