@@ -92,6 +92,10 @@ async def recv(connection: Connection) -> Any:
     """The next object of a connection, as recv() returns it. Raises EOFError once the other end is closed."""
     channel = connection._in()
     async with turn_of(channel, "get"):
-        if not (is_here(channel) and channel._wait_readable(0)):
-            await readable(channel)
-        return connection.recv()
+        while True:
+            if not (is_here(channel) and channel._wait_readable(0)):
+                await readable(channel)
+            try:
+                return channel.get_nowait()
+            except standard.Empty:
+                continue  # another process took it
