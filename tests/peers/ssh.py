@@ -22,6 +22,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbi
 PORT = 2222
 NAMES = ("node1", "node2", "node3")
 
+# A home of its own: what this machine's user has in .bashrc is none of the tests', and may not run twice at a time.
 SERVER = f"""\
 Port {PORT}
 ListenAddress {{address}}
@@ -32,7 +33,7 @@ StrictModes no
 PasswordAuthentication no
 UsePAM no
 MaxStartups 100
-SetEnv XDG_RUNTIME_DIR={RUNTIME}{{environment}}
+SetEnv XDG_RUNTIME_DIR={RUNTIME} HOME={{folder}}/home{{environment}}
 AcceptEnv {MARK}
 """
 # Of what is said twice ssh takes the first.
@@ -68,6 +69,7 @@ class SshHosts:
         self.lan = lan
         self.configuration = folder / "ssh_config"
         make_key(folder / "user.key")
+        (folder / "home").mkdir()
         client, known = STRANGERS, ""
         for name, address in lan.addresses.items():
             make_key(folder / f"{name}.key")
