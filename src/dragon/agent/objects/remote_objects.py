@@ -12,13 +12,22 @@ import msgspec
 
 from dragon import _core
 from dragon.agent.objects.peers import Peers
-from dragon.agent.wire.responses import then, value_of
+from dragon.agent.wire.responses import Answer, then, value_of
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.messages import Name
 from dragon.runtime.handle import Channel
 from dragon.runtime.protocol.agents import Act, Left, MakeFor, Released
-from dragon.runtime.protocol.objects import Announce, CloseAtEnd, MakeObject, OpenOutbox, Operate, WhyGone, WhyLost
+from dragon.runtime.protocol.objects import (
+    Announce,
+    CloseAtEnd,
+    MakeObject,
+    OpenOutbox,
+    Operate,
+    Operation,
+    WhyGone,
+    WhyLost,
+)
 from dragon.runtime.protocol.processes import AwaitEnd
 from dragon.runtime.protocol.request import Handler, decode_answer
 from dragon.runtime.remote import node_of
@@ -68,7 +77,7 @@ class RemoteObjects:
             operation = msgspec.structs.replace(operation, given=(kind, *operation.given))
             payload = memoryview(loan)
         act = Act(caller, operation)
-        future = self._links.call(node, act, payload)
+        future = self._links.call(node, act, payload, self._undo(caller, operation))
         if (tell := self.on_operated) is not None:
             what, start = f"{operation.kind}.{operation.method}", time.time()
             future.add_done_callback(lambda _: tell(caller, node, what, start))
@@ -76,6 +85,20 @@ class RemoteObjects:
         if inbox is None:
             return then(future, value_of)
         return then(future, lambda answer: self._deliver(caller, inbox, decode_answer(act, answer[0]), answer[1]))
+
+    def _undo(self, caller: int, operation: Operation) -> Callable[[Answer], None] | None:
+        """What undoes an operation that was done although it was taken back: nobody is to keep a lock so."""
+        if operation.method != "acquire":
+            return None
+
+        def release(answer: Answer) -> None:
+            acquired, _ = decode_answer(Act(caller, operation), answer[0])
+            if acquired:
+                released = msgspec.structs.replace(operation, method="release", given=(), timeout=0)
+                future = self._links.call(node_of(operation.name), Act(caller, released))
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+        return release
 
     def _deliver(self, caller: int, inbox: Name, answer: tuple[bool, int], data: Any) -> tuple[bool, Any]:
         """A message for a process: with the reply, or if it is large, through its channel for that."""

@@ -30,7 +30,7 @@ from dragon.agent.wire.frames import (
     Value,
     decode_frame,
 )
-from dragon.agent.wire.responses import Answer, RemoteError, error_of
+from dragon.agent.wire.responses import Answer, Call, RemoteError, error_of
 from dragon.control.connection import watch_silence
 from dragon.infrastructure.messages import encode
 from dragon.runtime.credentials import peer_index
@@ -103,6 +103,8 @@ class Link(asyncio.BufferedProtocol):
         self._owner = owner
         self.node = node
         self.pending: dict[int, asyncio.Future[Answer]] = {}
+        # Of requests that were cancelled, until they are answered.
+        self._late: dict[int, Callable[[Answer], None]] = {}
         self.serving: dict[int, Callable[[], None] | None] = {}
         self._last = 0
         self._buffer = bytearray(256 * 1024)
@@ -284,6 +286,8 @@ class Link(asyncio.BufferedProtocol):
 
     def _asked_no_more(self, number: int, future: asyncio.Future[Answer]) -> None:
         if self.pending.pop(number, None) is not None and future.cancelled():
+            if isinstance(future, Call) and future.late is not None:
+                self._late[number] = future.late
             self._write(Cancelled(number), b"")
 
     def _write(self, frame: Frame, payload: Any) -> None:
@@ -342,13 +346,17 @@ class Link(asyncio.BufferedProtocol):
             case Noticed():
                 self._owner.noticed(self._peer, frame.notice)
             case Cancelled():
-                cancel = self.serving.pop(frame.number, None)
+                cancel = self.serving.get(frame.number)
                 if cancel is not None:
                     cancel()
+                    self._respond(frame.number, None, b"", asyncio.CancelledError())
             case Greeted():
                 self._on_greeting(frame.greeting)
 
     def _answered(self, number: int, answer: Answer | RemoteError) -> None:
+        late = self._late.pop(number, None)
+        if late is not None and not isinstance(answer, RemoteError):
+            late(answer)
         future = self.pending.pop(number, None)
         if future is None or future.done():
             return

@@ -15,7 +15,7 @@ from typing import Any
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.frames import Frame, Messages, Noticed
 from dragon.agent.wire.link import Link, Serve
-from dragon.agent.wire.responses import Answer
+from dragon.agent.wire.responses import Answer, Call
 from dragon.infrastructure.errors import NodeLostError
 from dragon.infrastructure.membership import Member
 from dragon.runtime.log import runtime_log
@@ -79,9 +79,16 @@ class Links:
         """The protocol of a connection that another agent made."""
         return Link(self, None)
 
-    def call(self, node: int, request: Request[object], payload: Any = b"") -> asyncio.Future[Answer]:
-        """Ask another agent. Fails with NodeLostError where it is gone."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+    def call(
+        self,
+        node: int,
+        request: Request[object],
+        payload: Any = b"",
+        late: Callable[[Answer], None] | None = None,
+    ) -> asyncio.Future[Answer]:
+        """Ask another agent. Fails with NodeLostError where it is gone. Where the future is cancelled `late` is called
+        with an answer that was given all the same."""
+        future = Call(late, self._loop)
         self._send(node, request, payload, future)
         return future
 
