@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -77,13 +78,17 @@ class RemoteObjects:
             operation = msgspec.structs.replace(operation, given=(kind, *operation.given))
             payload = memoryview(loan)
         act = Act(caller, operation)
-        future = self._links.call(node, act, payload, self._undo(caller, operation))
+        undo = self._undo(caller, operation)
+        future = self._links.call(node, act, payload, undo)
         if (tell := self.on_operated) is not None:
             what, start = f"{operation.kind}.{operation.method}", time.time()
             future.add_done_callback(lambda _: tell(caller, node, what, start))
         inbox = request.inbox
         if inbox is None:
-            return then(future, value_of)
+            answer = then(future, value_of)
+            if undo is not None:
+                answer.add_done_callback(functools.partial(_undo_late, undo, future))
+            return answer
         return then(future, lambda answer: self._deliver(caller, inbox, decode_answer(act, answer[0]), answer[1]))
 
     def _undo(self, caller: int, operation: Operation) -> Callable[[Answer], None] | None:
@@ -164,3 +169,9 @@ class RemoteObjects:
                 os.close(fd)
 
         self._peers.ask(node_of_puid(puid), AwaitEnd(puid)).add_done_callback(ended)
+
+
+def _undo_late(undo: Callable[[Answer], None], given: asyncio.Future[Answer], taken: asyncio.Future[object]) -> None:
+    """Undo what was answered just before who asked for it took it back."""
+    if taken.cancelled() and given.done() and not given.cancelled() and given.exception() is None:
+        undo(given.result())
