@@ -13,6 +13,7 @@ import pytest
 from loops import in_asyncio, in_each_loop, soon
 
 from dragon import aio
+from dragon._core import DestroyedError
 from dragon.native.barrier import Barrier
 from dragon.native.condition import Condition
 from dragon.native.event import Event
@@ -217,6 +218,31 @@ async def test_a_task_that_is_cancelled_breaks_its_barrier() -> None:
     with pytest.raises(threading.BrokenBarrierError):
         await waiting[1]
     assert barrier.broken
+
+
+@in_asyncio
+async def test_a_barrier_breaks_after_the_timeout_with_which_it_was_made() -> None:
+    barrier = Barrier(2, timeout=0.05)
+    with pytest.raises(threading.BrokenBarrierError):
+        await aio.Barrier(barrier).wait()
+    assert barrier.broken
+
+
+@in_asyncio
+async def test_a_condition_that_is_gone_leaves_its_lock_released() -> None:
+    condition = Condition()
+    awaited = aio.Condition(condition)
+
+    async def wait() -> None:
+        async with awaited:
+            await awaited.wait()
+
+    waiting = asyncio.create_task(wait())
+    await soon()
+    condition._destroy()
+    with pytest.raises(DestroyedError):
+        await waiting
+    assert condition._lock._count() == 0
 
 
 @pytest.mark.parametrize("kind", [aio.Lock, aio.Semaphore, aio.Event, aio.Condition, aio.Barrier])

@@ -12,8 +12,9 @@ import pytest
 from loops import in_asyncio, in_each_loop, soon
 
 from dragon import aio
+from dragon._core import DestroyedError
 from dragon.native.process import Process
-from dragon.native.queue import Queue
+from dragon.native.queue import Queue, QueueError
 
 CONTEXT = mp.get_context("dragon")
 
@@ -157,6 +158,31 @@ async def test_a_queue_that_is_destroyed_ends_the_wait() -> None:
     Queue.attach(shared.serialize()).destroy()
     with pytest.raises((ValueError, LookupError, RuntimeError)):
         await getting
+
+
+def destroy(queue: Queue) -> None:
+    queue.destroy()
+
+
+@in_asyncio
+async def test_a_queue_that_another_process_destroys_ends_the_wait() -> None:
+    shared = Queue()
+    getting = asyncio.create_task(aio.Queue(shared).get())
+    await soon()
+    process = Process(destroy, (shared,))
+    process.start()
+    async with asyncio.timeout(60):
+        with pytest.raises(DestroyedError):
+            await getting
+    await aio.join(process)
+
+
+@in_asyncio
+async def test_a_queue_that_does_not_count_what_is_dealt_with_cannot_be_joined() -> None:
+    with pytest.raises(QueueError, match="joinable=True"):
+        await aio.Queue(Queue()).join()
+    with pytest.raises(TypeError, match="use a JoinableQueue"):
+        await aio.Queue(CONTEXT.Queue()).join()
 
 
 def test_what_is_no_shared_queue_is_refused() -> None:

@@ -99,6 +99,22 @@ async def test_results_of_imap_come_as_they_are_there() -> None:
         assert sorted(unordered) == [n * n for n in range(40)]
 
 
+@in_each_loop
+async def test_results_of_several_pools_are_awaited_at_a_time() -> None:
+    with Pool(1) as one, Pool(1) as other:
+        pending = [pool.apply_async(square, (number,)) for number in range(30) for pool in (one, other)]
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*map(aio.result, pending))
+        assert found == [number * number for number in range(30) for _ in range(2)]
+
+
+@in_asyncio
+async def test_results_of_imap_in_chunks_are_awaited() -> None:
+    with CONTEXT.Pool(2) as pool:
+        found = [found async for found in aio.results(pool.imap(square, range(20), chunksize=3))]
+        assert found == [n * n for n in range(20)]
+
+
 def put_later(ddict: DDict, key: str, values: list[int]) -> None:
     for value in values:
         time.sleep(0.02)

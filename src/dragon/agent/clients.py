@@ -81,7 +81,7 @@ class Asked:
 
 class Client:
     """A connection of a process: frames of a length and a Request, each answered by a Reply before the next one; or,
-    after AskSeveral, of a Numbered request, answered by its number and a Reply whenever that is there."""
+    after AskSeveral, of a request with a number, answered by that and a Reply whenever this is there."""
 
     def __init__(self, connection: socket.socket, pid: int, clients: Clients) -> None:
         self.connection = connection
@@ -127,6 +127,8 @@ class Client:
     def _take_numbered(self, body: bytes) -> None:
         try:
             number, request = decode_numbered(body)
+            if request and number in self.asked:
+                raise msgspec.ValidationError(f"request {number} has not been answered yet")
         except msgspec.MsgspecError as error:
             log.warning("a connection of process %d was closed: it sent a malformed request: %s", self.pid, error)
             self._close()
@@ -190,6 +192,7 @@ class Client:
         self.loop.remove_reader(self.connection)
         self.loop.remove_writer(self.connection)
         self.connection.close()
+        self.received.clear()  # what is left of it is not to be done
         unanswered, self.asked = list(self.asked.values()), {}
         for asked in unanswered:
             self.clients.pending.discard(asked)

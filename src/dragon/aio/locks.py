@@ -38,7 +38,27 @@ async def _acquire(shared: Any, kind: str) -> None:
         warn_user(text)
 
 
-class Lock:
+class _Acquired:
+    """What is acquired by `async with`."""
+
+    async def acquire(self) -> bool:
+        """Acquire it, once it is free; True."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Release it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Lock(_Acquired):
     """A lock of the run, for `async with`. One task of a process has it at a time, also where it is an RLock."""
 
     def __init__(self, lock: Any) -> None:
@@ -58,22 +78,14 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Release it."""
+        """Release it, by the wrapper that acquired it."""
         self._lock.release()
         if self._turn is not None:
             turn, self._turn = self._turn, None
             turn.release()
 
-    async def __aenter__(self) -> None:
-        await self.acquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
-
-
-class Semaphore:
+class Semaphore(_Acquired):
     """A semaphore of the run, for `async with`."""
 
     def __init__(self, semaphore: Any) -> None:
@@ -88,14 +100,6 @@ class Semaphore:
     def release(self) -> None:
         """Give one back."""
         self._semaphore.release()
-
-    async def __aenter__(self) -> None:
-        await self.acquire()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class Event:
@@ -135,22 +139,22 @@ class Condition(Lock):
         self._condition._check()
         waiter = self._condition._enter()
         self.release()
-        cancelled: asyncio.CancelledError | None = None
+        failure: BaseException | None = None
         try:
             await wait(self._condition, "Condition", "_sleep", waiter)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        while True:
+        except BaseException as error:
+            failure = error
+        while True:  # the block that this is in releases the lock, also where this task is cancelled
             try:
                 await self.acquire()
                 break
-            except asyncio.CancelledError as error:  # the block that this is in releases the lock
-                cancelled = error
+            except asyncio.CancelledError as error:
+                failure = error
         told = self._condition._leave(waiter)
-        if cancelled is not None:
+        if failure is not None:
             if told:
                 self._condition._notify(1)  # another one may go on in its place
-            raise cancelled
+            raise failure
         return True
 
     async def wait_for(self, predicate: Callable[[], T]) -> T:
@@ -172,17 +176,14 @@ class Barrier:
     """A barrier of the run, by the rules of threading.Barrier."""
 
     def __init__(self, barrier: Any) -> None:
-        self._barrier: Any = barrier
-        if not isinstance(barrier, threading.Barrier) or not isinstance(barrier._cond, handles.Condition):  # type: ignore[attr-defined]
-            raise TypeError(
-                f"this takes a barrier of dragon.native or of multiprocessing with 'dragon', not {barrier!r}"
-            )
-        self._condition = Condition(barrier._cond)  # type: ignore[attr-defined]
+        self._barrier: Any = _checked(barrier, threading.Barrier)
+        self._condition = Condition(self._barrier._cond)
 
     async def wait(self) -> int:
-        """Wait for the others; a number from 0 to parties - 1, different for each. Who is cancelled breaks the barrier.
+        """Wait for the others; a number from 0 to parties - 1, different for each.
 
-        Raises threading.BrokenBarrierError.
+        Raises threading.BrokenBarrierError where the barrier is broken: by a task that is cancelled, or after the
+        timeout with which it was made.
         """
         barrier = self._barrier
         async with self._condition:
@@ -194,16 +195,23 @@ class Barrier:
                 if index + 1 == barrier._parties:
                     barrier._release()
                 else:
-                    try:
-                        await self._condition.wait_for(lambda: barrier._state != 0)
-                    except asyncio.CancelledError:
-                        barrier._break()
-                        raise
-                    self._raise_if_broken()
+                    await self._wait_for_the_last()
                 return int(index)
             finally:
                 barrier._count -= 1
                 barrier._exit()
+
+    async def _wait_for_the_last(self) -> None:
+        barrier = self._barrier
+        try:
+            async with asyncio.timeout(barrier._timeout):
+                await self._condition.wait_for(lambda: barrier._state != 0)
+        except TimeoutError:
+            barrier._break()
+        except asyncio.CancelledError:
+            barrier._break()
+            raise
+        self._raise_if_broken()
 
     def _raise_if_broken(self) -> None:
         if self._barrier._state < 0:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from dragon.aio.waiting import is_here, readable, turn_of, wait
+from dragon.native.queue import Queue as NativeQueue
 from dragon.runtime.connection import Connection
 from dragon.runtime.handle import Channel
 
@@ -60,7 +61,14 @@ class Queue:
         return True
 
     async def join(self) -> None:
-        """Wait until everything that was put is dealt with: task_done() was called for it."""
+        """Wait until everything that was put is dealt with: task_done() was called for it.
+
+        Raises what join() of the queue raises where it does not count that.
+        """
+        if isinstance(self._queue, NativeQueue):
+            self._queue._check_joinable()
+        elif not hasattr(self._queue, "task_done"):
+            raise TypeError(f"{type(self._queue).__name__} does not count what is dealt with: use a JoinableQueue")
         await wait(self._queue, "Channel", "_join")
 
     def get_nowait(self) -> Any:
@@ -90,6 +98,11 @@ class Queue:
 
 async def recv(connection: Connection) -> Any:
     """The next object of a connection, as recv() returns it. Raises EOFError once the other end is closed."""
+    if not isinstance(connection, Connection):
+        raise TypeError(
+            "aio.recv() takes a connection of dragon.native or of multiprocessing with the start method 'dragon', not "
+            f"{connection!r}"
+        )
     channel = connection._in()
     async with turn_of(channel, "get"):
         while True:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from dragon.native.collecting import Collector
-from dragon.native.results import ApplyResult, IMapIterator
+from dragon.native.results import ApplyResult, Elements, IMapIterator
 
 __all__ = ["result", "results"]
 
@@ -17,15 +17,19 @@ __all__ = ["result", "results"]
 async def result(pending: ApplyResult) -> Any:
     """What apply_async(), map_async() or starmap_async() of a pool returned, once it is there. Raises what the function
     raised."""
-    await _collecting(pending._collector).until(pending.ready)
+    await _until(pending._collector, pending.ready)
     return pending.get()
 
 
-async def results(iterator: IMapIterator) -> AsyncIterator[Any]:
+async def results(iterator: IMapIterator | Elements) -> AsyncIterator[Any]:
     """What imap() or imap_unordered() of a pool gives, as it comes. Raises what the function raised."""
-    arrivals = _collecting(iterator._collector)
+    if isinstance(iterator, Elements):
+        async for part in results(iterator.parts):
+            for element in part:
+                yield element
+        return
     while True:
-        await arrivals.until(iterator.is_due)
+        await _until(iterator._collector, iterator.is_due)
         try:
             found = iterator.next(0)
         except StopIteration:
@@ -40,46 +44,50 @@ class _Collecting:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, collector: Collector) -> None:
         self.loop, self._collector = loop, collector
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self.waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        loop.add_reader(collector.fileno(), collector.poll)
+        collector.listeners.append(self._on_results)
 
-    async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until `done()`, which is looked at once results have come."""
-        if done():
-            return
-        found: asyncio.Future[None] = self.loop.create_future()
-        if not self._waiting:
-            self.loop.add_reader(self._collector.fileno(), self._collector.poll)
-            self._collector.listeners.append(self._on_results)
-        self._waiting[found] = done
-        try:
-            self._look()  # it may have come before this listened
-            await found
-        finally:
-            del self._waiting[found]
-            if not self._waiting:
-                self._collector.listeners.remove(self._on_results)
-                self.loop.remove_reader(self._collector.fileno())
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._collector.listeners.remove(self._on_results)
+        self.loop.remove_reader(self._collector.fileno())
 
-    def _on_results(self) -> None:
-        self.loop.call_soon_threadsafe(self._look)
-
-    def _look(self) -> None:
-        for found, done in list(self._waiting.items()):
+    def look(self) -> None:
+        """Wake those whose results are there."""
+        for found, done in list(self.waiting.items()):
             if not found.done() and done():
                 found.set_result(None)
 
+    def _on_results(self) -> None:
+        self.loop.call_soon_threadsafe(self.look)
+
 
 class _Mine(threading.local):
-    collecting: _Collecting | None = None
+    """The pools whose results tasks of this thread's loop wait for."""
+
+    def __init__(self) -> None:
+        self.collecting: dict[Collector, _Collecting] = {}
 
 
 _mine = _Mine()
 
 
-def _collecting(collector: Collector) -> _Collecting:
-    """This loop's."""
+async def _until(collector: Collector, done: Callable[[], bool]) -> None:
+    """Wait until `done()`, which is looked at once results have come."""
+    if done():
+        return
     loop = asyncio.get_running_loop()
-    known = _mine.collecting
-    if known is None or known.loop is not loop or known._collector is not collector:
-        known = _mine.collecting = _Collecting(loop, collector)
-    return known
+    collecting = _mine.collecting.get(collector)
+    if collecting is None or collecting.loop is not loop:
+        collecting = _mine.collecting[collector] = _Collecting(loop, collector)
+    found: asyncio.Future[None] = loop.create_future()
+    collecting.waiting[found] = done
+    try:
+        collecting.look()  # it may have come before this listened
+        await found
+    finally:
+        del collecting.waiting[found]
+        if not collecting.waiting:
+            del _mine.collecting[collector]
+            collecting.close()

@@ -59,7 +59,8 @@ def turn_of(handle: Any, what: str) -> asyncio.Lock:
     loop = asyncio.get_running_loop()
     if _mine.loop is None or _mine.loop() is not loop:
         _mine.loop, _mine.turns = weakref.ref(loop), weakref.WeakValueDictionary()
-    key = (handle._name()[:2], what)
+    name = handle._name()
+    key = (*name[:2], node_of(name), what)  # objects of several nodes may have the same offset
     turn = _mine.turns.get(key)
     if turn is None:
         turn = _mine.turns[key] = asyncio.Lock()

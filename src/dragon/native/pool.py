@@ -18,7 +18,7 @@ from dragon.native import machine
 from dragon.native.collecting import Collector
 from dragon.native.feeding import Feeding, Task
 from dragon.native.process import Process
-from dragon.native.results import ApplyResult, IMapIterator, IMapUnorderedIterator, MapResult, chunks
+from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult, chunks
 from dragon.native.workers import NativeWorker, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
@@ -282,7 +282,7 @@ class Pool:
         self._collector.attend()
         if chunksize == 1:
             return result
-        return (item for chunk in result for item in chunk)
+        return Elements(result)
 
     # ---- ending
 

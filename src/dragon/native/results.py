@@ -12,7 +12,7 @@ from typing import Any
 from dragon.native.collecting import Collector, Owner
 from dragon.runtime.child import write_traceback
 
-__all__ = ["ApplyResult", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
+__all__ = ["ApplyResult", "Elements", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
 
 _AHEAD = 1024  # tasks of an imap() that are done before their results are fetched
 _PATIENCE = 0.5  # seconds without a fetched result after which as many more are done
@@ -275,6 +275,17 @@ class IMapUnorderedIterator(IMapIterator):
             self._place(index, False, error)
         else:
             self._last = index, error
+
+
+class Elements(Iterator[Any]):
+    """The results of single elements, of those that come in `parts`."""
+
+    def __init__(self, parts: IMapIterator) -> None:
+        self.parts = parts
+        self._elements = itertools.chain.from_iterable(parts)
+
+    def __next__(self) -> Any:
+        return next(self._elements)
 
 
 def chunks(items: Any, size: int) -> Iterator[tuple[Any, ...]]:

@@ -151,8 +151,8 @@ def answer_type(kind: type[Request[object]]) -> Any:
 
 
 _decoder = functools.cache(decoder_of)
-_numbered: msgspec.msgpack.Decoder[_Numbered] = msgspec.msgpack.Decoder(_Numbered)
-_numbered_reply: msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]] = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+_numbered: msgspec.msgpack.Decoder[_Numbered] = decoder_of(_Numbered)
+_numbered_reply: msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]] = decoder_of(tuple[int, msgspec.Raw])
 
 
 @functools.cache
