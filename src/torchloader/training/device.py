@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import torch
@@ -45,5 +46,9 @@ def make_process_group(device: torch.device, backend: str | None) -> None:
 
 
 def _identity(device: torch.device) -> str:
-    """What tells a GPU from every other of the job's nodes; ranks may number the same one differently."""
-    return f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
+    """What tells a GPU from every other of the job's nodes; ranks may number the same one differently.
+
+    Older releases of PyTorch do not tell a GPU's UUID: there it is its number among those that are visible.
+    """
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return f"{socket.gethostname()} {uuid or (os.environ.get('CUDA_VISIBLE_DEVICES'), device.index)}"
