@@ -53,7 +53,7 @@ if __name__ == "__main__":
 def traced(site: Site, *words: str, options: Iterable[str] = ()) -> list[dict[str, Any]]:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     done = site.dragon("--telemetry", "runs", "-T", "5", *options, site.write(PROGRAM), *words)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     told = site.dragon("trace", "runs")
     assert (told.returncode, told.stderr) == (0, "")
     path = site.folder / told.stdout.strip()

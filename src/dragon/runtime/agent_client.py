@@ -18,7 +18,7 @@ from dragon.runtime import inspection
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
 
-__all__ = ["Unwanted", "ask", "error_named", "tell"]
+__all__ = ["Unwanted", "ask", "error_named", "is_the_agent", "tell"]
 
 _ONE_SECOND = struct.pack("@ll", 1, 0)
 
@@ -44,6 +44,15 @@ _ERRORS: dict[str, type[Exception]] = {
 _ERRORS |= DDICT_ERRORS
 
 
+_in_agent = False
+
+
+def is_the_agent() -> None:
+    """Have `ask` refuse in this process, which is the agent: it would wait for an answer of its own for ever."""
+    global _in_agent
+    _in_agent = True
+
+
 class Unwanted(Exception):
     """The answer is not wanted any more."""
 
@@ -52,8 +61,10 @@ def ask(
     request: Request[_Answer], descriptors: Sequence[int] = (), wanted: Callable[[], bool] | None = None
 ) -> _Answer:
     """The agent's answer. Raises what the agent raised, RunEndedError where there is none, Unwanted once `wanted`,
-    which is asked once a second, denies it."""
+    which is asked once a second, denies it, and ValueError in the agent itself."""
     run = this_run()
+    if _in_agent:
+        raise ValueError(f"node {run.node} was given an object of another node where one of its own is needed")
     try:
         connection = _connection(run.folder)
         _send(connection, request, descriptors)
