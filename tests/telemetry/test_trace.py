@@ -22,7 +22,6 @@ import dragon
 from dragon.infrastructure.policy import Policy
 from dragon.native.lock import Lock
 from dragon.native.process import Process
-from dragon.native.queue import Queue
 
 def square(number):
     time.sleep(0.002)
@@ -35,7 +34,7 @@ def produce(queue, lock, event):
 
 if __name__ == "__main__":
     mp.set_start_method("dragon")
-    queue, lock, event = Queue(), Lock(), mp.Event()
+    queue, lock, event = mp.Queue(), Lock(), mp.Event()
     there = Policy(placement=Policy.Placement.HOST_NAME, host_name=sys.argv[1]) if sys.argv[1:] else None
     producer = Process(produce, (queue, lock, event), ident="producer", policy=there)
     producer.start()
