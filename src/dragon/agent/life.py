@@ -9,12 +9,11 @@ import select
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import uvloop
 
 from dragon import _core
-from dragon.agent.meeting import Met
 from dragon.agent.processes.parents import children_of
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.server import Agent
@@ -28,13 +27,16 @@ from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.run import Run
 from dragon.signals import heeded
 
+if TYPE_CHECKING:
+    from dragon.agent.meeting import Met
+
 __all__ = ["Beginning", "Join", "serve_for_ever"]
 
 log = runtime_log("agent")
 
 _ZYGOTE_ENDS_WITHIN = 10.0  # seconds
 
-Join = Callable[[Run, Spawner], Awaitable[Met]]
+Join = Callable[[Run, Spawner], "Awaitable[Met]"]
 
 
 class Beginning(NamedTuple):

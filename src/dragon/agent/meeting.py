@@ -8,6 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dragon.agent.objects.bell import Bell
+from dragon.agent.objects.flows import Flows
+from dragon.agent.objects.guests import Guests
+from dragon.agent.objects.outboxes import Outboxes
 from dragon.agent.objects.peers import Peers
 from dragon.agent.wire.bulk import Fabric
 from dragon.agent.wire.direct import Direct
@@ -129,7 +133,16 @@ async def meet(
     listening = Listener(listener, server_context(*keys), links.accept, direct)
     members = await _members(links, control, index, messages) if near else membership.members
     links.members = dict(enumerate(members))
-    peers = Peers(index, members, links, membership.settings.get("idle", 0))
+    guests = Guests(asyncio.get_running_loop())
+    peers = Peers(
+        index,
+        members,
+        links,
+        membership.settings.get("idle", 0),
+        guests=guests,
+        outboxes=Outboxes(links, Bell(guests.try_those_at, guests.try_all)),
+        flows=Flows(links.notify),
+    )
     early.members.set_result(members)
     return Met(membership, control, peers, early, messages, listening, fabric)
 

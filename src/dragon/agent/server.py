@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from dragon import _core
 from dragon.agent.clients import Clients
-from dragon.agent.cluster import Cluster
-from dragon.agent.meeting import Met
 from dragon.agent.processes.spawner import Spawner
 from dragon.agent.report import report
-from dragon.agent.router import Router
 from dragon.agent.services import Services
 from dragon.agent.telemetry.service import Telemetry
 from dragon.runtime.folder import hold
@@ -22,6 +20,10 @@ from dragon.runtime.protocol.request import Caller, Request
 from dragon.runtime.protocol.run import EndRun, ReportYourself
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
+
+if TYPE_CHECKING:
+    from dragon.agent.cluster import Cluster
+    from dragon.agent.meeting import Met
 
 __all__ = ["Agent"]
 
@@ -65,9 +67,14 @@ class Agent:
             ]
         )
         table = self.services.table
-        self._do = table.do if met is None else Router(table, met.peers).do
-        # It does what others have asked for already.
-        self.cluster = Cluster(met, self.services, self.handle) if met is not None else None
+        self._do: Callable[[Request[object], Caller], object] = table.do
+        self.cluster: Cluster | None = None
+        if met is not None:
+            from dragon.agent.cluster import Cluster
+            from dragon.agent.router import Router
+
+            self._do = Router(table, met.peers).do
+            self.cluster = Cluster(met, self.services, self.handle)  # it does what others have asked for already
         self._views = serving.Views(self.ask) if met is None and serving.are_wanted() else None
         self._opening = self._loop.create_task(self._views.open()) if self._views is not None else None
         self.clients = Clients(requests, self.handle)

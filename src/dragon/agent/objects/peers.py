@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from dragon.agent.objects.bell import Bell
-from dragon.agent.objects.flows import Flows
-from dragon.agent.objects.guests import Guests
-from dragon.agent.objects.outboxes import Outboxes
-from dragon.agent.wire.links import Links
 from dragon.agent.wire.responses import then, value_of
 from dragon.infrastructure.facts import node_of_puid
 from dragon.infrastructure.membership import Member
 from dragon.infrastructure.messages import Instance, Name, Spawn
 from dragon.runtime.handle import Words
 from dragon.runtime.protocol.agents import AnnounceFor, SignalProcess, StartFor
-from dragon.runtime.protocol.front_end import Proposal
 from dragon.runtime.protocol.jobs import Part
 from dragon.runtime.protocol.request import Request, decode_answer
 from dragon.runtime.remote import node_of
+
+if TYPE_CHECKING:  # the agent of a run of one node has no use for them, and starts sooner without
+    from dragon.agent.objects.flows import Flows
+    from dragon.agent.objects.guests import Guests
+    from dragon.agent.objects.outboxes import Outboxes
+    from dragon.agent.wire.links import Links
+    from dragon.runtime.protocol.front_end import Proposal
 
 __all__ = ["Peers"]
 
@@ -31,9 +32,20 @@ _Answer = TypeVar("_Answer")
 
 class Peers:
     """All nodes of the run, this one of that index among them; the last `idle` of them stay idle. Also what passes
-    between them: messages from here and to here, and what processes of others hold and wait for here."""
+    between them: messages from here (`outboxes`) and to here (`flows`), and what processes of others hold and wait for
+    here (`guests`)."""
 
-    def __init__(self, index: int, members: list[Member], links: Links, idle: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        members: list[Member],
+        links: Links,
+        idle: int,
+        *,
+        guests: Guests,
+        outboxes: Outboxes,
+        flows: Flows,
+    ) -> None:
         self.index = index
         self.members = members
         self.links = links
@@ -41,9 +53,9 @@ class Peers:
         self.lost_at: dict[int, int] = {}  # the number of the front end's decision
         # Has the front end decide who keeps a replicated shard.
         self.propose: Callable[[Proposal], None] = lambda proposal: None
-        self.guests = Guests(asyncio.get_running_loop())
-        self.outboxes = Outboxes(links, Bell(self.guests.try_those_at, self.guests.try_all))
-        self.flows = Flows(links.notify)
+        self.guests = guests
+        self.outboxes = outboxes
+        self.flows = flows
         self._idle = idle
 
     def host(self, node: int) -> str:

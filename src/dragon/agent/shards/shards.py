@@ -17,7 +17,6 @@ import msgspec
 from dragon import _core
 from dragon.agent.objects.peers import Peers
 from dragon.agent.shards.holding import Holding, Tag, Whose
-from dragon.agent.shards.service import ShardService
 from dragon.infrastructure.ddict_errors import DDictPersistCheckpointError, DDictUnableToCreateError
 from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.messages import Name
@@ -50,6 +49,7 @@ from dragon.shards.snapshot import Header, snapshot_path, snapshots_in, write_sn
 from dragon.shards.transactions import make_words, mark_gone, words_after
 
 if TYPE_CHECKING:
+    from dragon.agent.shards.service import ShardService
     from dragon.runtime.run import Run
 
 __all__ = ["Shards"]
@@ -268,6 +268,8 @@ class Shards:
         """The channel through which other nodes' processes reach the shards of this one."""
         if self._service is None:
             assert self._peers is not None
+            from dragon.agent.shards.service import ShardService  # a node without dictionaries starts sooner without
+
             self._service = ShardService(self._peers, self._shard, self)
         return self._service.name
 

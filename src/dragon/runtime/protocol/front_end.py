@@ -7,6 +7,7 @@ front end's memory.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -221,35 +222,37 @@ class Bye(Message, tag="bye", frozen=True):
     """Everything on this node has ended, and the connection closes."""
 
 
-_decoder: msgspec.msgpack.Decoder[Message] = decoder_of(
-    Answered
-    | AskMembers
-    | Bye
-    | Challenge
-    | Clear
-    | Cleared
-    | Decided
-    | End
-    | Ending
-    | HeadExited
-    | Input
-    | Join
-    | Log
-    | NodeLost
-    | Proposal
-    | Question
-    | Refused
-    | Shown
-    | SignalHead
-    | StartHead
-    | TellMembers
-    | WantsInput
-    | Welcome
-    | Writing
-    | Wrote
-)
+@functools.cache
+def _decoder() -> msgspec.msgpack.Decoder[Message]:
+    return decoder_of(
+        Answered
+        | AskMembers
+        | Bye
+        | Challenge
+        | Clear
+        | Cleared
+        | Decided
+        | End
+        | Ending
+        | HeadExited
+        | Input
+        | Join
+        | Log
+        | NodeLost
+        | Proposal
+        | Question
+        | Refused
+        | Shown
+        | SignalHead
+        | StartHead
+        | TellMembers
+        | WantsInput
+        | Welcome
+        | Writing
+        | Wrote
+    )
 
 
 def decode_message(body: bytes) -> Message:
     """A message, which keeps `body`. Raises msgspec.MsgspecError for anything else."""
-    return _decoder.decode(body)
+    return _decoder().decode(body)
