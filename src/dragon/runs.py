@@ -15,7 +15,7 @@ from dragon.runtime.folder import Owner, RunInfo, is_alive
 
 __all__ = ["NoSuchRunError", "Node", "Run", "choose", "find", "scratch_folder"]
 
-_SHORT = 60
+_MAX_COMMAND_CHARS = 60
 
 
 class NoSuchRunError(DragonError):
@@ -43,7 +43,7 @@ class Run(msgspec.Struct):
     def shortened(self) -> str:
         """The beginning of its command, in one line."""
         line = " ".join(self.command.split())
-        return line if len(line) <= _SHORT else line[: _SHORT - 1] + "…"
+        return line if len(line) <= _MAX_COMMAND_CHARS else line[: _MAX_COMMAND_CHARS - 1] + "…"
 
     @property
     def since(self) -> float:

@@ -347,8 +347,8 @@ def check(network: Network, clients: list[Client]) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried soon."""
-    monkeypatch.setattr(followers, "_LOOK_AGAIN", 0)
-    monkeypatch.setattr(replication, "_LOOK_AGAIN", 0)
+    monkeypatch.setattr(followers, "_RECONNECT_S", 0)
+    monkeypatch.setattr(replication, "_RECOPY_S", 0)
 
 
 @pytest.mark.parametrize(("nodes", "replicas"), [(3, 2), (4, 2), (4, 3), (6, 3)])

@@ -73,7 +73,7 @@ def test_a_source_that_fails_is_told_once_and_others_go_on(told: list[str]) -> N
 
 
 def test_a_source_that_hangs_is_told_once_and_not_asked_again(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "_PATIENCE", 0.02)
+    monkeypatch.setattr(sampler, "_SAMPLE_TIMEOUT_S", 0.02)
     hanging = Hanging()
     # Where processors are busy, the other one may be late, too.
     sample_until([hanging, Well()], lambda stored: len(stored) > 10 and any("hangs" in line for line in told))

@@ -31,7 +31,7 @@ while not isinstance(inbox.get(timeout=30), getattr(messages, sys.argv[2])):
 """
 # Asks the master, and does not wait for long.
 ASK = f"""{_BEGIN}
-contact._PATIENCE = 0.01
+contact._CONTACT_TIMEOUT_S = 0.01
 try:
     contact.ask(run, found, "status")
 except contact.NoMasterError:

@@ -25,7 +25,7 @@ __all__ = ["Asked", "Clients"]
 log = runtime_log("agent")
 
 _LARGEST_FRAME = 2**31 - 1
-_PAUSE = 0.1  # seconds after which it is tried again to accept a process
+_ACCEPT_RETRY_S = 0.1  # seconds after which it is tried again to accept a process
 # (request, process id, descriptors) -> the answer, or a future of it.
 Handle = Callable[[Request[object], int, list[int]], object]
 
@@ -55,7 +55,7 @@ class Clients:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 self._tell("processes wait to be heard: {} (ulimit -n {})", error.strerror, limit)
                 self.loop.remove_reader(self._requests)
-                self.loop.call_later(_PAUSE, self.loop.add_reader, self._requests, self.accept)
+                self.loop.call_later(_ACCEPT_RETRY_S, self.loop.add_reader, self._requests, self.accept)
                 return
             self._take_in(connection)
 

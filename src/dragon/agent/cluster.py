@@ -66,8 +66,8 @@ __all__ = ["Cluster"]
 log = runtime_log("cluster")
 
 _VERDICT = 5.0  # as long as a connection may be silent
-_GRACE = 3.0
-_LOOK_AGAIN = 0.02
+_KILL_DELAY_S = 3.0
+_POLL_S = 0.02
 
 
 class Cluster:
@@ -161,12 +161,12 @@ class Cluster:
         loop, registry = self._services.loop, self._services.registry
         self._services.groups.close_all()
         await self._services.spawner.catch_up()
-        kill_at = loop.time() + _GRACE
+        kill_at = loop.time() + _KILL_DELAY_S
         registry.signal_all(registry.present(), signal.SIGTERM)
         while present := registry.present():
             if loop.time() > kill_at:
                 registry.signal_all(present, signal.SIGKILL)
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_S)
         await asyncio.sleep(0)  # the end of the head process is told first
         self._control.send(Cleared())
 

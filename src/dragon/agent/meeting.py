@@ -30,7 +30,7 @@ __all__ = ["Early", "Hearer", "Met", "meet"]
 
 log = runtime_log("cluster")
 
-_GOODBYE = 5.0  # seconds
+_SHUTDOWN_TIMEOUT_S = 5.0
 
 # How to cancel what was asked for, if it can be.
 Cancel = Callable[[], Any] | None
@@ -112,10 +112,10 @@ class Met:
         self.fabric.close()
         self.control.send(Bye())
         try:
-            async with asyncio.timeout(_GOODBYE):
+            async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
                 await self.front_end_gone.wait()
         except TimeoutError:
-            log.warning("the front end did not acknowledge shutdown within %g s", _GOODBYE)
+            log.warning("the front end did not acknowledge shutdown within %g s", _SHUTDOWN_TIMEOUT_S)
 
 
 async def meet(

@@ -32,7 +32,7 @@ log = runtime_log("agent")
 _Answer = TypeVar("_Answer")
 
 _SWEEP_EVERY = 10.0  # seconds
-_SOON = 1.0
+_WRITE_NOTICE_S = 1.0
 
 
 class Agent:
@@ -115,7 +115,7 @@ class Agent:
     async def _finish_files(self) -> None:
         """Wait until checkpoints that are due are written, and tell whoever waits for this agent if it takes long."""
         written = self.services.shards.finish()
-        await asyncio.wait([written], timeout=_SOON)
+        await asyncio.wait([written], timeout=_WRITE_NOTICE_S)
         if not written.done():
             log.warning("the run ends once checkpoints that are due are written")
             (self.run.folder / WRITING).touch()

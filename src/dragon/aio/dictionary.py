@@ -15,7 +15,7 @@ from dragon.shards.transactions import CHANGES
 
 __all__ = ["Dict"]
 
-_LOOK_AGAIN = 0.05  # seconds between looks for a key whose changes cannot be waited for
+_KEY_POLL_S = 0.05  # seconds between looks for a key whose changes cannot be waited for
 
 
 class Dict:
@@ -45,6 +45,6 @@ class Dict:
 
 async def _changed(words: Words | None, seen: int) -> None:
     if words is None:
-        await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(_KEY_POLL_S)
     else:
         await wait(words, "Words", "wait", CHANGES, seen)

@@ -24,7 +24,7 @@ examples:
 The page is for this machine alone, and its link has a token. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST, with a
 --port that you choose. A run that measures nothing does so while somebody looks at it.
 """
-_LOOK_AGAIN = 0.5
+_POLL_S = 0.5
 
 
 def parser() -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ async def _serve(run: watching.Watched, port: int, show: bool) -> None:
         print("dragon dashboard: there is no browser to open here", file=sys.stderr)
     while run.lives and not over.is_set():
         try:
-            async with asyncio.timeout(_LOOK_AGAIN):
+            async with asyncio.timeout(_POLL_S):
                 await over.wait()
         except TimeoutError:
             continue

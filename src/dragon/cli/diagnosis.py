@@ -21,7 +21,7 @@ __all__ = ["Finding", "Wait", "Ward", "examine", "spied"]
 
 # A process that waits in the runtime looks once a second whether somebody asks.
 _ANSWER_WITHIN = 1.5
-_LOOK_AT_LOAD = 0.5
+_LOAD_SAMPLE_S = 0.5
 
 _NO_SPY = (
     "it does not wait in the runtime, where it would tell; with py-spy (pip install py-spy) it is shown all the same"
@@ -64,7 +64,7 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
     ward = Ward(node.info.node, str(node.folder), said, silence, [], [])
     began, times = time.monotonic(), {row.pid: row.cpu_seconds for row in rows}
     noted, answers = _ask(node, said, ward.troubles)
-    time.sleep(max(0.0, began + _LOOK_AT_LOAD - time.monotonic()))
+    time.sleep(max(0.0, began + _LOAD_SAMPLE_S - time.monotonic()))
     names = {row.pid: row.title for row in rows}
     spy = stacks.find_spy()
     for row in rows:

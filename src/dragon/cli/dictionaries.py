@@ -47,7 +47,7 @@ __all__ = [
     "readable",
 ]
 
-_LONGER = 20.0  # seconds for a run to tell of all its dictionaries
+_ANSWER_TIMEOUT_S = 20.0  # seconds for a run to tell of all its dictionaries
 _UNDER_WAY = 32  # values that are asked for, or sent, at a time
 
 
@@ -114,7 +114,7 @@ def in_run(run: Run, function: Callable[..., Any], *arguments: Any) -> Any:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_LONGER):
+        if not ours.poll(_ANSWER_TIMEOUT_S):
             process.kill()
             raise _silent(run)
         value, error = ours.recv()
@@ -165,7 +165,7 @@ def look(run: Run) -> list[Live]:
 
 def _described(run: Run, text: str) -> Live:
     descriptor = from_text(text)
-    ddict = DDict.attach(text, timeout=_LONGER)
+    ddict = DDict.attach(text, timeout=_ANSWER_TIMEOUT_S)
     ddict.sync_to_newest_checkpoint()
     states = ddict._scope.on_all("state")
     described = Live(

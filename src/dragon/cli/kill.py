@@ -32,7 +32,7 @@ _FOR_ITSELF = 5.0
 _FOR_THE_AGENT = 5.0
 _FOR_ANOTHER_MACHINE = 15.0  # its front end's, which gives the program time
 _AFTER_A_KILL = 2.0
-_LOOK_AGAIN = 0.02
+_POLL_S = 0.02
 
 
 def parser() -> argparse.ArgumentParser:
@@ -121,7 +121,7 @@ def _gone(processes: set[psutil.Process], patience: float) -> None:
     """Wait for their end."""
     deadline = time.monotonic() + patience
     while any(_lives(process) for process in processes) and time.monotonic() < deadline:
-        time.sleep(_LOOK_AGAIN)
+        time.sleep(_POLL_S)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -31,7 +31,7 @@ __all__ = ["Recorded", "Watched", "choose"]
 
 _Answer = TypeVar("_Answer")
 
-_PATIENCE = 10.0
+_ANSWER_TIMEOUT_S = 10.0
 _LEVEL = 4
 
 
@@ -81,9 +81,9 @@ class Watched:
     def ask(self, request: Request[_Answer]) -> _Answer:
         """What the run's agents answer."""
         try:
-            return ask_agent(self._node.folder, request, _PATIENCE)
+            return ask_agent(self._node.folder, request, _ANSWER_TIMEOUT_S)
         except TimeoutError:
-            raise DragonError(f"run {self.name} has not answered within {_PATIENCE:g} s") from None
+            raise DragonError(f"run {self.name} has not answered within {_ANSWER_TIMEOUT_S:g} s") from None
         except RuntimeError as error:
             raise DragonError(f"run {self.name}: {error}") from error
 

@@ -16,7 +16,7 @@ from dragon.runtime.protocol.request import frame
 __all__ = ["LARGEST_FRAME", "Control", "watch_silence"]
 
 LARGEST_FRAME = 64 * 2**20
-_SILENCE = 4  # seconds
+_SILENCE_TIMEOUT_S = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -142,5 +142,5 @@ def watch_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENCE - 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _SILENCE_TIMEOUT_S - 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_TIMEOUT_S * 1000)

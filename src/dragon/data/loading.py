@@ -21,7 +21,7 @@ __all__ = ["Loading", "Source", "files_below", "memory_for"]
 _BYTES_AT_ONCE = 64 * 2**20  # of files that one task puts
 _FILES_AT_ONCE = 256
 _BESIDE = 4096  # bytes that an entry takes beside its value at most
-_LOOK_AGAIN = 0.005  # seconds between two checks by a process that did not begin the loading
+_LOADING_POLL_S = 0.005  # seconds between two checks by a process that did not begin the loading
 
 
 class Source:
@@ -48,7 +48,7 @@ class Source:
         while not self.is_over():
             if deadline is not None and time.monotonic() > deadline:
                 raise _not_loaded(self._folder, timeout)
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_LOADING_POLL_S)
 
     def files(self) -> dict[str, int]:
         """The sizes of the files, by their keys."""

@@ -22,7 +22,7 @@ from dragon.shards.records import decode_key, encode_key
 __all__ = ["read_folder", "write_folder"]
 
 _INDEX = "keys.jsonl"
-_LONGEST = 120  # characters of a name; a file system takes 255 bytes
+_MAX_NAME_CHARS = 120  # characters of a name; a file system takes 255 bytes
 _SAFE = " !#$&'()+,;=@[]{}"
 
 
@@ -77,8 +77,8 @@ def _name(key: Any, encoded: bytes, suffix: str, used: set[str]) -> str:
         plain = "%2E" + plain[1:]
     name = plain + suffix
     # Without regard to case, as some file systems look at names.
-    if len(plain) > _LONGEST or not plain or name.lower() in used:
-        name = f"{plain[:_LONGEST]}-{blake2b(encoded, digest_size=8).hexdigest()}{suffix}"
+    if len(plain) > _MAX_NAME_CHARS or not plain or name.lower() in used:
+        name = f"{plain[:_MAX_NAME_CHARS]}-{blake2b(encoded, digest_size=8).hexdigest()}{suffix}"
     used.add(name.lower())
     return name
 

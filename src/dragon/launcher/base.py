@@ -26,7 +26,7 @@ __all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
 _KEPT_LINES = 20
 _TERMINATE_TIMEOUT = 5.0
-_TOGETHER = 0.5  # seconds for which others may fail after the first
+_FAILURE_WINDOW_S = 0.5  # seconds for which others may fail after the first
 _MOST_FAILURES = 8  # that are told in full
 
 
@@ -73,7 +73,7 @@ class Launcher(ABC):
         waiting = {asyncio.ensure_future(starter.failed()): starter for starter in left}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(waiting, timeout=_TOGETHER)
+            await asyncio.wait(waiting, timeout=_FAILURE_WINDOW_S)
             self.failures += [starter for task, starter in waiting.items() if task.done()]
             told = [task.result() for task in waiting if task.done()]
             more = len(told) - _MOST_FAILURES

@@ -64,8 +64,8 @@ _OUTPUT_MEMORY = 2**28  # of the front end, for all nodes
 RESTARTED = "DRAGON_RESILIENT_RESTART"
 
 # Between a signal to the front end and the end of everything.
-_GRACE = 10.0
-_GOODBYE = 15.0
+_SIGNAL_TIMEOUT_S = 10.0
+_SHUTDOWN_TIMEOUT_S = 15.0
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -343,7 +343,7 @@ class FrontEnd:
             return
         if not self._interrupted:
             self._interrupted = True
-            self.loop.call_later(_GRACE, self._give_up, number)
+            self.loop.call_later(_SIGNAL_TIMEOUT_S, self._give_up, number)
         if not self._pass_on(number):
             self._give_up(number)
 
@@ -375,17 +375,21 @@ class FrontEnd:
             control.send(End())
         while self.alive and not self._hurried:
             try:
-                async with asyncio.timeout(_GOODBYE):
+                async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
                     await self.all_gone.wait()
             except TimeoutError:
                 if self._writing & self.alive.keys():
                     continue
                 names = ", ".join(self._name(index) for index in sorted(self.alive))
-                log.error("no goodbye from %s in %g s; what runs there ends with the connection", names, _GOODBYE)
+                log.error(
+                    "%s did not acknowledge shutdown within %g s; what runs there ends with the connection",
+                    names,
+                    _SHUTDOWN_TIMEOUT_S,
+                )
                 break
         for control in joined:
             control.close()
-        await self.launcher.stop(_GOODBYE if self.meeting.announced and not self._hurried else 0.0)
+        await self.launcher.stop(_SHUTDOWN_TIMEOUT_S if self.meeting.announced and not self._hurried else 0.0)
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
             if self._interrupted or self._hurried:
                 break  # nobody reads, and nobody wants to wait for that

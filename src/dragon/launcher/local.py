@@ -25,9 +25,9 @@ __all__ = ["run"]
 log = runtime_log("frontend")
 
 # Between a signal to the front end and the end of everything.
-_GRACE = 10.0
-_LOOK = 1.0  # seconds
-_DYING = 0.5  # seconds for which a process that is killed may still be seen
+_SIGNAL_TIMEOUT_S = 10.0
+_POLL_S = 1.0
+_KILLED_VISIBLE_S = 0.5  # seconds for which a process that is killed may still be seen
 _SIGNAL = struct.Struct("=Iii116x")  # signalfd_siginfo: number, errno, code, and more
 
 
@@ -73,10 +73,10 @@ def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
         events.register(descriptor, select.POLLIN)
     deadline: float | None = None
     while True:
-        ready = [descriptor for descriptor, _ in events.poll(_LOOK * 1000)]
+        ready = [descriptor for descriptor, _ in events.poll(_POLL_S * 1000)]
         if signals in ready and _pass_on(head, signals, witness) in PASSED_ON:
-            deadline = deadline or time.monotonic() + _GRACE
-        code = head.wait(_LOOK if head.sentinel in ready else 0.0)
+            deadline = deadline or time.monotonic() + _SIGNAL_TIMEOUT_S
+        code = head.wait(_POLL_S if head.sentinel in ready else 0.0)
         if code is not None:
             if deadline is None and _has_ended(agent, code):
                 log.error("the agent (pid %d) has ended, and all processes of the run with it", agent.pid)
@@ -87,7 +87,7 @@ def _wait(head: Started, signals: int, witness: Witness, agent: Owner) -> int:
 
 def _has_ended(agent: Owner, code: int) -> bool:
     """Whether the agent has ended before the head process did, and ended it so: that may be seen first."""
-    end = time.monotonic() + (_DYING if -code in (signal.SIGTERM, signal.SIGKILL) else 0.0)
+    end = time.monotonic() + (_KILLED_VISIBLE_S if -code in (signal.SIGTERM, signal.SIGKILL) else 0.0)
     while is_alive(agent):
         if time.monotonic() >= end:
             return False

@@ -19,7 +19,7 @@ __all__ = ["Questions"]
 
 _Answer = TypeVar("_Answer")
 
-_PATIENCE = 10.0
+_ANSWER_TIMEOUT_S = 10.0
 
 
 class Questions:
@@ -38,10 +38,10 @@ class Questions:
         self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             control.send(Question(number, msgspec.Raw(encode(request))))
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 return decode_answer(request, await self._asked[number])
         except TimeoutError:
-            raise DragonError(f"the run has not answered within {_PATIENCE:g} s") from None
+            raise DragonError(f"the run has not answered within {_ANSWER_TIMEOUT_S:g} s") from None
         finally:
             del self._asked[number]
 

@@ -31,7 +31,7 @@ __all__ = ["Rendezvous"]
 log = runtime_log("frontend")
 
 _GREETING_TIMEOUT = 5.0
-_TOLD_AFTER = 10.0  # seconds of waiting for nodes
+_PROGRESS_AFTER_S = 10.0  # seconds of waiting for nodes
 _LARGEST_GREETING = 256 * 1024
 
 
@@ -89,7 +89,7 @@ class Rendezvous:
     async def gather(self, timeout: float) -> None:
         """Wait until all nodes are there that can come. Raises LaunchError that names those that are missing; who
         waits is told of them before."""
-        told = self._loop.call_later(_TOLD_AFTER, self._tell_of_missing, timeout)
+        told = self._loop.call_later(_PROGRESS_AFTER_S, self._tell_of_missing, timeout)
         try:
             async with asyncio.timeout(timeout):
                 await self._complete.wait()

@@ -16,7 +16,7 @@ __all__ = ["Slurm"]
 
 # Where a job says how many GPUs it has altogether or for each task, a step of one task on each node gets fewer.
 _NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_TRES_PER_TASK")
-_PATIENCE = 10.0
+_COMMAND_TIMEOUT_S = 10.0
 
 
 class Slurm(Launcher):
@@ -57,7 +57,7 @@ class Slurm(Launcher):
         except OSError:
             return ""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_COMMAND_TIMEOUT_S):
                 return (await process.communicate())[0].decode()
         except TimeoutError:
             process.kill()

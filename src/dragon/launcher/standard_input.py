@@ -10,7 +10,7 @@ from collections.abc import Callable
 __all__ = ["StandardInput"]
 
 _PIECE = 64 * 1024
-_LOOK_AGAIN = 0.2  # seconds
+_POLL_S = 0.2
 
 
 class StandardInput:
@@ -36,11 +36,11 @@ class StandardInput:
         while True:
             self._wanted.acquire()
             while _in_background():
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_POLL_S)
             try:
                 data = os.read(0, _PIECE)
             except BlockingIOError:  # somebody made it non-blocking
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_POLL_S)
                 self._wanted.release()
                 continue
             except OSError:  # closed, or a terminal that was hung up

@@ -17,7 +17,7 @@ from dragon.signals import end_with_parent
 __all__ = ["Witness"]
 
 _TOLD = struct.Struct("=id")
-_PATIENCE = 0.05  # seconds in which a signal to a group has come to all of its processes
+_GROUP_SIGNAL_S = 0.05  # seconds in which a signal to a group has come to all of its processes
 
 
 class Witness:
@@ -40,7 +40,7 @@ class Witness:
         this process got it alone."""
         waiting = select.poll()
         waiting.register(self._told, select.POLLIN)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _GROUP_SIGNAL_S
         while number not in self._times and waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
             data = os.read(self._told, _TOLD.size)
             if not data:

@@ -17,7 +17,7 @@ __all__ = ["DragonPool", "Pool"]
 # Programs tell results and pools by the standard library's classes; all that those do is replaced.
 mp_pool: Any = multiprocessing.pool
 
-_PATIENCE = 5.0
+_KILL_DELAY_S = 5.0
 
 
 class ApplyResult(results.ApplyResult, mp_pool.ApplyResult):  # type: ignore[misc]
@@ -72,7 +72,7 @@ class Pool(pool.Pool, mp_pool.Pool):  # type: ignore[misc]
         self._ctx = context
         super().__init__(processes, initializer, initargs, maxtasksperchild)
 
-    def terminate(self, patience: float = _PATIENCE) -> None:
+    def terminate(self, patience: float = _KILL_DELAY_S) -> None:
         """End the workers now, those that heed no SIGTERM after `patience` seconds."""
         super().terminate(patience)
 

@@ -24,9 +24,9 @@ from dragon.runtime.handle import Channel
 
 __all__ = ["Collector", "Job", "Owner"]
 
-_SLICE = 0.5  # seconds after which who waits looks again
+_POLL_S = 0.5  # seconds after which who waits looks again
 _NO_TASK = 2**64 - 4  # the ticket of a message that only wakes who waits for one
-_UNATTENDED = 0.1  # seconds without anybody who collects, before the attendant does
+_UNATTENDED_S = 0.1  # seconds without anybody who collects, before the attendant does
 
 
 class Job(Protocol):
@@ -80,7 +80,7 @@ class Collector:
             self.fail_all(self._at_exit)
         end = None if timeout is None else time.monotonic() + timeout
         while not done():
-            left = _SLICE if end is None else min(_SLICE, end - time.monotonic())
+            left = _POLL_S if end is None else min(_POLL_S, end - time.monotonic())
             if left <= 0:
                 self.poll()
                 return done()
@@ -148,14 +148,14 @@ class Collector:
     def drain(self) -> None:
         """Collect what the workers, which have ended, have put."""
         while self._results._size():
-            if self._take_turn(lambda: not self._results._size(), _SLICE):
+            if self._take_turn(lambda: not self._results._size(), _POLL_S):
                 self._end_turn()
                 self.poll()
         with self._lock:
             self._waiting += 1
             try:
                 while self._busy:  # another thread hands on what it has taken
-                    self._turn.wait(_SLICE)
+                    self._turn.wait(_POLL_S)
             finally:
                 self._waiting -= 1
 
@@ -196,7 +196,7 @@ class Collector:
     def _attend(self) -> None:
         while self._await_need():
             try:
-                self._collect(self._is_relieved, _SLICE)
+                self._collect(self._is_relieved, _POLL_S)
             except _core.DestroyedError:
                 return  # the run has ended
             finally:
@@ -215,7 +215,7 @@ class Collector:
                         self._need.wait()
                     self._idle = False
                 elif self._busy or self._waiting:
-                    self._need.wait(_UNATTENDED)
+                    self._need.wait(_UNATTENDED_S)
                 elif self._promptly or self._nobody_collects():
                     self._busy = True
                     return True
@@ -223,7 +223,7 @@ class Collector:
 
     def _nobody_collects(self) -> bool:
         before = self._delivered
-        self._need.wait(_UNATTENDED)
+        self._need.wait(_UNATTENDED_S)
         return not (self._busy or self._waiting) and self._delivered == before
 
     # ---- results

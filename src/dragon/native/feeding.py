@@ -28,10 +28,10 @@ Task = tuple[tuple[int, int], Any, tuple[Any, ...], dict[str, Any]]
 
 _MOST_TASKS = 16384  # that have no result yet
 _SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
-_LOOK_EVERY = 4  # tasks
+_MEMORY_CHECK_TASKS = 4  # tasks
 _MOST_BYTES = 256 * 2**20
 _ITERABLE_ENDS_WITHIN = 0.2  # seconds
-_LOOK_AGAIN = 1.0  # seconds: tasks that were taken make room too, and nobody tells
+_MEMORY_CHECK_S = 1.0  # seconds: tasks that were taken make room too, and nobody tells
 
 
 class Feeding:
@@ -129,7 +129,7 @@ class Feeding:
             if self._put_now(task):
                 return
             # The run's memory is full; tasks that end give some back.
-            self._collector.await_room(len(self._tickets), _LOOK_AGAIN, lambda: self.stopped)
+            self._collector.await_room(len(self._tickets), _MEMORY_CHECK_S, lambda: self.stopped)
 
     def await_room(self) -> None:
         """Wait until there is room for a task, or the pool is terminated."""
@@ -140,7 +140,7 @@ class Feeding:
             while not (self._has_room() or self.stopped):
                 under_way = len(self._tickets)
                 below = _MOST_TASKS // 2 if under_way >= _MOST_TASKS else under_way
-                self._collector.await_room(below, _LOOK_AGAIN, lambda: self.stopped)
+                self._collector.await_room(below, _MEMORY_CHECK_S, lambda: self.stopped)
         finally:
             self._collector.attend_promptly(-1)
 
@@ -152,7 +152,9 @@ class Feeding:
         tickets = self._tickets
         under_way = len(tickets)
         # The memory is looked at with some tasks only: what a few take is noticed soon enough.
-        if under_way >= _MOST_TASKS or (under_way % _LOOK_EVERY == 1 and self._tasks._bytes() >= self._most_bytes):
+        if under_way >= _MOST_TASKS or (
+            under_way % _MEMORY_CHECK_TASKS == 1 and self._tasks._bytes() >= self._most_bytes
+        ):
             return False
         part, function, args, kwargs = task
         ticket = next(self._next_ticket)

@@ -32,7 +32,7 @@ RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _MOST_OF_RESULTS = 128  # mebibytes of results that nobody has collected; workers wait then
 _AT_HAND = (list, tuple, range, set, frozenset, dict, str, bytes, deque)  # whose elements are there without any wait
 _DEFAULT_PATIENCE = 60.0
-_PATIENCE_AT_END = 5.0  # of a pool that nobody terminates by name
+_EXIT_TIMEOUT_S = 5.0  # of a pool that nobody terminates by name
 _numbers = itertools.count(1)
 
 
@@ -85,7 +85,7 @@ class Pool:
         start = self._placing_starter(arguments)
         with one_warning():
             self._workers = Workers(count, start, collector.lost, collector.gave_up, self._tasks, self._doing)
-        self._patience = [_PATIENCE_AT_END]
+        self._patience = [_EXIT_TIMEOUT_S]
         self._state = RUN
         ending = (self._workers, self._feeding, collector, self._patience)
         self._terminate = mp_util.Finalize(self, Pool._end, ending, exitpriority=15)
@@ -331,7 +331,7 @@ class Pool:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.terminate(_PATIENCE_AT_END)
+        self.terminate(_EXIT_TIMEOUT_S)
 
     def __reduce__(self) -> Any:
         raise NotImplementedError("pool objects cannot be passed between processes or pickled")

@@ -26,7 +26,7 @@ __all__ = ["Empty", "Full", "Queue", "QueueError"]
 Empty, Full = queue.Empty, queue.Full
 
 _DEFAULT_SIZE = 100
-_LOOK = 0.05  # seconds between looks at what another thread may have set
+_THREAD_POLL_S = 0.05  # seconds between looks at what another thread may have set
 _Serialized = tuple[NameOffset, NameGeneration, NameRole, bool]
 
 _Q = TypeVar("_Q", bound="Queue")
@@ -116,7 +116,7 @@ class Queue(Channel):
         queue to `ready`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not done_ev.is_set():
-            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
+            left = _THREAD_POLL_S if deadline is None else min(_THREAD_POLL_S, deadline - time.monotonic())
             if self.poll(max(left, 0.0)):
                 ready.append(self)
                 done_ev.set()

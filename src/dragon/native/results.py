@@ -15,7 +15,7 @@ from dragon.runtime.child import write_traceback
 __all__ = ["ApplyResult", "Elements", "IMapIterator", "IMapUnorderedIterator", "MapResult", "chunks"]
 
 _AHEAD = 1024  # tasks of an imap() that are done before their results are fetched
-_PATIENCE = 0.5  # seconds without a fetched result after which as many more are done
+_FETCH_TIMEOUT_S = 0.5  # seconds without a fetched result after which as many more are done
 
 
 class ApplyResult:
@@ -212,7 +212,7 @@ class IMapIterator(Iterator[Any]):
                 self._resume_at = part - self._ahead // 2  # before the look: who takes a result looks at it afterwards
                 if self._taken >= self._resume_at or lifted():
                     break
-                if not self._collector.room.wait(_PATIENCE) and self._taken == taken:
+                if not self._collector.room.wait(_FETCH_TIMEOUT_S) and self._taken == taken:
                     self._ahead += _AHEAD
             self._resume_at = sys.maxsize
 

@@ -40,7 +40,7 @@ FINISHED = 2**64 - 1  # in `doing`: this worker saw the end of the tasks
 _END = 2**64 - 2  # the ticket of the end of the tasks
 _STARTING = 2**64 - 3  # in `doing`: this worker has not come to the tasks yet
 _MOST_STILLBORN = 5  # workers in a row that end before they come to the tasks
-_PAUSE = 1.0  # seconds between two attempts to start a worker where no process can be made for now
+_RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker where no process can be made for now
 _MOST_WITHOUT_MEMORY = 5.0  # seconds until a result that there is no memory for is an error
 _MEMORY_PAUSE = 0.05
 _MOST_WITHOUT_WORKERS = 30.0  # seconds of such attempts once none is left
@@ -251,7 +251,7 @@ class Workers:
             events = select.poll()
             for fd in [*waiting, self._wake]:
                 events.register(fd, select.POLLIN)
-            for fd, _ in events.poll(_PAUSE * 1000 if self._missing else None):
+            for fd, _ in events.poll(_RESTART_DELAY_S * 1000 if self._missing else None):
                 if fd == self._wake:
                     os.eventfd_read(fd)
                 else:

@@ -16,11 +16,11 @@ from dragon.runtime.log import Once
 __all__ = ["Callers"]
 
 _MOST = 256
-_WITHIN = 5.0  # seconds until a caller has to have said something
-_SILENT = 0.25  # seconds in which one may be silent where there is no room
-_UNPROVED = 2.0  # seconds in which one may prove what it is where there is no room
-_AT_ONCE = 64  # that are accepted before others have their turn
-_PAUSE = 0.1  # seconds after which it is tried again to accept a caller
+_GREETING_TIMEOUT_S = 5.0  # seconds until a caller has to have said something
+_SILENT_TIMEOUT_S = 0.25  # seconds in which one may be silent where there is no room
+_PROOF_TIMEOUT_S = 2.0  # seconds in which one may prove what it is where there is no room
+_ACCEPT_BATCH = 64  # that are accepted before others have their turn
+_ACCEPT_RETRY_S = 0.1  # seconds after which it is tried again to accept a caller
 
 
 class _Caller:
@@ -68,10 +68,10 @@ class Callers:
 
     def _listen_later(self) -> None:
         self._loop.remove_reader(self._listener)
-        self._loop.call_later(_PAUSE, self._listen)
+        self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
 
     def _on_callers(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_ACCEPT_BATCH):
             if len(self._callers) >= _MOST and not self._make_room():
                 self._listen_later()
                 return
@@ -88,12 +88,14 @@ class Callers:
             caller = _Caller(connection, address[0], self._loop.time())
             self._callers[caller] = None
             self._loop.add_reader(connection, self._on_spoken, caller)
-            self._loop.call_later(_WITHIN, self._on_silence, caller)
+            self._loop.call_later(_GREETING_TIMEOUT_S, self._on_silence, caller)
 
     def _make_room(self) -> bool:
         """Whether somebody could be dropped."""
         now = self._loop.time()
-        over = [c for c in self._callers if now - c.since > (_SILENT if c.greeting is None else _UNPROVED)]
+        over = [
+            c for c in self._callers if now - c.since > (_SILENT_TIMEOUT_S if c.greeting is None else _PROOF_TIMEOUT_S)
+        ]
         for caller in over:
             self._tell("a caller from {} was refused: it said nothing of use, and others wait", caller.address)
             self._drop(caller)
@@ -106,7 +108,7 @@ class Callers:
 
     def _on_silence(self, caller: _Caller) -> None:
         if caller in self._callers and caller.greeting is None:
-            self._tell("a caller from {} was refused: it said nothing for {:g} s", caller.address, _WITHIN)
+            self._tell("a caller from {} was refused: it said nothing for {:g} s", caller.address, _GREETING_TIMEOUT_S)
             self._drop(caller)
 
     def _on_greeted(self, caller: _Caller) -> None:

@@ -15,7 +15,7 @@ log = runtime_log("loop")
 
 _TOLD_EVERY = 60.0  # seconds in which the same error is told once
 _OFTEN = 10  # times in that time, after which the loop pauses at each
-_PAUSE = 0.05  # seconds
+_RETRY_S = 0.05
 
 
 def tell_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
@@ -43,7 +43,7 @@ class _Errors:
         if now - told < _TOLD_EVERY:
             self._seen[kind] = told, count + 1
             if count >= _OFTEN:
-                time.sleep(_PAUSE)
+                time.sleep(_RETRY_S)
             return
         if count:
             log.error("the following came %d more times in the last %.0f s", count, now - told)

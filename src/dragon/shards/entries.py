@@ -34,7 +34,7 @@ __all__ = [
 # Flags of a record.
 _LONG_KEY, PERSISTENT, BROADCAST, _DELETED, _HAS_BLOBS = 1, 2, 4, 8, 16
 
-_LONGEST_KEY = 480
+_MAX_KEY_BYTES = 480
 _VERSIONED, _BLOB = b"\xfe", b"\xff"
 _FIRST = b"\1"  # before it come entries of the shard's own
 WRITER = b"\0w"
@@ -91,7 +91,7 @@ class Entries:
         return None if data is None else self._stored(key, 0, data)
 
     def _plain(self, key: bytes) -> bytes:
-        return key if len(key) <= _LONGEST_KEY else _VERSIONED + digest(key)
+        return key if len(key) <= _MAX_KEY_BYTES else _VERSIONED + digest(key)
 
     @staticmethod
     def _at(key: bytes, checkpoint: int) -> bytes:

@@ -36,9 +36,9 @@ _CLAIM = 8 * _PAGE  # what a small write may add to the file
 _ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
 _STEP = 8 * 2**20
 _READERS = 4096
-_PATIENCE = 2.0  # seconds that a write waits for readers
-_LOOK_AGAIN = 0.002
-_LONGEST_PAUSE = 10.0  # seconds; whoever paused it is dead by then, or forgot
+_READERS_TIMEOUT_S = 2.0  # seconds that a write waits for readers
+_READERS_POLL_S = 0.002
+_MAX_PAUSE_S = 10.0  # seconds; whoever paused it is dead by then, or forgot
 
 
 def make_words() -> Words:
@@ -241,7 +241,7 @@ class Transactions(Entries):
             except (lmdb.MapFullError, _NoRoomError) as error:
                 now = time.monotonic()
                 failed_at = failed_at or now
-                waited = isinstance(error, _NoRoomError) or now > failed_at + _PATIENCE or not self._is_read()
+                waited = isinstance(error, _NoRoomError) or now > failed_at + _READERS_TIMEOUT_S or not self._is_read()
                 if now > failed_at and waited:
                     raise self._full(size, error) from None
                 self._collect()
@@ -249,7 +249,7 @@ class Transactions(Entries):
                 self._check()  # one that is gone may have been closed
                 raise
             except _PausedError:
-                if not words.wait(_STATE, _PAUSED, _LONGEST_PAUSE):
+                if not words.wait(_STATE, _PAUSED, _MAX_PAUSE_S):
                     self.pause(False)
 
     def _refuse(self) -> None:
@@ -329,7 +329,7 @@ class Transactions(Entries):
             with self._writing() as txn:
                 self._hide(txn, 0)
         except lmdb.MapFullError:
-            time.sleep(_LOOK_AGAIN)  # readers keep what they look at, until they are done
+            time.sleep(_READERS_POLL_S)  # readers keep what they look at, until they are done
 
     def _is_read(self) -> bool:
         """Whether somebody looks at a state of the shard, of which nothing can be written over."""

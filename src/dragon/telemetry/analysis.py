@@ -19,9 +19,9 @@ from dragon.telemetry.recording import NoRecordingError, Recording
 
 __all__ = ["AnalysisClient"]
 
-_WINDOW = 300.0  # seconds
-_LOOK_AGAIN = 0.05
-_SHORTEST = 0.001
+_WINDOW_S = 300.0
+_POLL_S = 0.05
+_MIN_INTERVAL_S = 0.001
 
 
 class AnalysisClient:
@@ -44,7 +44,7 @@ class AnalysisClient:
                 raise RuntimeError(
                     "the run measures nothing: start it with `dragon --telemetry-level 2`, or call Telemetry().start()"
                 )
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_S)
 
     def get_metrics(self) -> set[str]:
         """The metrics of which some node has values."""
@@ -74,10 +74,10 @@ class AnalysisClient:
             raise ValueError(f"aggregate={aggregate!r}: there are {', '.join(AGGREGATES)}")
         interval = checked_seconds("interval", interval)
         start_time, end_time = checked_seconds("start_time", start_time), checked_seconds("end_time", end_time)
-        if interval != 0 and not _SHORTEST <= interval < math.inf:
-            raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_SHORTEST} on")
+        if interval != 0 and not _MIN_INTERVAL_S <= interval < math.inf:
+            raise ValueError(f"interval={interval}: it is 0, or a number of seconds from {_MIN_INTERVAL_S} on")
         now = time.time()
-        since, until = (now - _WINDOW, now) if self._recording is None else (-math.inf, math.inf)
+        since, until = (now - _WINDOW_S, now) if self._recording is None else (-math.inf, math.inf)
         question = Query(
             metrics=[metrics] if isinstance(metrics, str) else list(metrics),
             tags={name: _choices(wanted) for name, wanted in (tags or {}).items()},

@@ -18,7 +18,7 @@ __all__ = ["Detector"]
 
 log = runtime_log("telemetry")
 
-_LOOKS = 10  # as many periods are looked back
+_PERIODS_CHECKED = 10  # as many periods are looked back
 
 
 class Detector:
@@ -70,7 +70,7 @@ class Detector:
 
     def detect(self) -> list[dict[str, Any]]:
         """The records that stand out now, of the last ten times `collection_rate` seconds."""
-        since = time.time() - _LOOKS * self._collection_rate
+        since = time.time() - _PERIODS_CHECKED * self._collection_rate
         data = AnalysisClient().get_data(self._metric_name, self._chosen_tags, since, interval=0)
         found = self.analyze_data(data, self._analysis_args)
         return [record for record in found if record["tags"]["host"] not in self._sacred_nodes]

@@ -13,7 +13,7 @@ from dragon.infrastructure.spans import Span
 __all__ = ["trace_events"]
 
 _LIFE, _FIRST_THREAD = 0, 1
-_MOMENT = 5.0  # microseconds that what took no time is shown to take
+_MIN_SHOWN_MICROSECONDS = 5.0  # microseconds that what took no time is shown to take
 _TITLES = {
     "get": "gets from {}",
     "put": "puts into {}",
@@ -101,7 +101,7 @@ def trace_events(
         track.first = min(track.first, span.start)
         place = {"pid": track.number, "tid": track.thread(span.thread), "ts": (span.start - start) * 1e6}
         title = _TITLES.get(span.what, span.what + " {}").format(span.name)
-        duration = max((span.end - span.start) * 1e6, _MOMENT if span.link else 0.0)
+        duration = max((span.end - span.start) * 1e6, _MIN_SHOWN_MICROSECONDS if span.link else 0.0)
         events.append({**place, "ph": "X", "dur": duration, "name": title, "cat": span.what})
         if span.link:
             # As text: a browser rounds numbers of that size.

@@ -18,7 +18,7 @@ from dragon.telemetry.report import report
 
 __all__ = ["DragonTelemetryWidget"]
 
-_WINDOW = 600.0  # seconds; so much a node keeps of what is measured every second
+_WINDOW_S = 600.0  # seconds; so much a node keeps of what is measured every second
 
 
 class DragonTelemetryWidget:
@@ -56,7 +56,7 @@ class DragonTelemetryWidget:
         """
         if self._recording is not None:
             return Page(report(self._recording, hosts, start_time or 0.0), height)
-        since = time.time() - _WINDOW if start_time is None else start_time
+        since = time.time() - _WINDOW_S if start_time is None else start_time
         with tempfile.TemporaryDirectory(prefix="dragon-") as folder:
             return Page(report(Recording(self._client.db_dump(folder)), hosts, since), height)
 

@@ -13,7 +13,7 @@ from dragon.web.ask import Ask
 
 __all__ = ["OF_GPUS", "OF_NODES", "OF_POOLS", "OF_PROCESSES", "OF_QUEUES", "Series", "Snapshot", "take"]
 
-_PAST = 60.0  # seconds
+_HISTORY_S = 60.0
 _NEWEST = 15.0
 
 # The metrics of each table.
@@ -54,6 +54,6 @@ async def take(ask: Ask, now: float) -> Snapshot:
     return Snapshot(
         now=now,
         run=await ask(StateOfRun()),
-        series=[*await query(_WITH_PAST, now - _PAST, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
+        series=[*await query(_WITH_PAST, now - _HISTORY_S, 1.0), *await query(OF_PROCESSES, now - _NEWEST, 0.0)],
         lifetimes=await ask(Lifetimes()),
     )

@@ -13,7 +13,7 @@ from dragon.runtime.run import this_run
 
 __all__ = ["get_local_kv", "set_local_kv"]
 
-_LOOK_AGAIN = 0.01  # seconds
+_POLL_S = 0.01
 
 
 def _file(key: str) -> Path:
@@ -43,4 +43,4 @@ def get_local_kv(key: str, timeout: float | None = None) -> str:
         except FileNotFoundError:
             if time.monotonic() >= end:
                 raise KeyError(key) from None
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_S)

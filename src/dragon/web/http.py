@@ -21,7 +21,7 @@ log = runtime_log("web")
 
 _LARGEST_REQUEST = 2**14
 _BACKLOG = 128
-_PATIENCE = 5.0  # seconds for the request to come, and for as much of the answer as the kernel keeps to be taken
+_IO_TIMEOUT_S = 5.0  # seconds for the request to come, and for as much of the answer as the kernel keeps to be taken
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -59,10 +59,10 @@ class Server:
     async def _talk(self, connection: socket.socket, address: str) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=_LARGEST_REQUEST)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_IO_TIMEOUT_S):
                 received = await reader.readuntil(b"\r\n\r\n")
             _write(writer, await _answer(received, self._routes))
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_IO_TIMEOUT_S):
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             log.debug("%s asked and got no answer: %r", address, error)

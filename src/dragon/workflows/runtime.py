@@ -33,7 +33,7 @@ from dragon.runtime.run import current_run, join_run, leave, this_run
 
 __all__ = ["DragonRuntime", "LocalRuntime", "attach", "current_runtime", "lookup", "publish", "start_local_runtime"]
 
-_PAUSE = 0.02
+_POLL_S = 0.02
 
 
 class _Descriptor(msgspec.Struct):
@@ -225,7 +225,7 @@ def lookup(system: str, name: str, timeout_in: float | None = None, publish_dir:
             raise RuntimeError(
                 f"no run on {system} is published as {name}: looked for {where}, and waited {timeout_in or 0} s"
             )
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_S)
 
 
 def attach(
@@ -260,7 +260,7 @@ def attach(
             raise RuntimeError(
                 f"no {what} has a node on {socket.gethostname()}: start this program on one of its nodes"
             )
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_S)
     if len(found) > 1:
         raise RuntimeError(f"there are several runs here: {', '.join(sorted(found))}; say which with sdesc_str")
     made = DragonRuntime(next(iter(found.values())))

@@ -37,7 +37,7 @@ examples:
   torchloader profile job.toml --device cpu --workers 1 2 4 8
   torchloader profile jobs.csv --name resnet-10-1 --seconds 30 --out resnet.json
 """
-_PATIENCE = 120.0  # seconds for a job to train, and for workers to be there
+_TRAIN_TIMEOUT_S = 120.0  # seconds for a job to train, and for workers to be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[by
 
 def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
     """The job, once it trains with the workers that it was given."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TRAIN_TIMEOUT_S
     while time.monotonic() < end:
         if run.poll() is not None:
             said = (scratch / "output").read_text().strip()
@@ -183,7 +183,7 @@ def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
         if found and found[0]["state"] in ("failed", "finished", "cancelled"):
             raise SweepError(f"the job {found[0]['name']} is {found[0]['state']}: {found[0]['reason']}")
         time.sleep(0.2)
-    raise SweepError(f"the job did not train in {_PATIENCE:.0f} s: {(scratch / 'output').read_text().strip()}")
+    raise SweepError(f"the job did not train in {_TRAIN_TIMEOUT_S:.0f} s: {(scratch / 'output').read_text().strip()}")
 
 
 def _fit(points: Sequence[Point]) -> Curve:

@@ -12,7 +12,7 @@ from torchloader.prediction.regression import Line
 
 __all__ = ["Interval", "Measured"]
 
-_WAITS = 0.05  # of an interval: a device that waits for longer is held up by loading
+_HELD_UP_FRACTION = 0.05  # of an interval: a device that waits for longer is held up by loading
 _COMPUTES = 0.02  # of an interval: one that computes for less says nothing about computing
 
 
@@ -75,7 +75,7 @@ class Measured:
         computed = interval.seconds - interval.waited
         if computed > _COMPUTES * interval.seconds:
             drifted |= self._computing.observe(0.0, computed / interval.samples)
-        if interval.waited > _WAITS * interval.seconds:
+        if interval.waited > _HELD_UP_FRACTION * interval.seconds:
             drifted |= self._loading.observe(interval.workers, interval.workers * interval.seconds / interval.samples)
         elif interval.service:
             # The mean of a while, as the noise of this interval's time would be in both coordinates of the line.

@@ -17,7 +17,7 @@ from torchloader.service.contact import NoMasterError
 
 __all__ = ["follow", "watch"]
 
-_PERIOD = 1.0  # seconds
+_REFRESH_INTERVAL_S = 1.0
 
 
 def watch(ask: Callable[[], dict[str, Any]]) -> int:
@@ -44,7 +44,7 @@ def follow(ask: Callable[[], dict[str, Any]]) -> int:
 
 def _again(ask: Callable[[], dict[str, Any]], status: dict[str, Any]) -> Iterator[dict[str, Any]]:
     while True:
-        time.sleep(_PERIOD)
+        time.sleep(_REFRESH_INTERVAL_S)
         try:
             status = ask()
         except NoMasterError:

@@ -18,7 +18,7 @@ from torchloader.service.messages import Asked
 __all__ = ["CONTACT", "Contact", "NoMasterError", "ask", "contacts"]
 
 CONTACT = "torchloader.json"
-_PATIENCE = 15.0  # seconds
+_CONTACT_TIMEOUT_S = 15.0
 
 
 class Contact(msgspec.Struct, frozen=True):
@@ -49,9 +49,11 @@ def ask(run: Path, contact: Contact, question: str, application: str = "", value
     try:
         answer = Queue(1)
         Queue.attach(base64.b64decode(contact.inbox)).put(Asked(question, application, value, answer.serialize()))
-        decoded: dict[str, Any] = msgspec.json.decode(answer.get(timeout=_PATIENCE))
+        decoded: dict[str, Any] = msgspec.json.decode(answer.get(timeout=_CONTACT_TIMEOUT_S))
     except (DestroyedError, RunEndedError) as error:
         raise NoMasterError(f"the workload of {contact.folder} has ended meanwhile: {error}") from None
     except Empty:
-        raise NoMasterError(f"the master did not answer in {_PATIENCE:.0f} s; its log is in {contact.folder}") from None
+        raise NoMasterError(
+            f"the master did not answer in {_CONTACT_TIMEOUT_S:.0f} s; its log is in {contact.folder}"
+        ) from None
     return decoded

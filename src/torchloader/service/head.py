@@ -33,8 +33,8 @@ if os.environ.get(PRELOAD):
     # have PyTorch then.
     import torch  # noqa: F401
 
-_LOOK = 0.2  # seconds
-_PAUSE = 0.5  # seconds
+_POLL_S = 0.2
+_RESTART_DELAY_S = 0.5
 _NO_NODE = (NodeLostError, ProcessError, DestroyedError)
 _MASTERS = 5  # that may end before their time, before it is given up
 
@@ -73,7 +73,7 @@ class Head:
                 self._look_at_workers()
                 if self._submitter is not None and self._submitter.returncode not in (0, None):
                     self._start_submitter()
-                time.sleep(_LOOK)
+                time.sleep(_POLL_S)
             self._teller.tell()
             if master.returncode in (0, FAILED):
                 return 1 if master.returncode else 0
@@ -81,7 +81,7 @@ class Head:
                 return 1
             again = "restarting it" if left else f"giving up after {_MASTERS} attempts"
             print(f"torchloader: the master exited with code {master.returncode}; {again}", file=sys.stderr, flush=True)
-            time.sleep(_PAUSE)
+            time.sleep(_RESTART_DELAY_S)
         return 1
 
     def _start_workers(self) -> None:

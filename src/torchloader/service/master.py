@@ -51,9 +51,9 @@ from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Pau
 
 __all__ = ["Master"]
 
-_TICK = 1.0  # seconds
-_INTERVAL = 2.0  # seconds for which an application is left alone after its workers were changed
-_GATHERING = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
+_TICK_S = 1.0
+_CHANGE_INTERVAL_S = 2.0  # seconds for which an application is left alone after its workers were changed
+_GATHER_TIMEOUT_S = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
 
 Reply = Callable[["Master", Asked], None]
 
@@ -73,13 +73,13 @@ class Master:
         folder = Path(settings.folder)
         self._log = EventLog(folder / LOG)
         self.records = self._log.records
-        self._scheduler = Scheduler(policy(settings.policy), Mode(settings.mode), interval=_INTERVAL)
+        self._scheduler = Scheduler(policy(settings.policy), Mode(settings.mode), interval=_CHANGE_INTERVAL_S)
         self.joined: dict[str, Joined] = {}
         self.reasons: dict[str, str] = {}
         self.attempts: dict[str, Attempt] = {}
         self._learning: dict[str, Learning] = {}
         self._failures: dict[str, int] = {}
-        self._gathering: Gathering | None = Gathering(managers, self.now() + _GATHERING)
+        self._gathering: Gathering | None = Gathering(managers, self.now() + _GATHER_TIMEOUT_S)
         self.all_submitted = False
         self._ticked = self.now()
         self._highest = max((highest_of(job_of(each.spec)) for each in self.records.values()), default=0)
@@ -95,14 +95,14 @@ class Master:
             queue.put(Introduce())
         while not self._is_done():
             try:
-                message = self._inbox.get(timeout=_TICK)
+                message = self._inbox.get(timeout=_TICK_S)
             except Empty:
                 message = None
             if self._gathering is None or isinstance(message, Joined):
                 self._take(message)
             elif message is not None:
                 self._gathering.kept.append(message)
-            if self.now() - self._ticked >= _TICK:
+            if self.now() - self._ticked >= _TICK_S:
                 self._tick()
         self._pace.close()
         self._log.close()
@@ -404,7 +404,7 @@ class Master:
                 progress = float(self.attempts[name].iteration)
                 self.change(name, State.RUNNING, "its curve was measured", curve=curve, progress=progress)
                 changed = True
-        due = self._scheduler.next_time(self.now() - _TICK, self.records)
+        due = self._scheduler.next_time(self.now() - _TICK_S, self.records)
         if changed:
             self._schedule(Cause.DRIFT)
         elif due is not None and due <= self.now():

@@ -28,7 +28,7 @@ from torchloader.training.protocol import (
 
 __all__ = ["Part", "end_children"]
 
-_LOOK = 0.2  # seconds between two checks of the processes, while no rank reports anything
+_POLL_S = 0.2  # seconds between two checks of the processes, while no rank reports anything
 _FOR_OWN_END = 10.0  # between a rank's failure and the end of the others
 _FOR_WORKERS = 3.0  # between a rank's end and that of what it has started
 _TAIL = 2000  # bytes of what a rank wrote last
@@ -82,7 +82,7 @@ class Part:
             self._cause = f"could not be started on {self._node}: {type(error).__name__}: {error}"
             self.kill(self._cause)
         while len(self._codes) < len(self._processes):
-            self._listen(_LOOK)
+            self._listen(_POLL_S)
             self._look()
         while self._listen(0):
             pass

@@ -14,7 +14,7 @@ from torchloader.service.part import end_children
 
 __all__ = ["end", "work"]
 
-_PAUSE = 0.5  # seconds before the next one, so that one that cannot live does not take the node's time
+_RESTART_DELAY_S = 0.5  # seconds before the next one, so that one that cannot live does not take the node's time
 
 
 def work(inbox: Queue, master: Queue) -> None:
@@ -27,7 +27,7 @@ def work(inbox: Queue, master: Queue) -> None:
         process.start()
         process.join()
         end(process)
-        time.sleep(_PAUSE)
+        time.sleep(_RESTART_DELAY_S)
 
 
 def end(manager: Process) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 __all__ = ["Agreement", "Wish"]
 
-_OFTEN = 0.1  # seconds between two agreements
+_AGREEMENT_INTERVAL_S = 0.1  # seconds between two agreements
 _MOST = 100  # iterations between two agreements
 
 
@@ -70,5 +70,5 @@ class Agreement:
         self._pending = None
         work.wait()
         wish, seconds = told.tolist()
-        self._interval = max(1, min(_MOST, int(_OFTEN / max(seconds, 1e-9))))
+        self._interval = max(1, min(_MOST, int(_AGREEMENT_INTERVAL_S / max(seconds, 1e-9))))
         return Wish(int(wish))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Link"]
 
-_LISTEN = 0.1  # seconds, after which the thread sees that it is to end
-_LOOK = 0.005  # seconds between two checks whether workers have started
+_LISTEN_TIMEOUT_S = 0.1  # seconds, after which the thread sees that it is to end
+_START_POLL_S = 0.005  # seconds between two checks whether workers have started
 _GIVE_UP = 30.0  # seconds for workers to come, or for room for a report
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Link:
         assert self._orders is not None
         while not self._ended.is_set():
             try:
-                data = self._orders.get(timeout=_LOOK if self._changing else _LISTEN)
+                data = self._orders.get(timeout=_START_POLL_S if self._changing else _LISTEN_TIMEOUT_S)
             except Empty:
                 self._look()
             except (DestroyedError, DragonError) as error:

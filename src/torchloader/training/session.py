@@ -42,9 +42,9 @@ from torchloader.training.traces import Traces
 
 __all__ = ["Left", "Session"]
 
-_BEAT = 1.0  # seconds between two reports
-_PAUSE_AGAIN = 10.0  # seconds after a pause whose checkpoint could not be saved
-_LONGEST = 8000  # characters of a traceback
+_REPORT_INTERVAL_S = 1.0  # seconds between two reports
+_PAUSE_RETRY_S = 10.0  # seconds after a pause whose checkpoint could not be saved
+_MAX_TRACEBACK_CHARS = 8000  # characters of a traceback
 
 _log = logging.getLogger(__name__)
 _END = object()
@@ -245,7 +245,7 @@ class Session:
             self._link.report(Finished(self.rank, self.iteration))
         elif error is not None:
             text = "".join(traceback.format_exception(error))
-            self._link.report(Failed(self.rank, text[-_LONGEST:]))
+            self._link.report(Failed(self.rank, text[-_MAX_TRACEBACK_CHARS:]))
         # After an error the others may wait for this rank: they see that it is gone when the process is.
         if self._owns_group and ended_well:
             dist.destroy_process_group()
@@ -306,7 +306,7 @@ class Session:
         self._phases.end(self.iteration)
         assert self._since is not None
         self._since.add(_samples(batch, loader), waited, computed)
-        if self._since.waited + self._since.computed >= _BEAT:
+        if self._since.waited + self._since.computed >= _REPORT_INTERVAL_S:
             self._beat()
         wish = self._wish
         if wish is Wish.PAUSE and time.monotonic() < self._pause_from:
@@ -325,7 +325,7 @@ class Session:
         except CheckpointError as error:
             # To leave now would lose what was trained: a pause waits until there is room.
             self._saved_at = time.monotonic()
-            self._pause_from = self._saved_at + _PAUSE_AGAIN
+            self._pause_from = self._saved_at + _PAUSE_RETRY_S
             _log.warning("training goes on without this checkpoint: %s", error)
             return
         if agreed is Wish.PAUSE:

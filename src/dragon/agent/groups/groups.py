@@ -52,7 +52,7 @@ __all__ = ["Groups"]
 
 log = runtime_log("groups")
 
-_PATIENCE = 5.0
+_KILL_DELAY_S = 5.0
 _RESTART_PAUSES = (0.0, 0.0, 0.1, 0.5, 1.0)
 _FOR_OWN_END = 1.0  # between a member's failure and the end of the others
 
@@ -308,7 +308,7 @@ class Groups:
         for group in list(self._groups.values()):
             if group.creator == puid:
                 group.restart, group.ending = False, True
-                self._escalate(group, [signal.SIGKILL] if killed else [signal.SIGTERM, signal.SIGKILL], _PATIENCE)
+                self._escalate(group, [signal.SIGKILL] if killed else [signal.SIGTERM, signal.SIGKILL], _KILL_DELAY_S)
 
     def node_lost(self, node: int, reason: str) -> None:
         """The members that were there are gone."""
@@ -387,7 +387,7 @@ class Groups:
 
     def _end_the_others(self, group: Group) -> None:
         group.ending = True
-        self._escalate(group, [signal.SIGTERM, signal.SIGKILL], _PATIENCE)
+        self._escalate(group, [signal.SIGTERM, signal.SIGKILL], _KILL_DELAY_S)
 
     def _ended(self, group: Group, member: Member, code: int) -> None:
         member.code, member.alive = code, False

@@ -10,7 +10,7 @@ from dragon.runtime.protocol.agents import MemberEvent, MembersEnded
 
 __all__ = ["GroupNotices"]
 
-_PATIENCE = 0.05  # seconds
+_BATCH_S = 0.05
 
 
 class GroupNotices:
@@ -30,7 +30,7 @@ class GroupNotices:
         if event.failed or event.code != 0 or not self._spawner.unanswered:
             self._send(home)
         elif len(untold) == 1:
-            self._loop.call_later(_PATIENCE, self._send, home)
+            self._loop.call_later(_BATCH_S, self._send, home)
 
     def _send(self, home: int) -> None:
         events = self._untold.pop(home, [])

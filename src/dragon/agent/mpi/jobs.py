@@ -46,7 +46,7 @@ log = runtime_log("mpi")
 
 _Answer = TypeVar("_Answer")
 
-_LINGER = 0.3  # seconds
+_LINGER_S = 0.3
 
 
 class Jobs:
@@ -146,7 +146,7 @@ class Jobs:
         self._serving[name].ended(rank, code)
         if all(other != name for other, _ in self._ranks.values()):
             # A server of PMIx may be about to tell what the last one said.
-            asyncio.get_running_loop().call_later(_LINGER, self._close, name)
+            asyncio.get_running_loop().call_later(_LINGER_S, self._close, name)
 
     def _close(self, name: str) -> None:
         orderly, since = self._serving.pop(name).close(), self._served_since.pop(name)

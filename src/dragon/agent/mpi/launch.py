@@ -21,10 +21,10 @@ from dragon.signals import how_ended
 
 __all__ = ["Launch"]
 
-_PATIENCE = 60.0  # seconds in which all ranks should have been started
+_START_TIMEOUT_S = 60.0  # seconds in which all ranks should have been started
 _FOR_THE_CAUSE = 0.5  # seconds in which the end of a rank, from which its own follows, may still be told
 _FOR_OWN_END = 5.0
-_LONGEST_TAIL = 2000  # bytes
+_MAX_TAIL_BYTES = 2000  # bytes
 # Without its environment and packages: it needs none, and is there the sooner.
 _TASK = [sys.executable, "-I", "-S", relay.__file__]
 
@@ -62,9 +62,9 @@ class Launch:
         ended = asyncio.ensure_future(self._await_end())
         come = self._job.gather(COME, everyone, LAUNCHER, None)
         either: set[asyncio.Future[Any]] = {ended, come}
-        done, _ = await asyncio.wait(either, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(either, timeout=_START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if not done:
-            self.give_up(f"{self._name} has not started all ranks within {_PATIENCE:g} s{self._tail()}")
+            self.give_up(f"{self._name} has not started all ranks within {_START_TIMEOUT_S:g} s{self._tail()}")
         self._begun = come.done()
         code = await ended
         host_file.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ class Launch:
     def _tail(self) -> str:
         """What it wrote last."""
         size = os.fstat(self._told.fileno()).st_size
-        text = os.pread(self._told.fileno(), _LONGEST_TAIL, max(0, size - _LONGEST_TAIL)).decode(errors="replace")
+        text = os.pread(self._told.fileno(), _MAX_TAIL_BYTES, max(0, size - _MAX_TAIL_BYTES)).decode(errors="replace")
         return f"; it last wrote:\n{text.rstrip()}" if text.strip() else ""
 
     def relay_lost(self, rank: int) -> None:

@@ -24,12 +24,12 @@ PARCEL = -1  # in place of the kind of one message: several small ones
 WINDOW = 12 * 2**20
 _ACKNOWLEDGED = WINDOW // 4
 
-_LOOK_AGAIN = 0.02  # seconds until memory is asked for again
+_MEMORY_RETRY_S = 0.02  # seconds until memory is asked for again
 # Seconds until it is looked again whether a process has let go of the channel's lock, which doubles each time.
 LOCKED, LOCKED_LONG = 0.002, 0.1
 _IN_ORDER = 1.0  # seconds for which what comes after a message waits with it
 _REMEMBERED = 256  # channels for which messages were lost, until somebody asks
-_PATIENCE = 10.0  # seconds without room for a message, after which it is lost and its sender is told
+_MEMORY_TIMEOUT_S = 10.0  # seconds without room for a message, after which it is lost and its sender is told
 
 
 # Is told of a message: the other node, the number of the flow, that of the message in it, and its size in bytes.
@@ -126,8 +126,8 @@ class Flows:
             except MemoryError as error:
                 loop = asyncio.get_running_loop()
                 flow.full_since = flow.full_since or loop.time()
-                if flow.orphaned or loop.time() - flow.full_since < _PATIENCE:
-                    loop.call_later(_LOOK_AGAIN, self._put, flow)
+                if flow.orphaned or loop.time() - flow.full_since < _MEMORY_TIMEOUT_S:
+                    loop.call_later(_MEMORY_RETRY_S, self._put, flow)
                     return
                 self._fail(flow, MemoryError(f"{error}; messages that were on their way are lost"))
                 return

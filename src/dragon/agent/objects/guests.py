@@ -46,9 +46,9 @@ _WAITING = {
 _WAITING_HERE = {kind: methods - {"put", "get"} for kind, methods in _WAITING.items()}
 # Each takes what there is away from the next one.
 _IN_TURN = {"Channel.put", "Channel.get", "Lock.acquire", "Semaphore.acquire"}
-_LOOK_AGAIN = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
-_LOCKED = 0.02  # seconds until something is tried again that a process had locked
-_GRACE = 1.0  # seconds for which that is tried where the guest does not wait, as local processes do
+_RECHECK_S = 1.0  # seconds; a notification that was lost with a killed process delays a guest no longer
+_LOCK_RETRY_S = 0.02  # seconds until something is tried again that a process had locked
+_LOCKED_TIMEOUT_S = 1.0  # seconds for which that is tried where the guest does not wait, as local processes do
 
 GuestId = tuple[int, int]  # node, process id
 Respond = Callable[..., None]
@@ -173,7 +173,7 @@ class Guests:
             try:
                 stop = self._begin(self._handle(kind, name), place, operation, b"", answer)
             except _core.LockedError:
-                stop = self._loop.call_later(_LOCKED, begin).cancel
+                stop = self._loop.call_later(_LOCK_RETRY_S, begin).cancel
             except Exception as error:
                 answer(None, b"", error)
 
@@ -188,7 +188,7 @@ class Guests:
     def _begin_later(self, guest: GuestId, operation: Operation, payload: Any, respond: Respond) -> Callable[[], None]:
         """Begin once the agent can attach to the object, which a process keeps it from that was stopped."""
         timeout = operation.timeout
-        until = None if timeout is None else self._loop.time() + (timeout or _GRACE)
+        until = None if timeout is None else self._loop.time() + (timeout or _LOCKED_TIMEOUT_S)
 
         cancel: Callable[[], None]
 
@@ -204,14 +204,14 @@ class Guests:
                 if until is not None and self._loop.time() >= until:
                     respond((False, None))
                 else:
-                    cancel = self._loop.call_later(_LOCKED, look).cancel
+                    cancel = self._loop.call_later(_LOCK_RETRY_S, look).cancel
             except Exception as error:
                 respond(None, b"", error)
 
         def stop() -> None:
             cancel()
 
-        cancel = self._loop.call_later(_LOCKED, look).cancel
+        cancel = self._loop.call_later(_LOCK_RETRY_S, look).cancel
         return stop
 
     def _do(self, guest: GuestId, place: _Place, do: Callable[[], Any], respond: Respond) -> None:
@@ -219,7 +219,7 @@ class Guests:
         try:
             value = do()
         except _core.LockedError:
-            self._loop.call_later(_LOCKED, self._do_later, guest, place, do, respond)
+            self._loop.call_later(_LOCK_RETRY_S, self._do_later, guest, place, do, respond)
         else:
             respond((True, value))
 
@@ -290,7 +290,7 @@ class Guests:
                 done, value, data = attempt()
             except _core.LockedError:
                 if once:
-                    timeout = _GRACE
+                    timeout = _LOCKED_TIMEOUT_S
             else:
                 if done or once:
                     respond((done, value), data)
@@ -364,7 +364,7 @@ class Guests:
 
     def _look_again(self) -> None:
         self.try_all()
-        self._loop.call_later(_LOOK_AGAIN, self._look_again)
+        self._loop.call_later(_RECHECK_S, self._look_again)
 
     def try_all(self) -> None:
         """Any object may have changed."""
@@ -388,7 +388,7 @@ class Guests:
         except _core.LockedError:
             if parked.offset not in self._locked:
                 self._locked.add(parked.offset)
-                self._loop.call_later(_LOCKED, self._try_locked, parked.offset)
+                self._loop.call_later(_LOCK_RETRY_S, self._try_locked, parked.offset)
             return False
         except Exception as error:
             self._unpark(parked)

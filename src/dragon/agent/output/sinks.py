@@ -26,9 +26,9 @@ log = runtime_log("output")
 _TAIL = 4096
 _MOST_TAILS = 1000
 _MOST_UNDER_WAY = 1000  # lines
-_PATIENCE = 0.05
+_PARTIAL_LINE_S = 0.05
 _MOST_UNREAD, _MOST_UNREAD_BYTES = 250_000, 64 * 2**20  # lines and bytes
-_LOOK_AGAIN = 0.05  # seconds
+_RETRY_S = 0.05
 _GONE = {BrokenPipeError.__name__, _core.DestroyedError.__name__}  # what a channel without a reader answers
 
 
@@ -108,7 +108,7 @@ class ToChannel(Sink):
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
         if self.is_full:
-            self.loop.call_later(_LOOK_AGAIN, self.when_there_is_room, callback)
+            self.loop.call_later(_RETRY_S, self.when_there_is_room, callback)
         else:
             callback()
 
@@ -189,7 +189,7 @@ class ToDistantChannel(Sink):
         self.asks = False
         self.unread.are(lines + self.under_way)
         if self.unread.are_too_many:
-            self.loop.call_later(_LOOK_AGAIN, self.look)
+            self.loop.call_later(_RETRY_S, self.look)
         else:
             self.look()
 
@@ -324,7 +324,7 @@ class Lines(Sink):
         self.target, self.label, self.tails, self.puid = target, label.encode(), tails, puid
         # At one terminal the lines of processes of several nodes stay whole.
         self.by_line = bool(label) or isinstance(target, ToFrontEnd)
-        self.patience = None if label else _PATIENCE
+        self.patience = None if label else _PARTIAL_LINE_S
 
     @property
     def is_full(self) -> bool:

@@ -23,7 +23,7 @@ from dragon.runtime.protocol.request import Handler
 __all__ = ["Registry"]
 
 _MOST_ENDED = 16_384  # that are remembered, some 0.7 KB each
-_GRACE = 5.0  # seconds between the two signals
+_KILL_DELAY_S = 5.0  # seconds between the two signals
 
 
 @dataclass
@@ -169,7 +169,7 @@ class Registry:
         those = [puid for puid, one in self._present() if one.parent == creator]
         self.signal_all(those, signals.SIGKILL if killed else signals.SIGTERM)
         if those and not killed:
-            asyncio.get_running_loop().call_later(_GRACE, self.signal_all, those, signals.SIGKILL)
+            asyncio.get_running_loop().call_later(_KILL_DELAY_S, self.signal_all, those, signals.SIGKILL)
 
     def end_of(self, identifier: int | str) -> asyncio.Future[int]:
         """A future of its exit code."""

@@ -19,7 +19,7 @@ __all__ = ["Copies", "Spawner"]
 log = runtime_log("agent")
 
 _LARGEST_EVENT = 64 * 1024
-_PATIENCE = 1.0  # seconds for which the zygote may say nothing
+_SILENCE_TIMEOUT_S = 1.0  # seconds for which the zygote may say nothing
 _TOO_MANY_FILES = int(socket.MSG_CTRUNC)  # a plain number: operators of flags are slow
 
 
@@ -90,7 +90,7 @@ class Spawner:
         it imports the main program.
         """
         caught_up = self._loop.create_future()
-        timer = self._loop.call_later(_PATIENCE, _release, caught_up)
+        timer = self._loop.call_later(_SILENCE_TIMEOUT_S, _release, caught_up)
         caught_up.add_done_callback(lambda _: timer.cancel())
         self._to_ask.append((caught_up, puid))
         if not self._asking:

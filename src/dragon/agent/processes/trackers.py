@@ -21,7 +21,7 @@ __all__ = ["Trackers"]
 
 log = runtime_log("agent")
 
-_PAUSE = 1.0  # seconds between two attempts to start one
+_RESTART_DELAY_S = 1.0  # seconds between two attempts to start one
 _END_WITHIN = 5.0  # seconds in which it has removed what nobody else can remove any more
 
 
@@ -87,7 +87,7 @@ class Trackers:
             return
         if idle.is_told and not self._start(idle):
             self.loop.remove_reader(idle.reading)
-            self.loop.call_later(_PAUSE, self._look, pipe)
+            self.loop.call_later(_RESTART_DELAY_S, self._look, pipe)
         else:
             self._forget(pipe)
 

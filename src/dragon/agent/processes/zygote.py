@@ -31,7 +31,7 @@ from dragon.signals import end_with_parent
 
 __all__ = ["Zygote"]
 
-_GRACE = 3.0
+_KILL_DELAY_S = 3.0
 _LARGEST_MESSAGE = 256 * 1024
 _ENTRIES = ("dragon.mpbridge.bootstrap:run", "dragon.native.bootstrap:run")
 _PRELOADED = (
@@ -154,7 +154,7 @@ class Zygote:
         """Stop every process below this one: first asked, after a while killed."""
         for pid in self.server.running():
             _signal(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + _KILL_DELAY_S
         while self.server.running() and time.monotonic() < deadline:
             self.server.reap()
             time.sleep(0.002)

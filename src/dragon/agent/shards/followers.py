@@ -26,7 +26,7 @@ from dragon.runtime.protocol.shards import CreateShard, ShardChannel
 __all__ = ["Followers", "Sent"]
 
 _encode = msgspec.msgpack.Encoder().encode
-_LOOK_AGAIN = 0.2  # seconds until a node is called again that could not be reached
+_RECONNECT_S = 0.2  # seconds until a node is called again that could not be reached
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class Followers:
             return False
         except MemoryError:  # it is sent with all that was not acknowledged, once there is some
             self._waiting.add(node)
-            self.after(_LOOK_AGAIN, partial(self._call, node))
+            self.after(_RECONNECT_S, partial(self._call, node))
             return False
         return True
 
@@ -188,7 +188,7 @@ class Followers:
             if node in self._peers.links.unreachable:
                 for shard in {one.shard for one in self._sent[node].values()}:
                     self._on_unreachable(node, shard, str(error))
-            self.after(_LOOK_AGAIN, partial(self._call, node))
+            self.after(_RECONNECT_S, partial(self._call, node))
             return
         self._waiting.discard(node)
         self._services[node] = asked.result()

@@ -46,9 +46,9 @@ log = runtime_log("shards")
 
 _APPLY, _LOAD, _STATE = "_apply", "_load", "_state"
 REPLICATION = frozenset({_APPLY, _LOAD, _STATE})
-_TOGETHER = 2**20  # bytes of entries that a new holder is sent at a time
-_LOOK_AGAIN = 3.0  # seconds until shards with too few copies are looked at again, twice as many the next time
-_LONGEST = 60.0
+_COPY_BATCH_BYTES = 2**20  # bytes of entries that a new holder is sent at a time
+_RECOPY_S = 3.0  # seconds until shards with too few copies are looked at again, twice as many the next time
+_MAX_RECOPY_S = 60.0
 
 
 @dataclass(eq=False)
@@ -95,7 +95,7 @@ class Replication:
         self._seen = 0  # the last loss
         self._fills = 0
         self._looks = False
-        self._patience = _LOOK_AGAIN
+        self._patience = _RECOPY_S
 
     # ---- the holder that decides
 
@@ -300,7 +300,7 @@ class Replication:
     def node_lost(self, node: int, epoch: int) -> None:
         """Whatever waits for that node waits no more; what it held is given to another one."""
         self._seen = epoch
-        self._patience = _LOOK_AGAIN
+        self._patience = _RECOPY_S
         self._followers.node_lost(node)
         for whose, _ in list(self._held.held()):
             copy, holding = self._copy(whose), self._held.holding(whose)
@@ -393,7 +393,7 @@ class Replication:
             return
         learner.begun = True
         try:
-            for names, entries in shard.export(_TOGETHER):
+            for names, entries in shard.export(_COPY_BATCH_BYTES):
                 self._followers.send(learner.node, whose, _LOAD, learner.tag, (names,), entries, _nothing, keep=False)
         except DestroyedError:
             return
@@ -418,7 +418,7 @@ class Replication:
         if not self._looks:
             self._looks = True
             self._followers.after(self._patience, self._on_time)
-            self._patience = min(2 * self._patience, _LONGEST)
+            self._patience = min(2 * self._patience, _MAX_RECOPY_S)
 
     def _on_time(self) -> None:
         self._looks = False

@@ -42,10 +42,10 @@ log = runtime_log("shards")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_AT_ONCE = 256  # requests before others have their turn
+_REQUEST_BATCH = 256  # requests before others have their turn
 _PIECE = 4 * 2**20  # bytes
-_LOOK_AGAIN = 0.02  # seconds until memory is asked for again
-_PATIENCE = 10.0  # seconds without memory for an answer, after which the asking process is told
+_MEMORY_RETRY_S = 0.02  # seconds until memory is asked for again
+_MEMORY_TIMEOUT_S = 10.0  # seconds without memory for an answer, after which the asking process is told
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class ShardService:
         self._work.put(do)
 
     def _on_requests(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_REQUEST_BATCH):
             try:
                 head, buffers = self._requests._get_frames(0)
             except (Empty, _core.LockedError):
@@ -187,17 +187,17 @@ class ShardService:
         self._give(_Answer(pid, inbox, number, value, buffers, error, as_bytes, self._loop.time()))
 
     def _give(self, answer: _Answer) -> None:
-        """Send an answer as soon as there is memory for it; after _PATIENCE seconds without, an error in its place."""
+        """Send an answer as soon as there is memory for it; once there was none for too long, an error in its place."""
         try:
             self._send_whole(answer)
         except MemoryError as failure:
-            if answer.error is None and self._loop.time() - answer.since > _PATIENCE:
+            if answer.error is None and self._loop.time() - answer.since > _MEMORY_TIMEOUT_S:
                 answer.value, answer.buffers, answer.error = None, [], error_of(failure)
             self._later(partial(self._give, answer))
 
     def _later(self, do: Callable[[], object]) -> None:
         self._tell("answers to requests to dictionaries wait: this node has no shared memory left (DRAGON_ARENA_SIZE)")
-        self._loop.call_soon_threadsafe(self._loop.call_later, _LOOK_AGAIN, self.afterwards, do)
+        self._loop.call_soon_threadsafe(self._loop.call_later, _MEMORY_RETRY_S, self.afterwards, do)
 
     def _send_whole(self, answer: _Answer) -> None:
         """Send an answer, a large one in pieces. Raises MemoryError where nothing of it could be sent."""

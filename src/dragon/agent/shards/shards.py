@@ -58,8 +58,8 @@ log = runtime_log("shards")
 
 _Result = TypeVar("_Result")
 
-_LOOK_EVERY = 1.0  # seconds
-_HELD = 60.0  # seconds until what is held for somebody who does not come back is let go
+_CHECK_INTERVAL_S = 1.0
+_HOLD_TIMEOUT_S = 60.0  # seconds until what is held for somebody who does not come back is let go
 
 
 class _Dictionary:
@@ -152,14 +152,14 @@ class Shards:
         """Keep what others need to attach to a dictionary that was made on this node, while `life` exists."""
         known = self._dictionaries.setdefault(number, _Dictionary())
         known.descriptor, known.nodes, known.life = descriptor, nodes, life
-        self._loop.call_later(_LOOK_EVERY, self._look, number)
+        self._loop.call_later(_CHECK_INTERVAL_S, self._look, number)
 
     def _look(self, number: str) -> None:
         known = self._dictionaries.get(number)
         if known is None or known.life is None:
             return
         if _core.exists(*known.life[:2]):
-            self._loop.call_later(_LOOK_EVERY, self._look, number)
+            self._loop.call_later(_CHECK_INTERVAL_S, self._look, number)
             return
         for node in known.nodes:
             if node != self._run.node and self._peers is not None:
@@ -379,7 +379,7 @@ class Shards:
 
         def let_go_later(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
-                self._loop.call_later(_HELD, self._let_go, done.result())
+                self._loop.call_later(_HOLD_TIMEOUT_S, self._let_go, done.result())
 
         held = asyncio.wrap_future(self._holds.submit(hold))
         held.add_done_callback(let_go_later)
@@ -399,7 +399,7 @@ class Shards:
             return None
         if held not in self._held:
             raise DDictPersistCheckpointError(
-                f"the snapshot of checkpoint {checkpoint} on {shard.where} has expired (kept {_HELD:g} s)"
+                f"the snapshot of checkpoint {checkpoint} on {shard.where} has expired (kept {_HOLD_TIMEOUT_S:g} s)"
             )
         return asyncio.wrap_future(self._write(shard, checkpoint, self._held.pop(held)))
 

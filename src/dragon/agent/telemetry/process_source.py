@@ -18,7 +18,7 @@ from dragon.runtime.protocol.processes import Known
 __all__ = ["ProcessSource"]
 
 _SHARE = 0.0025  # of a core, for reading; to keep what was read takes nearly as much again
-_FIRST = 0.003  # seconds of CPU for the first time
+_FIRST_CPU_S = 0.003  # seconds of CPU for the first time
 _LEAST, _MOST = 8, 2000
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -79,7 +79,7 @@ class ProcessSource:
 
     def _read_those_in_turn(self) -> list[Sample]:
         now = time.monotonic()
-        share = _SHARE * (now - self._asked_at) if self._asked_at else _FIRST
+        share = _SHARE * (now - self._asked_at) if self._asked_at else _FIRST_CPU_S
         self._asked_at = now
         end = time.thread_time() + share
         samples = []

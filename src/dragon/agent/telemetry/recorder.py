@@ -25,10 +25,10 @@ __all__ = ["Recorder", "open_recorder"]
 
 log = runtime_log("telemetry")
 
-_EVERY = 2.0  # seconds; so much is lost with an agent that is killed
+_FLUSH_INTERVAL_S = 2.0  # seconds; so much is lost with an agent that is killed
 _MOST_ROWS = 200_000  # that wait to be written
-_MARGIN = 60.0  # seconds by which the clock may be set back without the end of a process being missed
-_PATIENCE = 10.0
+_CLOCK_MARGIN_S = 60.0  # seconds by which the clock may be set back without the end of a process being missed
+_CLOSE_TIMEOUT_S = 10.0
 
 
 def open_recorder(services: Services, directory: Path) -> Recorder:
@@ -71,7 +71,7 @@ class Recorder:
         # Not one that the end of the process would wait for: a file system may hang.
         self._thread = threading.Thread(target=self._writer.run, name="recorder", daemon=True)
         self._thread.start()
-        self._timer = self._loop.call_later(_EVERY, self._hand_over)
+        self._timer = self._loop.call_later(_FLUSH_INTERVAL_S, self._hand_over)
 
     def add(self, moment: float, metric: str, tags: Tags, kind: Kind, value: float) -> None:
         """Record a value."""
@@ -90,7 +90,7 @@ class Recorder:
             log.warning("telemetry is written too slowly, and some of it is dropped")
 
     def _hand_over(self) -> None:
-        self._timer = self._loop.call_later(_EVERY, self._hand_over)
+        self._timer = self._loop.call_later(_FLUSH_INTERVAL_S, self._hand_over)
         now = time.time()
         self._put(Parcel(now, self._rows, self._news(now), self._spans))
 
@@ -101,7 +101,7 @@ class Recorder:
 
     def _news(self, now: float) -> list[Lifetime]:
         """The processes that have started or ended since the last time."""
-        found = self._lifetimes(min(self._looked, now) - _MARGIN)
+        found = self._lifetimes(min(self._looked, now) - _CLOCK_MARGIN_S)
         self._looked = now
         news = [one for one in found if self._known.get(one.puid, 0.0) != one.ended]
         self._known = {one.puid: one.ended for one in found}
@@ -116,6 +116,6 @@ class Recorder:
         # What lives yet ends with the run, and nobody learns of its exit code.
         ended = [msgspec.structs.replace(one, ended=one.ended or now) for one in self._news(now)]
         self._put(Parcel(now, self._rows, ended, self._spans, last=True))
-        await self._loop.run_in_executor(None, self._thread.join, _PATIENCE)
+        await self._loop.run_in_executor(None, self._thread.join, _CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
-            log.warning("telemetry could not be written within %g s; some of it is missing", _PATIENCE)
+            log.warning("telemetry could not be written within %g s; some of it is missing", _CLOSE_TIMEOUT_S)

@@ -16,8 +16,8 @@ __all__ = ["Sampler"]
 
 log = runtime_log("telemetry")
 
-_PATIENCE = 10.0
-_FIRST = 0.1  # seconds over which the first load of the CPUs is measured
+_SAMPLE_TIMEOUT_S = 10.0
+_FIRST_SAMPLE_S = 0.1  # seconds over which the first load of the CPUs is measured
 
 
 class Sampler:
@@ -36,7 +36,7 @@ class Sampler:
         self._closed = False
         # Not the loop's own threads, for whose end it would wait.
         self._threads = ThreadPoolExecutor(len(sources), "telemetry")
-        self._timer = self._loop.call_later(min(period, _FIRST), self._ask)
+        self._timer = self._loop.call_later(min(period, _FIRST_SAMPLE_S), self._ask)
 
     def _ask(self) -> None:
         now = self._loop.time()
@@ -45,7 +45,7 @@ class Sampler:
         for source in self._sources:
             if source in self._asked:
                 waited = now - self._asked[source][0]
-                if waited > _PATIENCE:
+                if waited > _SAMPLE_TIMEOUT_S:
                     self._tell(source, "hangs", f"have not been measured for {waited:.0f} s; they are waited for")
                 continue
             future = self._loop.run_in_executor(self._threads, source.read, seen)

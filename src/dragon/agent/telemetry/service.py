@@ -29,7 +29,7 @@ __all__ = ["Telemetry"]
 
 log = runtime_log("telemetry")
 
-_STALE = 5  # periods without a new value
+_STALE_PERIODS = 5  # periods without a new value
 
 
 class Telemetry:
@@ -162,7 +162,7 @@ class Telemetry:
             return []
         from dragon.agent.telemetry.exposition import families
 
-        return families(self._history, time.time(), _STALE * self._period)
+        return families(self._history, time.time(), _STALE_PERIODS * self._period)
 
     def lines(self) -> list[Family[Line]]:
         """The same as text."""

@@ -19,7 +19,7 @@ __all__ = ["Tracer"]
 
 log = runtime_log("telemetry")
 
-_EVERY = 0.05  # seconds
+_COLLECT_INTERVAL_S = 0.05
 _FLOW_BITS, _MESSAGE_BITS = 20, 24  # of a message's link; the node is above them
 
 
@@ -39,7 +39,7 @@ class Tracer:
         _, self._next, _ = _core.take_spans(0)
         _core.trace(True)
         self._watch(self._on_sent, self._on_received, self._on_operated)
-        self._timer = services.loop.call_later(_EVERY, self._collect)
+        self._timer = services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
 
     def _watch(
         self,
@@ -52,7 +52,7 @@ class Tracer:
             peers.outboxes.on_sent, peers.flows.on_received, remote.on_operated = sent, received, operated
 
     def _collect(self) -> None:
-        self._timer = self._services.loop.call_later(_EVERY, self._collect)
+        self._timer = self._services.loop.call_later(_COLLECT_INTERVAL_S, self._collect)
         since_1970 = time.time() - time.monotonic()
         noted, self._next, lost = _core.take_spans(self._next)
         if lost and not self._lost:

@@ -32,7 +32,7 @@ LANE = b"\0"
 _GREETING = LANE + b"dragon\n"
 _WELCOME = b"\1"  # what the listening side answers, and all that it ever says
 _TOKEN = 8  # bytes
-_PATIENCE = 5.0  # seconds for each address
+_CONNECT_TIMEOUT_S = 5.0  # seconds for each address
 
 # Addresses, a port, and the key of what is sent there; no key where that goes as it is.
 _Place = tuple[list[str], int, bytes]
@@ -162,7 +162,7 @@ class _Beside:
             connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
             try:
                 coding = _coding(key)  # at each address it seals the same first, so no nonce is used for two things
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     await self._open(connection, (address, port), coding)
                 return connection, coding
             except OSError as error:  # TimeoutError is one

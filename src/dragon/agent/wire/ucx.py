@@ -34,7 +34,7 @@ _AT_A_TIME = 64  # steps of progress before others have their turn
 _PIECE = 2 * 2**20  # bytes
 _UNDER_WAY = 4  # pieces of a lane in each direction
 _KEPT = 32  # buffers
-_LOOK_AGAIN = 1.0  # seconds; an event that a device lost delays a payload no longer
+_RECHECK_S = 1.0  # seconds; an event that a device lost delays a payload no longer
 _TAGS = 1 << 64
 
 
@@ -103,7 +103,7 @@ class Ucx:
         self._soon()
         if not self._watched:
             self._watched = True
-            self._loop.call_later(_LOOK_AGAIN, self._watch)
+            self._loop.call_later(_RECHECK_S, self._watch)
 
     def _soon(self) -> None:
         if not self._due:
@@ -114,7 +114,7 @@ class Ucx:
         self._watched = bool(self._operations)
         if self._watched:
             self._soon()
-            self._loop.call_later(_LOOK_AGAIN, self._watch)
+            self._loop.call_later(_RECHECK_S, self._watch)
 
     def _progress(self) -> None:
         self._due = False

@@ -18,7 +18,7 @@ __all__ = ["AT_ONCE", "Bulk", "Placed", "PutBatch"]
 
 AT_ONCE = 64 * 2**20
 """Bytes of records that are sent together."""
-_TOGETHER = 64  # keys that are asked for together
+_KEY_BATCH = 64  # keys that are asked for together
 
 # Records by the manager that is to hold them.
 Placed = list[list[tuple[bytes, Record]]]
@@ -34,7 +34,7 @@ class Bulk:
         """Keys of shards with their values as they were put, asked for together; those that are gone are left out."""
         wanted = iter(keys)
         scope = self._scope
-        while together := list(islice(wanted, _TOGETHER)):
+        while together := list(islice(wanted, _KEY_BATCH)):
             for (shard, key), one in zip(together, self._ask_others(together), strict=True):
                 value = (one or shard.begin_value(key, scope.checkpoint)).result(scope.timeout)
                 if value is not MISSING:

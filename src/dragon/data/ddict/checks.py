@@ -13,7 +13,7 @@ from dragon.runtime.nodes import run_nodes
 
 __all__ = ["check_name", "check_parameters", "check_timeout"]
 
-_LONGEST_NAME = 200  # bytes; a file system takes 255, and with it go manager, checkpoint and pid
+_MAX_NAME_BYTES = 200  # bytes; a file system takes 255, and with it go manager, checkpoint and pid
 
 _NAMES = {int: "a whole number", str: "a string", bool: "True or False"}
 
@@ -107,8 +107,10 @@ def _check_placement(policy: Any, managers_per_node: Any, n_nodes: Any) -> None:
 def check_name(name: str, persists: bool) -> None:
     """Raises TypeError for a name that is no text, ValueError for one that persisted files cannot have in theirs."""
     _check_kinds(str, name=name)
-    if persists and ("/" in name or "\0" in name or len(os.fsencode(name)) > _LONGEST_NAME):
-        raise ValueError(f'name must be a valid file-name prefix (at most {_LONGEST_NAME} bytes, no "/"), not {name!r}')
+    if persists and ("/" in name or "\0" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES):
+        raise ValueError(
+            f'name must be a valid file-name prefix (at most {_MAX_NAME_BYTES} bytes, no "/"), not {name!r}'
+        )
 
 
 def _check_restoring(name: str, restart: bool, read_only: bool, restore_from: int | None, policy: Any) -> None:

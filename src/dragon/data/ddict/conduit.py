@@ -27,7 +27,7 @@ __all__ = ["Conduit", "conduit_to"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_LOOK_EVERY = 0.5  # seconds between looks whether the other node is still there
+_NODE_CHECK_S = 0.5  # seconds between looks whether the other node is still there
 
 
 class Conduit:
@@ -86,7 +86,7 @@ class Conduit:
                 self._give_up(number)
                 raise DDictTimeoutError(f"node {self.node} did not answer in time")
             try:
-                wait = _LOOK_EVERY if remaining is None else min(remaining, _LOOK_EVERY)
+                wait = _NODE_CHECK_S if remaining is None else min(remaining, _NODE_CHECK_S)
                 head, buffers = self.answers._get_frames(wait)
             except queue.Empty:
                 self._look(number)

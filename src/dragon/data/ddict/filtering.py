@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["FilterContextManager", "FilterIterator"]
 
 _AHEAD = 256  # items that a manager's function may be ahead of who takes them
-_LOOK_AFTER = 1.0  # seconds without an item after which the process is looked at
+_PROCESS_CHECK_S = 1.0  # seconds without an item after which the process is looked at
 
 
 def _choose(
@@ -85,7 +85,7 @@ def _items(manager: int, process: Process, queue: SentinelQueue) -> Iterator[Any
     ended = None
     while True:
         try:
-            yield queue.get(_LOOK_AFTER)
+            yield queue.get(_PROCESS_CHECK_S)
         except EOFError as end:
             if end.args:
                 raise DDictError(f"the function of a filter failed on manager {manager}: {end}", "FILTER") from None

@@ -18,7 +18,7 @@ from dragon.shards.transactions import CHANGES
 
 __all__ = ["Asked", "Lookups"]
 
-_LOOK_AGAIN = 0.1  # seconds between looks for a key that any manager may be given
+_KEY_POLL_S = 0.1  # seconds between looks for a key that any manager may be given
 
 
 class Lookups:
@@ -108,7 +108,7 @@ class Lookups:
                     f"waited {timeout} s for {what}, in checkpoint {scope.checkpoint} of {shard.where}"
                 )
             if self.is_chosen():  # another shard's change would not be noticed
-                remaining = _LOOK_AGAIN if remaining is None else min(remaining, _LOOK_AGAIN)
+                remaining = _KEY_POLL_S if remaining is None else min(remaining, _KEY_POLL_S)
             shard.wait_for_change(seen, remaining)
 
     async def await_until(

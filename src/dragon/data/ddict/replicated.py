@@ -21,8 +21,8 @@ from dragon.shards.operations import WRITES
 
 __all__ = ["ReplicatedShard"]
 
-_PATIENCE = 30.0  # seconds until a new holder is found
-_LOOK_AGAIN = 0.05
+_FAILOVER_TIMEOUT_S = 30.0  # seconds until a new holder is found
+_FAILOVER_POLL_S = 0.05
 # In place of who asks for a write: a read that shows all that was answered before it was begun.
 NEWEST: Any = ()
 # What the copy of this node can tell.
@@ -103,7 +103,7 @@ class ReplicatedShard(RemoteShard):
 
     def home(self) -> int:
         """The node that decides about it."""
-        self.look_for_holders(time.monotonic() + _PATIENCE)
+        self.look_for_holders(time.monotonic() + _FAILOVER_TIMEOUT_S)
         return self._holders[0]
 
     def holders(self) -> list[int]:
@@ -123,7 +123,7 @@ class ReplicatedShard(RemoteShard):
         """Wait for a change, or a little while where this node has no copy."""
         if self._local is not None:
             return self._local.wait_for_change(seen, timeout)
-        time.sleep(_LOOK_AGAIN if timeout is None else min(timeout, _LOOK_AGAIN))
+        time.sleep(_FAILOVER_POLL_S if timeout is None else min(timeout, _FAILOVER_POLL_S))
         return True
 
     def _begin(self, operation: str, *arguments: Any, buffers: list[Any] | None = None, change: Any = None) -> Pending:
@@ -156,8 +156,10 @@ class ReplicatedShard(RemoteShard):
                     "LOST",
                 )
             if time.monotonic() > deadline:
-                raise DDictError(f"no node took over manager {self.settings.manager} within {_PATIENCE:g} s", "TIMEOUT")
-            time.sleep(_LOOK_AGAIN)
+                raise DDictError(
+                    f"no node took over manager {self.settings.manager} within {_FAILOVER_TIMEOUT_S:g} s", "TIMEOUT"
+                )
+            time.sleep(_FAILOVER_POLL_S)
 
 
 class _Persistent(Pending):
@@ -177,7 +179,7 @@ class _Persistent(Pending):
             return None
 
     def result(self, timeout: float | None = None) -> Any:
-        deadline = time.monotonic() + (_PATIENCE if timeout is None else timeout)
+        deadline = time.monotonic() + (_FAILOVER_TIMEOUT_S if timeout is None else timeout)
         while True:
             if self._pending is not None:
                 try:
@@ -186,7 +188,7 @@ class _Persistent(Pending):
                     if isinstance(error, DestroyedError) and not self._was_moved():
                         raise
             self._shard.look_for_holders(deadline)
-            time.sleep(_LOOK_AGAIN / 10)
+            time.sleep(_FAILOVER_POLL_S / 10)
             self._pending = self._try()
             if time.monotonic() > deadline:
                 raise DDictError(f"{self._shard.where} did not answer in time", "TIMEOUT")

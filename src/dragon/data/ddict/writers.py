@@ -17,7 +17,7 @@ from dragon.runtime.protocol.shards import IsAlive
 __all__ = ["Writers"]
 
 _CLIENT = struct.Struct("<IIQ")
-_LOOK_EVERY = 1.0  # seconds between looks whether a writer that is waited for is still there
+_WRITER_CHECK_S = 1.0  # seconds between looks whether a writer that is waited for is still there
 
 
 class Writers:
@@ -135,7 +135,7 @@ class Writers:
                     f"{len(behind)} writers have not gone on to checkpoint {first}, and {shard.where} holds "
                     f"{scope.options.working_set_size}"
                 )
-            if not shard.wait_for_change(seen, _LOOK_EVERY):
+            if not shard.wait_for_change(seen, _WRITER_CHECK_S):
                 for client in behind:
                     if not _is_alive(client):
                         shard.begin("note_writer", client, None).result(scope.timeout)

@@ -22,9 +22,9 @@ from dragon.infrastructure import cpython
 
 __all__ = ["Leaving", "Leftovers"]
 
-_GRACE = 5.0  # seconds between the two signals
-_LOOK_AGAIN = 0.005
-_SHORTEST = 50e-6  # seconds in which no process can be started: it is not worth a look
+_KILL_DELAY_S = 5.0  # seconds between the two signals
+_POLL_S = 0.005
+_MIN_POLL_S = 50e-6  # seconds in which no process can be started: it is not worth a look
 _TRACKERS = ("loky.backend.resource_tracker", "joblib.externals.loky.backend.resource_tracker")
 
 
@@ -62,7 +62,7 @@ class Leftovers:
         finally:
             if isinstance(call, Leaving):
                 self._others = self._children()
-            elif time.perf_counter() - begun > _SHORTEST:
+            elif time.perf_counter() - begun > _MIN_POLL_S:
                 self._end()
 
     def _end(self) -> None:
@@ -73,14 +73,14 @@ class Leftovers:
             return
         self._others |= _trackers() & found
         asked: set[int] = set()
-        kill_at = time.monotonic() + _GRACE
+        kill_at = time.monotonic() + _KILL_DELAY_S
         while left := [pid for pid in self._children() - self._others if _runs(pid)]:
             if time.monotonic() > kill_at:
                 _signal(left, signal.SIGKILL)
             else:
                 _signal(set(left) - asked, signal.SIGTERM)
             asked.update(left)
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_S)
         for pid in asked:
             with suppress(ChildProcessError):  # whoever started it has done so
                 os.waitpid(pid, os.WNOHANG)

@@ -39,7 +39,7 @@ __all__ = ["Scheduler"]
 STOP = 4
 
 _AT_A_TIME = 256  # messages that are taken before others get the lock
-_PATIENCE = 5.0  # between the two signals to what was cancelled
+_KILL_DELAY_S = 5.0  # between the two signals to what was cancelled
 
 
 class Scheduler:
@@ -190,7 +190,7 @@ class Scheduler:
         if entry.kind == Kind.FUNCTION:
             if not self._claims.swap_if(entry.slot, claimed(number, worker), cancelled(number)):
                 return None
-            self._after(_PATIENCE, self.crew.end_worker(worker))
+            self._after(_KILL_DELAY_S, self.crew.end_worker(worker))
         elif entry.running is not None:
             self._stop(entry)
         entry.ends = Promise(entry.key)
@@ -201,7 +201,7 @@ class Scheduler:
     def _stop(self, entry: Entry) -> None:
         """End the process or job of a task, asking first."""
         assert entry.running is not None
-        self._after(_PATIENCE, self.crew.end_processes(entry.running))
+        self._after(_KILL_DELAY_S, self.crew.end_processes(entry.running))
 
     def _gone(self, entry: Entry) -> None:
         """What was cancelled while it ran has ended."""
@@ -341,10 +341,10 @@ class Scheduler:
         with self.lock:
             self.closed = True
             ends = self._ends()
-        deadline = time.monotonic() + 2 * _PATIENCE
+        deadline = time.monotonic() + 2 * _KILL_DELAY_S
         for one in ends:
             one.wait(max(0.0, deadline - time.monotonic()))
-        self.crew.finish(_PATIENCE)
+        self.crew.finish(_KILL_DELAY_S)
 
     def _ends(self) -> list[Promise]:
         return [entry.ends for entry in self._ending.values() if entry.kind != Kind.FUNCTION and entry.ends]
