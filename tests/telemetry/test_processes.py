@@ -45,7 +45,7 @@ def start() -> Iterator[Start]:
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is never time for more than the least number."""
     monkeypatch.setattr(process_source, "_SHARE", 0)
-    monkeypatch.setattr(process_source, "_FIRST", 0)
+    monkeypatch.setattr(process_source, "_FIRST_CPU_S", 0)
 
 
 def of(samples: list[Sample], name: str, tag: str = "puid") -> dict[str, float]:

@@ -44,7 +44,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(words: str) -> None:
 def test_a_state_is_followed_as_lines_of_json_until_the_workload_has_ended(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(live, "_PERIOD", 0.0)
+    monkeypatch.setattr(live, "_REFRESH_INTERVAL_S", 0.0)
     told: list[dict[str, Any]] = [{"time": time, "folder": str(tmp_path / "none")} for time in (1.0, 2.0)]
     answers = list(told)
 

@@ -255,7 +255,7 @@ def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
 def test_a_pause_waits_until_its_checkpoint_can_be_saved(
     undisturbed: dict[str, Any], master: Master, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(session_module, "_PAUSE_AGAIN", 0.0)
+    monkeypatch.setattr(session_module, "_PAUSE_RETRY_S", 0.0)
     master.order(Pause())
     full_disk = ExitStack()
     full_disk.enter_context(at_most(5000))
