@@ -1,0 +1,28 @@
+"""objects.inv: what other projects link to this one's names by (Sphinx's format, version 2)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEADER_LINES = 4
+
+
+def entries(inventory: Path) -> list[str]:
+    """The lines of an inventory, one for each name."""
+    return zlib.decompress(_split(inventory)[1]).decode().splitlines()
+
+
+def drop_private(inventory: Path) -> None:
+    """Leave out names with a part that begins with an underscore, where public ones come from."""
+    public = [line for line in entries(inventory) if "._" not in line.split(" ", 1)[0]]
+    header, _ = _split(inventory)
+    inventory.write_bytes(header + zlib.compress(("\n".join(public) + "\n").encode(), 9))
+
+
+def _split(inventory: Path) -> tuple[bytes, bytes]:
+    *header, body = inventory.read_bytes().split(b"\n", _HEADER_LINES)
+    return b"".join(line + b"\n" for line in header), body
