@@ -8,7 +8,10 @@ const FIELDS = { title: 3.5, path: 2, text: 1 }; // weights of a word in each
 const SATURATION = 1.2; // k1 of BM25
 const LENGTH = { title: 0.3, path: 0.3, text: 0.6 }; // b of BM25: how much long fields count less
 const PAGE = 0.5; // what the whole page's score adds to a section's
-const REFERENCE = 0.45; // sections of the API reference count less than guides, unless a name is asked for
+// What sections of some pages count: the reference less than guides, unless a name is asked for, and so what is for those
+// who change the project.
+const LESS = { "reference/": 0.45, "CHANGELOG/": 0.5, "CONTRIBUTING/": 0.7, "development/": 0.7, "architecture/": 0.7 };
+const NAMED = 3; // a section whose title is the question
 const AGAIN = 0.6; // each further section of a page that is shown already
 const SHOWN = 10;
 const STOP = new Set(
@@ -48,17 +51,25 @@ function words(text) {
   return found;
 }
 
+/** The words of a section's field. The search box counts places in a path as if its parts had nothing between them. */
+function wordsOf(section, field) {
+  if (field !== "path") return words(section[field] ?? "");
+  let before = 0;
+  return (section.path ?? []).flatMap((part) => {
+    const found = words(part).map((each) => ({ ...each, start: each.start + before, end: each.end + before }));
+    before += part.length;
+    return found;
+  });
+}
+
 function setup(data) {
-  const texts = (item, field) => (field === "path" ? (item.path ?? []).join(" ") : (item[field] ?? ""));
   const postings = new Map(); // word → Map(section → {field: count})
   const lengths = { title: [], path: [], text: [] };
-  const raws = new Set();
   data.items.forEach((item, id) => {
     for (const field of Object.keys(FIELDS)) {
-      const all = words(texts(item, field));
+      const all = wordsOf(item, field);
       lengths[field].push(all.length);
-      for (const { word, raw } of all) {
-        raws.add(raw);
+      for (const { word } of all) {
         if (!postings.has(word)) postings.set(word, new Map());
         const sections = postings.get(word);
         if (!sections.has(id)) sections.set(id, { title: 0, path: 0, text: 0 });
@@ -69,9 +80,7 @@ function setup(data) {
   const mean = (all) => all.reduce((sum, each) => sum + each, 0) / Math.max(1, all.length) || 1;
   const means = Object.fromEntries(Object.keys(FIELDS).map((field) => [field, mean(lengths[field])]));
   const pages = data.items.map((item) => item.location.split("#")[0]);
-  const counts = new Map();
-  pages.forEach((page) => counts.set(page, (counts.get(page) ?? 0) + 1));
-  index = { items: data.items, texts, postings, lengths, means, pages, counts, raws };
+  index = { items: data.items, postings, lengths, means, pages };
 }
 
 /** Whether two words differ in `most` letters at most. */
@@ -151,13 +160,15 @@ function rank(question) {
     const best = pages.get(page);
     for (const [word, score] of found) best.set(word, Math.max(best.get(word) ?? 0, score));
   }
-  const isName = asked.length === 1 || /[a-z][A-Z]|_|\(\)|\w\.\w/.test(question);
+  const isName = !/\s/.test(question.trim());
   const ranked = [...sections].map(([id, { score, words: found }]) => {
     const page = index.pages[id];
     const whole = [...pages.get(page).values()].reduce((sum, each) => sum + each, 0);
     const coverage = found.size / asked.length;
     let result = (score + PAGE * whole) * (0.5 + 0.5 * coverage);
-    if (page.startsWith("reference/") && !isName) result *= REFERENCE;
+    const kind = Object.keys(LESS).find((prefix) => page.startsWith(prefix));
+    if (kind && !isName) result *= LESS[kind];
+    if (index.items[id].title.split(".").pop().toLowerCase() === question.trim().toLowerCase()) result *= NAMED;
     return { id, page, score: result };
   });
   ranked.sort((a, b) => b.score - a.score || a.id - b.id);
@@ -174,7 +185,7 @@ function rank(question) {
 function item({ id, score }, matched) {
   const matches = [];
   for (const field of Object.keys(FIELDS)) {
-    const ranges = words(index.texts(index.items[id], field))
+    const ranges = wordsOf(index.items[id], field)
       .filter(({ word }) => matched.has(word))
       .map(({ word, start, end }) => ({ start, end, value: matched.get(word) ? end - start : -1 }))
       .filter((range, place, all) => place === 0 || range.start !== all[place - 1].start);

@@ -1,20 +1,50 @@
-"""The site is built without a warning or a dead link, has every public name and no private one."""
+"""The site has no dead link, every public name and no private one, and its search answers questions of users."""
 
 from __future__ import annotations
 
+import csv
+import functools
 import html
+import http.server
 import importlib
 import importlib.util
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 # It is public in dragonhpc under this name.
 PUBLIC = {"_ARG_PAYLOAD"}
+# The pages that answer each of these questions, as users would type them, are in the second column.
+QUESTIONS = Path(__file__).with_name("questions.csv")
+FOUND_FIRST, OF_QUESTIONS = 3, 0.95
+
+# Asks the search of a page's site, as its search box does; the addresses of the first results for each question.
+ASK = """
+async (questions) => {
+  const settings = JSON.parse(document.querySelector("#__config").textContent);
+  const index = await (await fetch("search.json")).json();
+  const worker = new Worker(settings.search);
+  const send = (message) => new Promise((resolve) => {
+    worker.onmessage = ({data}) => resolve(data);
+    worker.postMessage(message);
+  });
+  await send({type: 0, data: index});
+  const answers = [];
+  for (const input of questions) {
+    const answer = await send({type: 2, data: {input}});
+    answers.push(answer.data.items.map((item) => index.items[item.id].location));
+  }
+  worker.terminate();
+  return answers;
+}
+"""
 
 pytestmark = pytest.mark.xdist_group("site")  # it is built once
 
@@ -85,3 +115,57 @@ def test_the_site_as_text(built: Path) -> None:
         assert (built / address / "index.html").exists(), address
     assert "### dragon.native.queue.Queue(maxsize: int = 100" in whole
     assert "dragon doctor RUN" in whole
+
+
+@pytest.fixture
+def shown(built: Path, browser: Any) -> Iterator[Any]:
+    """The first page of the site in a browser."""
+    handler = functools.partial(Quiet, directory=str(built))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser.goto(f"http://127.0.0.1:{server.server_port}/")
+        yield browser
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server of files that does not log."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_the_search_answers_questions_of_users(shown: Any) -> None:
+    with QUESTIONS.open(newline="") as file:
+        questions = [(row["question"], set(row["pages"].split())) for row in csv.DictReader(file)]
+    assert len(questions) == 100
+    answers = shown.evaluate(ASK, [question for question, _ in questions])
+    missed = [
+        f"{question}: {found[:FOUND_FIRST]}"
+        for (question, right), found in zip(questions, answers, strict=True)
+        if right.isdisjoint(address.partition("#")[0].rstrip("/") for address in found[:FOUND_FIRST])
+    ]
+    assert len(missed) <= (1 - OF_QUESTIONS) * len(questions), "\n".join(missed)
+
+
+def test_the_pages_of_the_questions_are_there(built: Path) -> None:
+    with QUESTIONS.open(newline="") as file:
+        pages = {page for row in csv.DictReader(file) for page in row["pages"].split()}
+    assert [page for page in pages if not (built / page / "index.html").exists()] == []
+
+
+def test_the_search_box_shows_what_was_found(shown: Any) -> None:
+    shown.keyboard.press("Control+k")
+    shown.keyboard.type("map() never returns")
+    found = shown.locator("[role=option]").first
+    found.wait_for(timeout=10_000)
+    assert "/errors/" in found.get_attribute("href")
+    assert shown.locator("[role=option] u").count() > 0  # words of the question are marked
+
+
+def test_a_narrow_screen_scrolls_in_one_direction(shown: Any) -> None:
+    shown.set_viewport_size({"width": 400, "height": 800})
+    first = shown.url
+    for page in ("", "gallery/", "errors/", "reference/processes/"):
+        shown.goto(first + page)
+        assert shown.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page
