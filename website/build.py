@@ -34,7 +34,7 @@ def build(stage: Path) -> Path:
     placed.mkdir(parents=True)
     topics = reference.topics(ROOT)
     staged = pages.stage(ROOT, placed, reference.identifiers(topics))
-    reference.write(topics, placed / "reference")
+    reference.write(topics, ROOT, placed / "reference")
     shutil.copy(HERE / "site.css", placed)
     shutil.copy(HERE / "plain_signatures.py", stage)
     settings = (HERE / "zensical.toml").read_text().replace("SOURCE", str(ROOT / "src"))
@@ -43,7 +43,7 @@ def build(stage: Path) -> Path:
     _generate(stage)
     site = stage / "site"
     _use_own_search(site)
-    inventory.drop_private(site / "objects.inv")
+    inventory.complete(site / "objects.inv", reference.others(topics))
     (site / "llms.txt").write_text(texts.overview(staged, topics))
     (site / "llms-full.txt").write_text(texts.whole(staged, topics))
     if dead := links.dead(site):

@@ -50,8 +50,8 @@ def expanded(text: str, root: Path) -> str:
         parts = [
             f"### {program.title}",
             program.about,
-            f"```python\n{program.code}```",
-            f"```text\n{program.output}```",
+            f'```python title="{program.path.name}"\n{program.code}```',
+            f'```text title="prints"\n{program.output}```',
         ]
         if program.picture:
             parts.append(f"![What {program.path.name} draws](../{_FOLDER}/{program.picture.name})")

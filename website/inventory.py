@@ -6,6 +6,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _HEADER_LINES = 4
@@ -16,11 +17,19 @@ def entries(inventory: Path) -> list[str]:
     return zlib.decompress(_split(inventory)[1]).decode().splitlines()
 
 
-def drop_private(inventory: Path) -> None:
-    """Leave out names with a part that begins with an underscore, where public ones come from."""
-    public = [line for line in entries(inventory) if "._" not in line.split(" ", 1)[0]]
+def complete(inventory: Path, others: Mapping[str, str]) -> None:
+    """Leave out names with a part that begins with an underscore, and add further names of what there is.
+
+    Args:
+        inventory: what mkdocstrings wrote.
+        others: the further names, and for each the one that the inventory has.
+    """
+    public = {line.split(" ", 1)[0]: line for line in entries(inventory) if "._" not in line.split(" ", 1)[0]}
+    for name, known in others.items():
+        _, kind, priority, address, title = public[known].split(" ", 4)
+        public[name] = " ".join((name, kind, priority, address.replace("$", known), title))
     header, _ = _split(inventory)
-    inventory.write_bytes(header + zlib.compress(("\n".join(public) + "\n").encode(), 9))
+    inventory.write_bytes(header + zlib.compress(("\n".join(public.values()) + "\n").encode(), 9))
 
 
 def _split(inventory: Path) -> tuple[bytes, bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
 import re
 import shutil
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 _AT_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+# Where `Queue` and the like are those of multiprocessing.
+_OF_MULTIPROCESSING = {"from_multiprocessing.md", "examples/telemetry/README.md", "benchmarks.md", "index.md"}
 # What a span of code is not to be linked in: a heading, a link's text, more than one backtick.
 _SPAN = re.compile(r"(?<![`\[])`([A-Za-z_][\w.]*)(\(\)|\([^`]*\))?`(?![`\]])")
 
@@ -58,7 +62,9 @@ def stage(root: Path, folder: Path, names: Mapping[str, str]) -> list[Page]:
         page = Page(source, at, text)
         target = folder / at
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(_outside_code(text, lambda part: _named(part, names)))
+        theirs = set(multiprocessing.__all__) if at in _OF_MULTIPROCESSING else set()
+        known = {name: identifier for name, identifier in names.items() if name not in theirs}
+        target.write_text(_outside_code(text, functools.partial(_named, names=known)))
         placed.append(page)
     return placed
 

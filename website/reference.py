@@ -13,7 +13,7 @@ import griffe
 from website.plain_signatures import PlainSignatures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # Of several modules' names that are alike, those that the guides mean.
@@ -33,11 +33,12 @@ _MEANT = (
 
 @dataclass(frozen=True)
 class Module:
-    """A public module and what it makes public."""
+    """A public module and what it makes public: names that are described there, and others of what has one already."""
 
     name: str
     about: str
     names: tuple[str, ...]
+    again: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,17 @@ def topics(root: Path) -> list[Topic]:
     """The topics of reference.toml with the names of their modules."""
     with (root / "website" / "reference.toml").open("rb") as file:
         tables = tomllib.load(file)["topic"]
+    first: dict[str, str] = {}  # what has a name in the reference, by the path of its definition
     return [
         Topic(
             table["file"],
             table["title"],
             table["about"],
             tuple(table["guides"]),
-            tuple(_module(name, root) for name in table["modules"]),
+            tuple(
+                _module(name, only, root, first)
+                for name, only in [*((name, None) for name in table["modules"]), *table.get("parts", {}).items()]
+            ),
         )
         for table in tables
     ]
@@ -86,11 +91,18 @@ def found(name: str, root: Path) -> griffe.Object | griffe.Alias:
     return loaded[rest] if rest else loaded
 
 
-def _module(name: str, root: Path) -> Module:
+def _module(name: str, only: Sequence[str] | None, root: Path, first: dict[str, str]) -> Module:
     module = found(name, root)
-    names = tuple(str(n) for n in module.exports or () if not str(n).startswith("_"))
+    public = only or [str(n) for n in module.exports or () if not str(n).startswith("_")]
     about = module.docstring.value.splitlines()[0] if module.docstring else ""
-    return Module(name, about, tuple(n for n in names if _is_ours(module, n)))
+    names, again = [], {}
+    for each in (n for n in public if _is_ours(module, n)):
+        known = first.setdefault(module.members[each].canonical_path, f"{name}.{each}")
+        if known == f"{name}.{each}":
+            names.append(each)
+        else:
+            again[each] = known
+    return Module(name, about, tuple(names), again)
 
 
 def _is_ours(module: griffe.Object | griffe.Alias, name: str) -> bool:
@@ -112,38 +124,44 @@ def _names_another(attribute: griffe.Attribute) -> bool:
     return "." in value and value.replace(".", "").isidentifier() and not attribute.docstring
 
 
+def others(all_topics: Sequence[Topic]) -> dict[str, str]:
+    """Further names of what the reference describes, and the names that it is described under."""
+    modules = [module for topic in all_topics for module in topic.modules]
+    return {f"{module.name}.{name}": known for module in modules for name, known in module.again.items()}
+
+
 def identifiers(all_topics: Sequence[Topic]) -> dict[str, str]:
     """The full names by what documents call them: the whole name, or its last part where no other name has that."""
     full = [f"{module.name}.{name}" for topic in all_topics for module in topic.modules for name in module.names]
     last = Counter(name.rpartition(".")[2] for name in full)
-    called = {name: name for name in full}
     # Constants and functions have the names of too many other things.
-    called |= {
+    classes = {
         short: name
         for name in full
         if last[short := name.rpartition(".")[2]] == 1 and short[0].isupper() and not short.isupper()
     }
-    return called | {name.rpartition(".")[2]: name for name in _MEANT}
+    meant = {name.rpartition(".")[2]: name for name in _MEANT}
+    return {name: name for name in full} | others(all_topics) | classes | meant
 
 
-def write(all_topics: Sequence[Topic], folder: Path) -> None:
+def write(all_topics: Sequence[Topic], root: Path, folder: Path) -> None:
     """Write the page of each topic, and one with all names."""
     folder.mkdir()
     for topic in all_topics:
-        (folder / f"{topic.file}.md").write_text(_page(topic))
+        (folder / f"{topic.file}.md").write_text(_page(topic, root / "docs"))
     (folder / "index.md").write_text(_index(all_topics))
 
 
-def _page(topic: Topic) -> str:
-    guides = ", ".join(f"[{guide.removesuffix('.md')}](../{guide})" for guide in topic.guides)
+def _page(topic: Topic, docs: Path) -> str:
+    titles = {guide: (docs / guide).read_text().split("\n", 1)[0].removeprefix("# ") for guide in topic.guides}
+    guides = ", ".join(f"[{title}](../{guide})" for guide, title in titles.items())
     text = [f"# Reference: {topic.title}", topic.about, f"Guides: {guides}."]
     for module in topic.modules:
-        if not module.names:
-            continue
-        text.append(f"## {module.name}")
-        text.append(module.about)
-        for name in module.names:
-            text.append(f"::: {module.name}.{name}\n    options:\n      heading_level: 3")
+        text += [f"## {module.name}", module.about]
+        text += [f"::: {module.name}.{name}\n    options:\n      heading_level: 3" for name in module.names]
+        if module.again:
+            rows = [f"| `{name}` | [`{known}`][{known}] |" for name, known in module.again.items()]
+            text.append("\n".join(["| name | the same as |", "|---|---|", *rows]))
     return "\n\n".join(text) + "\n"
 
 
@@ -153,7 +171,8 @@ def _index(all_topics: Sequence[Topic]) -> str:
         text += [f"## [{topic.title}]({topic.file}.md)", topic.about]
         rows = ["| module | names |", "|---|---|"]
         for module in topic.modules:
-            names = ", ".join(f"[`{name}`][{module.name}.{name}]" for name in module.names)
+            known = {name: f"{module.name}.{name}" for name in module.names} | dict(module.again)
+            names = ", ".join(f"[`{name}`][{full}]" for name, full in sorted(known.items()))
             rows.append(f"| `{module.name}` | {names} |")
         text.append("\n".join(rows))
     text.append("Other projects link here by `objects.inv`; `llms.txt` and `llms-full.txt` are the site as plain text.")

@@ -4,10 +4,10 @@
 "use strict";
 
 const [SETUP, READY, QUERY, RESULT, FAILED] = [0, 1, 2, 3, 4];
-const FIELDS = { title: 3.5, path: 2, text: 1 }; // weights of a word in each
+const FIELDS = { title: 3.5, path: 1.5, text: 1 }; // weights of a word in each
 const SATURATION = 1.2; // k1 of BM25
-const LENGTH = { title: 0.3, path: 0.3, text: 0.6 }; // b of BM25: how much long fields count less
-const PAGE = 0.5; // what the whole page's score adds to a section's
+const LENGTH = { title: 0.3, path: 0.3, text: 0.5 }; // b of BM25: how much long fields count less
+const PAGE = 0.35; // what the whole page's score adds to a section's
 // What sections of some pages count: the reference less than guides, unless a name is asked for, and so what is for those
 // who change the project.
 const LESS = { "reference/": 0.45, "CHANGELOG/": 0.5, "CONTRIBUTING/": 0.7, "development/": 0.7, "architecture/": 0.7 };
