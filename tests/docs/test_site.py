@@ -157,10 +157,11 @@ def test_the_pages_of_the_questions_are_there(built: Path) -> None:
 
 
 def test_the_search_box_shows_what_was_found(shown: Any) -> None:
+    shown.wait_for_load_state("networkidle")  # the index is there, and so are the handlers of keys
     shown.keyboard.press("Control+k")
-    shown.keyboard.type("map() never returns")
+    shown.get_by_role("combobox").fill("map() never returns")
     found = shown.locator("[role=option]").first
-    found.wait_for(timeout=10_000)
+    found.wait_for()
     assert "/errors/" in found.get_attribute("href")
     assert shown.locator("[role=option] u").count() > 0  # words of the question are marked
 
