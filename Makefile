@@ -89,9 +89,12 @@ $(VENV)/test: $(VENV)/demo
 	touch $@
 
 # The site of docs/, in build/website/site; warnings and dead links are errors.
-docs: $(VENV)/bin/python
-	$(BIN)/pip install --quiet --group docs
+docs: $(VENV)/docs
 	$(BIN)/python -m website.build build/website
+
+$(VENV)/docs: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet . --group docs
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from website import inventory, links, pages, reference, texts
+from website import commands, inventory, links, pages, reference, texts
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "website"
@@ -27,7 +27,7 @@ def build(stage: Path) -> Path:
         The folder of its HTML.
 
     Raises:
-        SystemExit: the generator has a warning, or a link is dead.
+        SystemExit: the generator has a warning, a link is dead, or the package is not installed.
     """
     shutil.rmtree(stage, ignore_errors=True)
     placed = stage / "pages"
@@ -35,6 +35,7 @@ def build(stage: Path) -> Path:
     topics = reference.topics(ROOT)
     staged = pages.stage(ROOT, placed, reference.identifiers(topics))
     reference.write(topics, ROOT, placed / "reference")
+    (placed / "reference" / "commands.md").write_text(commands.page())
     shutil.copy(HERE / "site.css", placed)
     shutil.copy(HERE / "plain_signatures.py", stage)
     settings = (HERE / "zensical.toml").read_text().replace("SOURCE", str(ROOT / "src"))
@@ -45,7 +46,7 @@ def build(stage: Path) -> Path:
     _use_own_search(site)
     inventory.complete(site / "objects.inv", reference.others(topics))
     (site / "llms.txt").write_text(texts.overview(staged, topics))
-    (site / "llms-full.txt").write_text(texts.whole(staged, topics))
+    (site / "llms-full.txt").write_text(texts.whole(staged, topics) + "\n" + commands.page())
     if dead := links.dead(site):
         raise SystemExit("\n".join([f"{len(dead)} links of the site lead nowhere:", *dead[:_LISTED]]))
     return site

@@ -32,10 +32,15 @@ function stem(word) {
   return w.length > 3 ? w.replace(/e$/, "") : w;
 }
 
-/** The words of a text with their places; names are words as a whole and in their parts. */
+/** The words of a text with their places; names, options and versions are words as a whole and in their parts. */
 function words(text) {
   const found = [];
   const spans = /<[^>]*>|&\w+;|[\p{L}\p{N}]+/gu;
+  const compounds = /<[^>]*>|[\p{L}\p{N}]+(?:[-_.][\p{L}\p{N}]+)+/gu;
+  for (const match of text.matchAll(compounds)) {
+    const word = match[0].toLowerCase();
+    if (word[0] !== "<") found.push({ word, raw: word, start: match.index, end: match.index + word.length });
+  }
   for (const match of text.matchAll(spans)) {
     if (match[0][0] === "<" || match[0][0] === "&") continue;
     const start = match.index;
@@ -188,7 +193,8 @@ function item({ id, score }, matched) {
     const ranges = wordsOf(index.items[id], field)
       .filter(({ word }) => matched.has(word))
       .map(({ word, start, end }) => ({ start, end, value: matched.get(word) ? end - start : -1 }))
-      .filter((range, place, all) => place === 0 || range.start !== all[place - 1].start);
+      .sort((a, b) => a.start - b.start || b.end - a.end)
+      .filter((range, place, all) => place === 0 || range.start >= all[place - 1].end);
     if (ranges.length > 0) matches.push({ id, field, score, value: { highlight: { ranges } } });
   }
   return { id, matches };
