@@ -44,7 +44,7 @@ def build(stage: Path) -> Path:
     _generate(stage)
     site = stage / "site"
     _use_own_search(site)
-    inventory.complete(site / "objects.inv", reference.others(topics))
+    inventory.complete(site / "objects.inv", reference.version(ROOT), reference.others(topics))
     (site / "llms.txt").write_text(texts.overview(staged, topics))
     (site / "llms-full.txt").write_text(texts.whole(staged, topics) + "\n" + commands.page())
     if dead := links.dead(site):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import tomllib
 from collections import Counter
@@ -89,6 +90,12 @@ def found(name: str, root: Path) -> griffe.Object | griffe.Alias:
     first, _, rest = name.partition(".")
     loaded = package(first, root / "src")
     return loaded[rest] if rest else loaded
+
+
+def version(root: Path) -> str:
+    """The version of the package."""
+    found_version = package("dragon", root / "src")["__version__"]
+    return str(ast.literal_eval(str(found_version.value)))
 
 
 def _module(name: str, only: Sequence[str] | None, root: Path, first: dict[str, str]) -> Module:

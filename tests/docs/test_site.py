@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+import dragon
+
 ROOT = Path(__file__).parents[2]
 # It is public in dragonhpc under this name.
 PUBLIC = {"_ARG_PAYLOAD"}
@@ -82,6 +84,7 @@ def test_the_reference_has_every_public_name(built: Path) -> None:
     assert len(names) > 200
     assert [name for name in names if name not in known] == []
     assert [name for name in known if "._" in name] == []
+    assert f"# Version: {dragon.__version__}\n".encode() in (built / "objects.inv").read_bytes()
 
 
 def test_the_reference_leaves_out_no_class_or_function_of_ours() -> None:
