@@ -1,6 +1,5 @@
 """Conway's game of life: each process has a strip, and exchanges its edges with its neighbours by queues."""
 
-import matplotlib.image
 import numpy as np
 
 from dragon.native import Process, Queue
@@ -20,6 +19,8 @@ def live(part, strip, edges, results):
 
 
 if __name__ == "__main__":
+    import matplotlib.image  # only this process draws
+
     world = (np.random.default_rng(7).random((PARTS * ROWS, COLUMNS)) < 0.3).astype(np.uint8)
     edges = [(Queue(), Queue()) for _ in range(PARTS)]
     results = Queue()

@@ -1,6 +1,5 @@
 """The Mandelbrot set: a worker computes a row of the picture."""
 
-import matplotlib.image
 import numpy as np
 
 from dragon.native import Pool
@@ -19,6 +18,8 @@ def row(y):
 
 
 if __name__ == "__main__":
+    import matplotlib.image  # only this process draws
+
     with Pool(4) as pool:
         picture = np.array(pool.map(row, range(HEIGHT)))
     matplotlib.image.imsave("mandelbrot.png", picture, cmap="magma")

@@ -1,9 +1,5 @@
 """A parameter sweep: the values that x -> r x (1 - x) comes to, for many r."""
 
-import matplotlib
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from dragon.native import Pool
@@ -19,6 +15,8 @@ def settle(r):
 
 
 if __name__ == "__main__":
+    import matplotlib.pyplot as plt  # only this process draws
+
     with Pool(4) as pool:
         results = pool.map(settle, np.linspace(2.6, 4, 600), chunksize=50)
     plt.figure(figsize=(6, 4), dpi=80)

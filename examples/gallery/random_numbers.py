@@ -1,9 +1,5 @@
 """Pi by random points: every process has a random generator of its own, made from one seed."""
 
-import matplotlib
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from dragon.native import Pool
@@ -15,6 +11,8 @@ def throw(seed, points=20_000):
 
 
 if __name__ == "__main__":
+    import matplotlib.pyplot as plt  # only this process draws
+
     seeds = np.random.SeedSequence(2024).spawn(100)
     with Pool(4) as pool:
         estimates = np.array(pool.map(throw, seeds))

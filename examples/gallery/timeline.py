@@ -3,11 +3,6 @@
 import os
 import time
 
-import matplotlib
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
-
 from dragon.native import Pool
 
 
@@ -18,6 +13,8 @@ def task(seconds):
 
 
 if __name__ == "__main__":
+    import matplotlib.pyplot as plt  # only this process draws
+
     durations = [0.05 * (1 + number % 4) for number in range(16)]
     with Pool(4) as pool:
         spans = pool.map(task, durations, chunksize=1)

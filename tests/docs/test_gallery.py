@@ -20,7 +20,7 @@ ANY_ORDER = {"3_dragon_dictionary.py", "generator_consumer.py"}
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.path.stem for program in PROGRAMS])
 def test_program_prints_what_is_shown(site: Site, program: Program, nodes: int) -> None:
     for module in ("numpy", "matplotlib", "torch"):
-        if re.search(rf"^(import|from) {module}\b", program.code, re.MULTILINE):
+        if re.search(rf"^\s*(import|from) {module}\b", program.code, re.MULTILINE):
             pytest.importorskip(module)
     done = site.dragon(*(["--nodes", str(nodes)] if nodes > 1 else []), program.path)
     assert done.returncode == 0, done.stderr
