@@ -8,9 +8,11 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # What is installed for the tests; `peers` and `frameworks` add Ray, Lightning and the like, without which their tests are skipped.
 EXTRAS ?= demo,test
+# Dependency groups that are installed besides; without `docs` the tests of the site are skipped.
+GROUPS ?=
 BIN = $(VENV)/bin
 
-.PHONY: demo test suite mpi programs pythons check sanitize wheel clean
+.PHONY: demo test suite mpi programs pythons check sanitize wheel docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -83,7 +85,15 @@ $(VENV)/demo: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
-	$(BIN)/pip install --quiet '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet '.[$(EXTRAS)]' $(addprefix --group ,$(GROUPS))
+	touch $@
+
+# The site of docs/, in build/website/site; warnings and dead links are errors.
+docs: $(VENV)/docs
+	$(BIN)/python -m website.build build/website
+
+$(VENV)/docs: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet . --group docs
 	touch $@
 
 clean:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,27 @@ def test_links_lead_somewhere() -> None:
     for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def sessions(page: str) -> list[tuple[str, str]]:
+    """The commands of a page and what it shows of their output: lines of `console` blocks that begin with a prompt."""
+    text = (ROOT / "docs" / page).read_text()
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        found += re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    return found
+
+
+@pytest.mark.parametrize("page", ["first_steps.md", "install.md"])
+def test_commands_print_what_is_shown(site: Site, page: str) -> None:
+    """Commands are run in the order of the page, in a folder with its programs; `…` stands for anything."""
+    text = (ROOT / "docs" / page).read_text()
+    for name, program in re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE):
+        site.write(program, name)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    assert sessions(page)
+    for command, shown in sessions(page):
+        done = site.run("sh", "-c", command, env={"PATH": path})
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        expected = ".*".join(map(re.escape, shown.split("…")))
+        assert re.fullmatch(expected, done.stdout, re.DOTALL), f"{command}\n{done.stdout}"

@@ -18,7 +18,7 @@ import dragon
 
 pytest.importorskip("build")
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("benchmarks", "docs", "examples", "packaging", "src", "tests")
+FOLDERS = ("benchmarks", "docs", "examples", "packaging", "src", "tests", "website")
 
 
 def left_out(folder: str, names: list[str]) -> list[str]:

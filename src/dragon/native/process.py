@@ -34,8 +34,7 @@ class Process(ProcessTemplate):
 
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
     is none. So is `Process(target, ident=name)` where a live process has that name, with a RuntimeWarning. Cannot be
-    subclassed (multiprocessing.Process can). `_pmi` is taken and unused: ranks of MPI jobs are members of a
-    ProcessGroup(pmi=...).
+    subclassed (multiprocessing.Process can). Ranks of MPI jobs are members of a ProcessGroup(pmi=...).
     """
 
     def __init_subclass__(cls) -> None:

@@ -176,7 +176,7 @@ class Items(Handle):
     # ---- parts of a value
 
     def get_part(self, key: Any, start: int | None = None, stop: int | None = None) -> bytes:
-        """self[key][start:stop] of a bytes value, of which only that part is fetched.
+        """`self[key][start:stop]` of a bytes value, of which only that part is fetched.
 
         Raises DDictKeyError, and DDictError where the value is no bytes object.
         """
