@@ -21,7 +21,7 @@ from torchloader.loader.members import LoadingError, Member, Tally, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
-from torchloader.loader.snapshot import Snapshots
+from torchloader.loader.snapshot import Snapshots, received
 from torchloader.loader.stream_assignments import HERE, StreamAssignments
 from torchloader.loader.streams import Place, Share, StreamBatch
 from torchloader.loader.tasks import Task
@@ -203,7 +203,7 @@ class Crew:
         if task.start is None or task.iteration in self._makers_here:
             return self._makers_here.get(task.iteration, self._maker)
         kept = self._snapshots[self._snapshots.number_for(task.iteration)]
-        return self._makers_here.setdefault(task.iteration, loads(dumps(kept)))
+        return self._makers_here.setdefault(task.iteration, received(loads(dumps(kept))))
 
     def _receive(self, timeout: float) -> bool:
         """Take in what workers have sent; whether there was anything."""

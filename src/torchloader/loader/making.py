@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
+from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import surroundings
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
@@ -34,6 +35,7 @@ class Maker:
         self.batched = batched
         self._info: Any = None
         self._share: Share | None = None
+        self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
         """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
@@ -71,6 +73,11 @@ class Maker:
             seed_all(mix(base, number_of(index)))
             samples.append(dataset[index])
         return samples
+
+    def another(self) -> Self:
+        """One that is equal to this, which has not been used, and shares nothing with it."""
+        made: Self = loads(dumps(self)) if self.origin is None else self.origin.load()
+        return made
 
     def be_ready(self, slot: int, workers: int) -> None:
         """A worker has this maker, in one of so many slots."""

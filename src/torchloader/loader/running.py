@@ -94,7 +94,7 @@ class _Running:
 
     def _open(self) -> Source:
         # Streams of one process must not share what their datasets keep in attributes.
-        maker = self._maker = loads(dumps(self._given_maker)) if self._copies else self._given_maker
+        maker = self._maker = self._given_maker.another() if self._copies else self._given_maker
         reached, self._exhausted = self._progress, False
         seed_all(self._seed)
         if self._share.streams:
