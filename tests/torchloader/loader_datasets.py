@@ -179,7 +179,9 @@ class Counting(Changing):
 
 
 class Large:
-    """Samples that show the sum of all, and how many bytes the process that reads them has to itself."""
+    """Samples that show the sum of all, and how many bytes of a kind the process that reads them has."""
+
+    kind = "Anonymous"
 
     def __init__(self, size: int, writes: bool = False) -> None:
         self.numbers, self.writes = np.zeros(size, np.uint8), writes
@@ -192,5 +194,5 @@ class Large:
         if self.writes:
             self.numbers[index] = 1
         with open("/proc/self/smaps_rollup") as file:
-            anonymous = next(line for line in file if line.startswith("Anonymous:"))
-        return total, int(anonymous.split()[1]) * 1024
+            told = next(line for line in file if line.startswith(f"{self.kind}:"))
+        return total, int(told.split()[1]) * 1024

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from dragon.infrastructure.policy import Policy
 from dragon.native.event import Event
-from dragon.native.machine import current
-from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, loads
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, started, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
@@ -37,10 +33,19 @@ _FAILED_STARTS = 3
 class Crew:
     """Workers on this node. Any thread may resize(); one iteration's batches are taken by one thread at a time."""
 
-    def __init__(self, maker: Maker, assignments: Assignments[Task], size: int, timeout: float, stays: bool) -> None:
-        self._maker = maker
-        self._snapshots = Snapshots(maker)
-        self._stays = stays  # its workers do, from one epoch to the next
+    def __init__(
+        self,
+        maker: Maker,
+        assignments: Assignments[Task],
+        size: int,
+        timeout: float,
+        stays: bool | None,
+        forks: bool = False,
+    ) -> None:
+        self._maker, self._forks = maker, forks
+        # Its workers do, from one epoch to the next.
+        self._stays = bool(stays) if forks else stays is not False
+        self._snapshots = Snapshots(maker, forks, self._stays)
         self.timeout = timeout
         self._lock = threading.RLock()
         self._assignments = assignments
@@ -96,7 +101,7 @@ class Crew:
                     continue  # they have become more meanwhile
                 if self._trouble is not None and not self._live:
                     self._begin_anew()
-                if not self._stays and not self._live:
+                if not self._stays and (self._forks or not self._live):
                     self._dismiss_all()
                 self._iterations += 1
                 self._live.add(self._iterations)
@@ -309,32 +314,20 @@ class Crew:
     def _start_workers(self) -> None:
         """In a thread of its own, so that a trainer never waits for a start."""
         assert self._results is not None
-        here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
         while (worker := self._starts.get()) is not None:
             if worker.leaving:
                 self._ended(worker, died=False)
                 continue
-            arguments = (
-                worker.number,
-                worker.slot,
-                self.size,
-                os.getpid(),
-                worker.tasks,
-                self._results,
-                worker.leave,
-                self._floor,
-            )
             try:
                 shipment = self._first_shipment()
                 worker.datasets.add(shipment.dataset)
                 worker.tasks.put(shipment)
-                process = Process(work, arguments, policy=here)
-                process.start()
+                worker.process = started(
+                    work, worker.arguments(self.size, self._results, self._floor), shipment.content
+                )
             except Exception as error:
                 self._trouble = error
                 self._ended(worker, died=False)
-                continue
-            worker.process = process
 
     def _begin_anew(self) -> None:
         """Forget what ended earlier iterations, and the workers that were still starting then."""
@@ -389,6 +382,7 @@ class Crew:
             self.size = 0
             self._reconcile()
             self._starts.put(None)
+            self._snapshots.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -19,6 +19,7 @@ from torchloader.loader.checks import (
     check_timeout,
     check_worker_options,
     check_workers,
+    forks_workers,
     is_iterable_style,
 )
 from torchloader.loader.counters import Counters
@@ -46,6 +47,8 @@ class ElasticDataLoader(Attributes):
         num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
             trainer from waiting. `workers` is the same under the name that torchloader uses.
         max_workers: how many "auto" may take; by default four for each core that this process may use.
+        multiprocessing_context: "fork" has workers forked from the trainer, with all that it has in memory; by default
+            they are new processes, to which the dataset is sent.
         seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
             several ranks 0, as all must have the same.
         rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
@@ -145,8 +148,8 @@ class ElasticDataLoader(Attributes):
         )
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
-        at_first = 1 if count == "auto" else count
-        self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers is not False)
+        staying = persistent_workers, forks_workers(multiprocessing_context, is_streaming)
+        self._crew = Crew(self._maker, assignments, 1 if count == "auto" else count, timeout, *staying)
         at_most = max_workers or 4 * len(os.sched_getaffinity(0))
         self._tuner = Tuner(at_most if streams is None else min(at_most, max(1, streams))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.

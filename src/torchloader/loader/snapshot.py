@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragon.serialization import UNSENDABLE, NodeSnapshot, OnNode, Snapshot, explained, snapshot_on_node
+from torchloader.loader.forks import Inherited
 from torchloader.loader.making import Maker
 
 __all__ = ["AnySnapshot", "Snapshots", "Unkept", "received"]
@@ -33,7 +34,7 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-AnySnapshot = Snapshot | NodeSnapshot | Unkept
+AnySnapshot = Snapshot | NodeSnapshot | Unkept | Inherited
 
 
 def received(content: Any) -> Maker:
@@ -46,8 +47,9 @@ def received(content: Any) -> Maker:
 class Snapshots:
     """Those that iterations need, by numbers: an object that has not changed since has the number that it had."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
+    def __init__(self, value: Any, forks: bool = False, stays: bool = True) -> None:
+        """`forks`: workers are forked from this process; with `stays` they keep what they had at first."""
+        self._value, self._forks, self._stays = value, forks, stays
         self._repeatable: bool | None = None
         self._kept: dict[int, AnySnapshot] = {}
         self._latest = -1
@@ -58,8 +60,10 @@ class Snapshots:
         if self._repeatable is False:
             return Unkept(self._value)
         latest = self._kept.get(self._latest)
+        if self._forks:
+            return latest if self._stays and latest is not None else Inherited(self._value)
         try:
-            if latest is not None and not isinstance(latest, Unkept) and latest.is_of(self._value):
+            if isinstance(latest, Snapshot | NodeSnapshot) and latest.is_of(self._value):
                 return latest
             snapshot = snapshot_on_node(self._value)
             if self._repeatable is None:
@@ -73,6 +77,12 @@ class Snapshots:
         """The error with the part that cannot be sent, as the user calls it."""
         told = explained(error, vars(self._value))
         return type(told)(f"{told}. {_ADVICE}")
+
+    def close(self) -> None:
+        """No worker starts any more."""
+        for kept in self._kept.values():
+            if isinstance(kept, Inherited):
+                kept.template.end()
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
         """An iteration needs this one; None: that of the first worker that starts."""
