@@ -22,7 +22,7 @@ from torchloader.loader.checks import (
     forks_workers,
     is_iterable_style,
 )
-from torchloader.loader.counters import Counters
+from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
 from torchloader.loader.order import Indices
@@ -161,8 +161,7 @@ class ElasticDataLoader(Attributes):
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         self._choices = 0  # of the next epoch, so far
         self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
-        self._batches = self._samples = 0
-        self._waited = self._computed = 0.0
+        self._given = Given()
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
         self._reflect()
@@ -232,12 +231,12 @@ class ElasticDataLoader(Attributes):
     @property
     def counters(self) -> Counters:
         """What it has done so far."""
-        tally = self._crew.tally
+        tally, given = self._crew.tally, self._given
         return Counters(
-            self._batches,
-            self._samples,
-            self._waited,
-            self._computed,
+            given.batches,
+            given.samples,
+            given.waited,
+            given.computed,
             tally.samples,
             tally.seconds / max(1, tally.samples),
             self._crew.depth,
@@ -246,10 +245,7 @@ class ElasticDataLoader(Attributes):
         )
 
     def _note(self, samples: int, waited: float, computed: float) -> None:
-        self._batches += 1
-        self._samples += samples
-        self._waited += waited
-        self._computed += computed
+        self._given.note(samples, waited, computed)
         if self._tuner is not None:
             self._tuner.note(self._crew, waited, computed)
 
@@ -328,8 +324,8 @@ class ElasticDataLoader(Attributes):
         return None if self._own_sampler is None else state_of(self._own_sampler)
 
     def _note_position(self, epoch: int, position: Any, indices: Indices | None) -> None:
-        self._epoch, self._position = epoch, position
-        self._taken += 1
+        # Not one by one: PyTorch's loader and this one look at each attribute that is set.
+        vars(self).update(_epoch=epoch, _position=position, _taken=self._taken + 1)
         if self._own_sampler is not None:
             self._digest = digest(indices if isinstance(indices, list) else [indices], self._digest)
 

@@ -35,7 +35,7 @@ class StreamMaker(Maker):
         self._running: dict[tuple[int, int], _Running] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_running": {}}
+        return {**super().__getstate__(), "_running": {}}
 
     def be_ready(self, slot: int, workers: int) -> None:
         """See Maker. What worker_init_fn does it does for each stream."""
