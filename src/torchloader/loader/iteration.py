@@ -46,6 +46,7 @@ class Iteration:
         self._asked = self._given = 0
         self._ahead: dict[int, Any] = {}
         self._over = False
+        self._error: Exception | None = None  # that came before the first batch was asked for
         self._choices = loader._choices
         self._before = time.perf_counter()
         pin = pinner() if loader.pin_memory else None
@@ -64,9 +65,20 @@ class Iteration:
         self._loader._note(made.samples, waited, self._elapsed() - waited)
         return batch
 
+    def begin(self) -> None:
+        """Have workers that are there begin with the first batches. What a sampler raises comes with the first one."""
+        if self._crew.size:
+            try:
+                self._ask()
+            except Exception as error:
+                self._error = error
+
     def _take(self) -> tuple[Outcome, Any, float]:
         """The next batch or error, what was asked for, and the seconds of waiting for it. Raises StopIteration at the
         end."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         self._ask()
         if not self._ahead:
             self._finalizer()

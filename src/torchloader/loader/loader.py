@@ -195,7 +195,7 @@ class ElasticDataLoader(Attributes):
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        iteration: Iterator[Any]
+        iteration: Iteration
         if isinstance(self._order, StreamOrder):
             iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
         else:
@@ -205,6 +205,7 @@ class ElasticDataLoader(Attributes):
         else:
             self._warn_of_repetition()
             self._begun, self._taken = self._begun + 1, 0
+        iteration.begin()
         return iteration
 
     def _go_to(self, epoch: int, resumed: tuple[Any, int | None] = (0, None)) -> None:
