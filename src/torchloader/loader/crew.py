@@ -6,6 +6,7 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 from typing import Any
+from weakref import WeakMethod
 
 from dragon.native.event import Event
 from dragon.native.queue import Queue
@@ -13,7 +14,7 @@ from dragon.native.value import Value
 from dragon.serialization import dumps, loads
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, started, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, start_each, started, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
@@ -313,26 +314,26 @@ class Crew:
             self._born += 1
             self._starts.put(worker)
         if self._starter is None:
-            self._starter = threading.Thread(target=self._start_workers, name="loading workers", daemon=True)
+            self._starter = threading.Thread(
+                target=start_each, args=(self._starts, WeakMethod(self._start)), name="loading workers", daemon=True
+            )
             self._starter.start()
 
-    def _start_workers(self) -> None:
+    def _start(self, worker: Member) -> None:
         """In a thread of its own, so that a trainer never waits for a start."""
-        assert self._results is not None
-        while (worker := self._starts.get()) is not None:
-            if worker.leaving:
-                self._ended(worker, died=False)
-                continue
-            try:
-                shipment = self._first_shipment()
-                worker.datasets.add(shipment.dataset)
-                worker.tasks.put(shipment)
-                worker.process = started(
-                    work, worker.arguments(self.size, self._results, self._floor), shipment.content
-                )
-            except Exception as error:
-                self._trouble = error
-                self._ended(worker, died=False)
+        if worker.leaving:
+            self._ended(worker, died=False)
+            return
+        try:
+            shipment = self._first_shipment()
+            worker.datasets.add(shipment.dataset)
+            worker.tasks.put(shipment)
+            assert self._results is not None
+            arguments = worker.arguments(self.size, self._results, self._floor)
+            worker.process = started(work, arguments, shipment.content)
+        except Exception as error:
+            self._trouble = error
+            self._ended(worker, died=False)
 
     def _begin_anew(self) -> None:
         """Forget what ended earlier iterations, and the workers that were still starting then."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
+from weakref import WeakMethod
 
 from dragon.infrastructure.policy import Policy
 from dragon.native.event import Event
@@ -16,7 +18,7 @@ from dragon.native.value import Value
 from dragon.signals import name_of
 from torchloader.loader.forks import Fork, Inherited
 
-__all__ = ["LoadingError", "Member", "Tally", "started", "told_end"]
+__all__ = ["LoadingError", "Member", "Tally", "start_each", "started", "told_end"]
 
 
 class LoadingError(RuntimeError):
@@ -60,6 +62,16 @@ def started(target: Callable[..., None], arguments: tuple[Any, ...], snapshot: o
     process = Process(target, arguments, policy=here)
     process.start()
     return process
+
+
+def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[Member], None]]) -> None:
+    """Start the workers that are put there, until there is None. While it waits it keeps no dataset alive: to free a
+    large tensor in a thread when the interpreter has finished ends the process with SIGABRT."""
+    while (worker := starts.get()) is not None:
+        method = start()
+        if method is not None:
+            method(worker)
+        del method, worker
 
 
 def told_end(code: int | None) -> str:
