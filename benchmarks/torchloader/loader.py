@@ -64,13 +64,13 @@ def throughput(repeats: int) -> None:
         ((3, 224, 224), 600, 32, 0),
         ((3, 224, 224), 400, 32, 3),
     ):
-        for workers in (1, 2, 4):
+        for workers in (0, 1, 2, 4):
             pairs = []
             for _ in range(repeats):
                 dataset = Images(length, shape, work)
                 with ElasticDataLoader(dataset, batch, num_workers=workers, seed=1) as ours:
                     elastic = rate(ours)
-                theirs = rate(DataLoader(dataset, batch, num_workers=workers, persistent_workers=True))
+                theirs = rate(DataLoader(dataset, batch, num_workers=workers, persistent_workers=workers > 0))
                 pairs.append((elastic, theirs))
             ratios = sorted(ours / theirs for ours, theirs in pairs)
             ours, theirs = (statistics.median(each) for each in zip(*pairs, strict=True))

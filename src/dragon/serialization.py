@@ -4,14 +4,47 @@ the rest, and a handle keeps its object alive."""
 from __future__ import annotations
 
 import pickle
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
-from dragon.runtime.announcing import mention, mentions
+from dragon.runtime.announcing import Mention, mention, mentions
+from dragon.runtime.node_memory import NodeMemory, Parts, Place, SnapshotGoneError
 from dragon.runtime.serialization import dumps, loads
 from dragon.runtime.unsendable import UNSENDABLE
 from dragon.runtime.unsendable import explained as _explained
 
-__all__ = ["UNSENDABLE", "Snapshot", "dumps", "explained", "loads"]
+__all__ = [
+    "UNSENDABLE",
+    "NodeSnapshot",
+    "OnNode",
+    "Snapshot",
+    "SnapshotGoneError",
+    "dumps",
+    "explained",
+    "loads",
+    "snapshot_on_node",
+]
+
+_LARGE = 1 << 20  # bytes of which there should be one copy on a node
+
+
+class _Pickled(NamedTuple):
+    """An object as bytes, with its arrays as they lie in it, and the handles in it."""
+
+    data: bytes
+    buffers: list[memoryview]
+    handles: list[Mention]
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + sum(buffer.nbytes for buffer in self.buffers)
+
+
+def _pickled(value: Any) -> _Pickled:
+    buffers: list[pickle.PickleBuffer] = []
+    with mentions() as handles:
+        data = dumps(value, buffers.append)
+    return _Pickled(data, [buffer.raw() for buffer in buffers], handles)
 
 
 class Snapshot:
@@ -21,19 +54,86 @@ class Snapshot:
     """
 
     def __init__(self, value: Any) -> None:
-        buffers: list[pickle.PickleBuffer] = []
-        with mentions() as self._handles:
-            self._data = dumps(value, buffers.append)
-        self._buffers = [bytearray(buffer.raw()) for buffer in buffers]
+        self._take(_pickled(value))
+
+    def _take(self, pickled: _Pickled) -> None:
+        self._data, self._handles = pickled.data, pickled.handles
+        self._buffers = [bytearray(buffer) for buffer in pickled.buffers]
 
     def same_as(self, other: object) -> bool:
         """Whether it is another snapshot, of an object in the same state."""
         return isinstance(other, Snapshot) and self._data == other._data and self._buffers == other._buffers
 
+    def is_of(self, value: Any) -> bool:
+        """Whether the object is in the state that it had. Raises what pickling raises."""
+        pickled = _pickled(value)
+        return self._data == pickled.data and self._buffers == pickled.buffers
+
     def __reduce__(self) -> Any:
         for name, send in self._handles:
             mention(name, send)
         return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])
+
+
+class NodeSnapshot:
+    """A snapshot that is once in the memory of this node. Who is sent it, there, gets an OnNode."""
+
+    def __init__(self, pickled: _Pickled) -> None:
+        self._memory = NodeMemory([memoryview(pickled.data), *pickled.buffers])
+
+    def same_as(self, other: object) -> bool:
+        """Whether it is another one, of an object in the same state."""
+        if self is other:
+            return True
+        return isinstance(other, NodeSnapshot) and self._memory.has(Parts(other._memory.place).views())
+
+    def is_of(self, value: Any) -> bool:
+        """Whether the object is in the state that it had. Raises what pickling raises."""
+        pickled = _pickled(value)
+        return not pickled.handles and self._memory.has([memoryview(pickled.data), *pickled.buffers])
+
+    def __reduce__(self) -> Any:
+        return OnNode, (self._memory.place,)
+
+
+class OnNode:
+    """An object in the memory of this node, by its place there."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._parts: Parts | None = None
+
+    def load(self) -> Any:
+        """The object, each time another one. Its arrays and tensors are the memory that all share, until they are
+        written to: that page is then copied. Raises SnapshotGoneError where its snapshot is gone at the first time."""
+        if self._parts is None:
+            self._parts = Parts(self._place)
+        data, *buffers = self._parts.views()
+        return loads(data, buffers)
+
+    def __reduce__(self) -> Any:
+        return OnNode, (self._place,)
+
+
+def snapshot_on_node(value: Any) -> Snapshot | NodeSnapshot:
+    """A snapshot for processes of this node: where it is large, and has no handles, one that is there once.
+
+    Raises what pickling raises. Warns where the system has no memory for it without copies.
+    """
+    pickled = _pickled(value)
+    if not pickled.handles and pickled.size >= _LARGE:
+        try:
+            return NodeSnapshot(pickled)
+        except OSError as error:
+            warnings.warn(
+                f"{pickled.size / 2**20:.0f} MiB cannot be shared by the processes of this node ({error}), each gets a "
+                "copy: have fewer processes, or raise the limit (ulimit -f, the memory of the container)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    snapshot = Snapshot.__new__(Snapshot)
+    snapshot._take(pickled)
+    return snapshot
 
 
 def explained(error: Exception, parts: dict[str, Any]) -> Exception:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import Site
@@ -19,7 +20,17 @@ from dragon.commands import worded
 from dragon.files import append_bytes
 from dragon.native.queue import Queue
 from dragon.runs import find, scratch_folder
-from dragon.serialization import UNSENDABLE, Snapshot, dumps, explained, loads
+from dragon.serialization import (
+    UNSENDABLE,
+    NodeSnapshot,
+    OnNode,
+    Snapshot,
+    SnapshotGoneError,
+    dumps,
+    explained,
+    loads,
+    snapshot_on_node,
+)
 from dragon.signals import heeded, how_ended, name_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "packages.md"
@@ -131,6 +142,36 @@ def test_a_snapshot_is_sent_as_it_was_however_often() -> None:
     for _ in range(2):
         queue.put(snapshot)
         assert queue.get()["numbers"] == bytearray(100_000)
+
+
+def test_a_large_snapshot_is_on_its_node_once_and_what_a_reader_writes_is_its_own() -> None:
+    value = {"numbers": np.zeros(1 << 20)}
+    snapshot = snapshot_on_node(value)
+    queue: Any = Queue()
+    queue.put(snapshot)
+    received = queue.get()
+    assert isinstance(snapshot, NodeSnapshot)
+    assert isinstance(received, OnNode)
+    one, other = received.load(), received.load()
+    one["numbers"][0] = 1
+    assert other["numbers"].sum() == 0
+    assert snapshot.is_of(value)
+    value["numbers"][-1] = 1
+    assert not snapshot.is_of(value)
+    assert received.load()["numbers"].sum() == 0
+
+
+def test_a_large_snapshot_that_is_gone_is_an_error() -> None:
+    queue: Any = Queue()
+    queue.put(snapshot_on_node(np.zeros(1 << 20)))
+    with pytest.raises(SnapshotGoneError):
+        queue.get().load()
+
+
+def test_a_small_snapshot_goes_as_it_is() -> None:
+    queue: Any = Queue()
+    queue.put(snapshot_on_node([1, 2]))
+    assert queue.get() == [1, 2]
 
 
 def test_what_cannot_be_sent_is_told_by_its_name() -> None:

@@ -176,3 +176,23 @@ class Counting(Changing):
 
     def __getitem__(self, index: int) -> Any:
         return index, calls
+
+
+class Large:
+    """Samples that show the sum of all, and how many bytes of a kind the process that reads them has."""
+
+    kind = "Anonymous"
+
+    def __init__(self, size: int, writes: bool = False) -> None:
+        self.numbers, self.writes = np.zeros(size, np.uint8), writes
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        total = int(self.numbers.sum())
+        if self.writes:
+            self.numbers[index] = 1
+        with open("/proc/self/smaps_rollup") as file:
+            told = next(line for line in file if line.startswith(f"{self.kind}:"))
+        return total, int(told.split()[1]) * 1024

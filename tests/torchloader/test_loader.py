@@ -118,6 +118,33 @@ def test_a_resize_does_not_wait_for_the_new_workers() -> None:
         assert loader.counters.workers == 0  # they are opening the data set still
 
 
+def test_workers_that_are_there_begin_to_load_at_iter() -> None:
+    with loader_of(Noisy(LENGTH), num_workers=1, shuffle=True) as loader:
+        assert list(loader) == UNDISTURBED
+        loader.set_epoch(0)
+        batches = iter(loader)
+        deadline = time.monotonic() + 20
+        while loader.counters.depth < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert loader.counters.depth == 2
+        assert list(batches) == UNDISTURBED
+
+
+def test_what_a_sampler_raises_at_first_comes_with_the_first_batch() -> None:
+    def broken() -> Iterator[int]:
+        raise OSError("no samples")
+        yield 0
+
+    class Broken:
+        def __iter__(self) -> Iterator[int]:
+            return broken()
+
+    with loader_of(Noisy(8), num_workers=1, sampler=Broken()) as loader:
+        batches = iter(loader)
+        with pytest.raises(OSError, match="no samples"):
+            next(batches)
+
+
 def test_workers_that_leave_are_gone() -> None:
     with loader_of(Noisy(40_000, latency=0.001), num_workers=3) as loader:
         batches = iter(loader)

@@ -71,7 +71,6 @@ class Own(data.DataLoader):  # type: ignore[misc]
     [
         (range(3), TypeError, r"takes a torch\.utils\.data\.DataLoader, not range"),
         (Own(range(3)), TypeError, r"Own has a __iter__\(\) of its own"),
-        (data.DataLoader(range(3), num_workers=1, multiprocessing_context="fork"), ValueError, "fork"),
     ],
 )
 def test_what_cannot_be_taken_over_is_an_error(loader: Any, kind: type[Exception], told: str) -> None:

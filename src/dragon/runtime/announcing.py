@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["announce", "announcing", "attachments", "collected", "mention", "mentions"]
+__all__ = ["Mention", "announce", "announcing", "attachments", "collected", "mention", "mentions"]
 
 Send = Callable[[], None]
 Mention = tuple[Any, Send]

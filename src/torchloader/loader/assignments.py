@@ -22,6 +22,8 @@ class Assignments(Generic[Task]):
     A worker makes its batches in the order in which it got them.
     """
 
+    is_plain = True  # batches depend on no others
+
     def __init__(self, prefetch: int) -> None:
         self.prefetch = prefetch
         self._wanted: dict[Key, Task] = {}

@@ -139,12 +139,12 @@ class Attributes(Base):
     @property
     def prefetch_factor(self) -> int | None:
         """Batches that each worker makes ahead, None without workers."""
-        return self._crew.prefetch if self.workers else None
+        return self._crew.assignments.prefetch if self.workers else None
 
     @prefetch_factor.setter
     def prefetch_factor(self, prefetch: int | None) -> None:
         check_number(1, prefetch_factor=prefetch)
-        self._crew.prefetch = int(prefetch or 1)
+        self._crew.assignments.prefetch = int(prefetch or 1)
         self._reflect()
 
     @property  # type: ignore[misc]

@@ -22,8 +22,8 @@ def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
 
     An iterable-style dataset is read in as many streams as the loader has workers.
 
-    Raises TypeError for what is no DataLoader and for one of a class that iterates in a way of its own; ValueError for
-    the start method "fork".
+    Raises TypeError for what is no DataLoader and for one of a class that iterates in a way of its own; ValueError
+    where workers of an iterable-style dataset are to be forked.
     """
     if not isinstance(loader, DataLoader):
         raise TypeError(f"elastic() takes a torch.utils.data.DataLoader, not {type(loader).__name__}")

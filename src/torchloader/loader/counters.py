@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Counters"]
+__all__ = ["Counters", "Given"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +26,20 @@ class Counters:
     depth: int
     workers: int
     replaced: int
+
+
+@dataclass(slots=True)
+class Given:
+    """What was given to the trainer, as in Counters."""
+
+    batches: int = 0
+    samples: int = 0
+    waited: float = 0.0
+    computed: float = 0.0
+
+    def note(self, samples: int, waited: float, computed: float) -> None:
+        """One more batch."""
+        self.batches += 1
+        self.samples += samples
+        self.waited += waited
+        self.computed += computed

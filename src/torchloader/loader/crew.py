@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from queue import Empty, SimpleQueue
 from typing import Any
+from weakref import WeakMethod
 
-from dragon.infrastructure.policy import Policy
 from dragon.native.event import Event
-from dragon.native.machine import current
-from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, loads
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, start_each, started, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.randomness import Kept
-from torchloader.loader.snapshot import Snapshots
+from torchloader.loader.snapshot import Snapshots, received
 from torchloader.loader.stream_assignments import HERE, StreamAssignments
 from torchloader.loader.streams import Place, Share, StreamBatch
 from torchloader.loader.tasks import Task
@@ -37,13 +34,22 @@ _FAILED_STARTS = 3
 class Crew:
     """Workers on this node. Any thread may resize(); one iteration's batches are taken by one thread at a time."""
 
-    def __init__(self, maker: Maker, assignments: Assignments[Task], size: int, timeout: float, stays: bool) -> None:
-        self._maker = maker
-        self._snapshots = Snapshots(maker)
-        self._stays = stays  # its workers do, from one epoch to the next
+    def __init__(
+        self,
+        maker: Maker,
+        assignments: Assignments[Task],
+        size: int,
+        timeout: float,
+        stays: bool | None,
+        forks: bool = False,
+    ) -> None:
+        self._maker, self._forks = maker, forks
+        # Its workers do, from one epoch to the next.
+        self._stays = bool(stays) if forks else stays is not False
+        self._snapshots = Snapshots(maker, forks, self._stays)
         self.timeout = timeout
         self._lock = threading.RLock()
-        self._assignments = assignments
+        self.assignments = assignments
         self._makers_here: dict[int, Maker] = {}  # of iterations with streams
         self._workers: dict[int, Member] = {}
         self._born = 0
@@ -80,9 +86,9 @@ class Crew:
         not told that it is one is the trainer's to the end."""
         is_plain = not self.size and len(shares) == 1 and not shares[0].streams
         iteration = self._open(not is_plain)
-        assert isinstance(self._assignments, StreamAssignments)
+        assert isinstance(self.assignments, StreamAssignments)
         with self._lock:
-            self._assignments.begin(iteration, place.progress, shares, is_plain)
+            self.assignments.begin(iteration, place.progress, shares, is_plain)
         if is_plain:
             self._makers_here[iteration] = self._maker
         return iteration
@@ -96,7 +102,7 @@ class Crew:
                     continue  # they have become more meanwhile
                 if self._trouble is not None and not self._live:
                     self._begin_anew()
-                if not self._stays and not self._live:
+                if not self._stays and (self._forks or not self._live):
                     self._dismiss_all()
                 self._iterations += 1
                 self._live.add(self._iterations)
@@ -109,7 +115,7 @@ class Crew:
         with self._lock:
             self._live.discard(iteration)
             self._snapshots.finish(iteration)
-            self._assignments.drop(iteration)
+            self.assignments.drop(iteration)
             self._makers_here.pop(iteration, self._maker).forget(iteration)
             for key in [key for key in self._made if key[0] == iteration]:
                 del self._made[key]
@@ -119,12 +125,12 @@ class Crew:
     @property
     def ready(self) -> int:
         """Workers that take batches now."""
-        return self._assignments.workers
+        return self.assignments.workers
 
     @property
     def window(self) -> int:
         """Batches that may be asked for before the first of them is taken."""
-        return self._assignments.window
+        return self.assignments.window
 
     @property
     def depth(self) -> int:
@@ -132,22 +138,13 @@ class Crew:
         waiting = 0 if self._results is None else self._results.size()
         return len(self._made) + waiting
 
-    @property
-    def prefetch(self) -> int:
-        """Batches that each worker makes ahead."""
-        return self._assignments.prefetch
-
-    @prefetch.setter
-    def prefetch(self, prefetch: int) -> None:
-        self._assignments.prefetch = prefetch
-
     # ---- batches
 
     def want(self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch) -> None:
         """Have a batch made."""
         with self._lock:
             self._check_live(iteration)
-            self._assignments.want((iteration, number), Task(iteration, number, epoch, indices))
+            self.assignments.want((iteration, number), Task(iteration, number, epoch, indices))
             self._hand_out()
 
     def take(self, iteration: int, number: int, alone: bool) -> tuple[Outcome, float]:
@@ -174,8 +171,8 @@ class Crew:
             self._receive(0)
             if key in self._made:
                 return self._made.pop(key)
-            if self._assignments.is_here(key) or (not self.ready and (alone or not self.size)):
-                task = self._assignments.task(key)
+            if self.assignments.is_here(key) or (not self.ready and (alone or not self.size)):
+                task = self.assignments.task(key)
                 if task is not None:
                     return self._make_here(key, task)
             if not self._receive(_LOOK_AFTER_WORKERS):
@@ -186,24 +183,38 @@ class Crew:
             if self.timeout and time.perf_counter() - since > self.timeout:
                 raise TimeoutError(f"no batch in {self.timeout} s from {self.ready} loading workers")
 
-    def _make_here(self, key: Key, task: Task) -> Outcome:
-        with self._lock:
-            task = self._assignments.started(HERE, task)
-            self._release()
-            maker = self._maker_here(task)
+    @property
+    def is_bare(self) -> bool:
+        """Whether there are no workers, none that leave, and no streams."""
+        return not self.size and not self._workers and self.assignments.is_plain
+
+    def make_here(self, iteration: int, number: int, epoch: int, indices: Indices) -> Outcome:
+        """A batch that workers need not know of."""
+        self._check_live(iteration)
+        return self._made_by(self._maker, Task(iteration, number, epoch, indices))
+
+    def _made_by(self, maker: Maker, task: Task) -> Outcome:
         start = time.perf_counter()
         with Kept():
             outcome = maker.make(task)
         self._count(time.perf_counter() - start, outcome.samples)
+        return outcome
+
+    def _make_here(self, key: Key, task: Task) -> Outcome:
         with self._lock:
-            self._assignments.made(HERE, key, outcome.progress)
+            task = self.assignments.started(HERE, task)
+            self._release()
+            maker = self._maker_here(task)
+        outcome = self._made_by(maker, task)
+        with self._lock:
+            self.assignments.made(HERE, key, outcome.progress)
         return outcome
 
     def _maker_here(self, task: Task) -> Maker:
         if task.start is None or task.iteration in self._makers_here:
             return self._makers_here.get(task.iteration, self._maker)
         kept = self._snapshots[self._snapshots.number_for(task.iteration)]
-        return self._makers_here.setdefault(task.iteration, loads(dumps(kept)))
+        return self._makers_here.setdefault(task.iteration, received(loads(dumps(kept))))
 
     def _receive(self, timeout: float) -> bool:
         """Take in what workers have sent; whether there was anything."""
@@ -238,13 +249,13 @@ class Crew:
                 self._dismiss(worker)
                 return
             worker.ready, self._failed_starts = True, 0
-            self._assignments.join(worker.number)
+            self.assignments.join(worker.number)
             self._hand_out()
 
     def _is_made(self, made: Made) -> None:
         key, outcome = (made.iteration, made.number), unpack(made.outcome)
         with self._lock:
-            if self._assignments.made(made.worker, key, made.progress):
+            if self.assignments.made(made.worker, key, made.progress):
                 self._made[key] = outcome._replace(samples=made.samples, progress=made.progress)
                 self._count(made.seconds, made.samples)
             self._hand_out()
@@ -255,7 +266,7 @@ class Crew:
         self.tally.seconds += seconds
 
     def _hand_out(self) -> None:
-        for number, _, task in self._assignments.hand_out():
+        for number, _, task in self.assignments.hand_out():
             worker, dataset = self._workers[number], self._snapshots.number_for(task.iteration)
             if dataset not in worker.datasets:
                 self._ship(worker, dataset)
@@ -263,7 +274,7 @@ class Crew:
         self._release()
 
     def _release(self) -> None:
-        for number, (iteration, stream) in self._assignments.released():
+        for number, (iteration, stream) in self.assignments.released():
             if number in self._workers:
                 dataset = self._snapshots.number_for(iteration)
                 self._workers[number].tasks.put(Release(dataset, iteration, stream))
@@ -303,38 +314,26 @@ class Crew:
             self._born += 1
             self._starts.put(worker)
         if self._starter is None:
-            self._starter = threading.Thread(target=self._start_workers, name="loading workers", daemon=True)
+            self._starter = threading.Thread(
+                target=start_each, args=(self._starts, WeakMethod(self._start)), name="loading workers", daemon=True
+            )
             self._starter.start()
 
-    def _start_workers(self) -> None:
+    def _start(self, worker: Member) -> None:
         """In a thread of its own, so that a trainer never waits for a start."""
-        assert self._results is not None
-        here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
-        while (worker := self._starts.get()) is not None:
-            if worker.leaving:
-                self._ended(worker, died=False)
-                continue
-            arguments = (
-                worker.number,
-                worker.slot,
-                self.size,
-                os.getpid(),
-                worker.tasks,
-                self._results,
-                worker.leave,
-                self._floor,
-            )
-            try:
-                shipment = self._first_shipment()
-                worker.datasets.add(shipment.dataset)
-                worker.tasks.put(shipment)
-                process = Process(work, arguments, policy=here)
-                process.start()
-            except Exception as error:
-                self._trouble = error
-                self._ended(worker, died=False)
-                continue
-            worker.process = process
+        if worker.leaving:
+            self._ended(worker, died=False)
+            return
+        try:
+            shipment = self._first_shipment()
+            worker.datasets.add(shipment.dataset)
+            worker.tasks.put(shipment)
+            assert self._results is not None
+            arguments = worker.arguments(self.size, self._results, self._floor)
+            worker.process = started(work, arguments, shipment.content)
+        except Exception as error:
+            self._trouble = error
+            self._ended(worker, died=False)
 
     def _begin_anew(self) -> None:
         """Forget what ended earlier iterations, and the workers that were still starting then."""
@@ -350,7 +349,7 @@ class Crew:
 
     def _dismiss(self, worker: Member) -> None:
         worker.leaving = True
-        self._assignments.leave(worker.number)
+        self.assignments.leave(worker.number)
         worker.leave.set()
         worker.tasks.put(None)
 
@@ -367,12 +366,12 @@ class Crew:
     def _ended(self, worker: Member, died: bool) -> None:
         with self._lock:
             del self._workers[worker.number]
-            key = self._assignments.gone(worker.number, died)
+            key = self.assignments.gone(worker.number, died)
             if not died or worker.process is None:
                 return
             self.tally.died += 1
             how = told_end(worker.process.returncode)
-            task = None if key is None else self._assignments.task(key)
+            task = None if key is None else self.assignments.task(key)
             if task is not None:
                 self._trouble = LoadingError(
                     f"three loading workers ended over one batch (the last with {how}), of {task.samples}"
@@ -389,6 +388,7 @@ class Crew:
             self.size = 0
             self._reconcile()
             self._starts.put(None)
+            self._snapshots.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from multiprocessing import util as mp_util
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 from torchloader.loader.crew import Crew
 from torchloader.loader.order import Indices
@@ -45,7 +45,9 @@ class Iteration:
         self._alone = self._crew.size == 0
         self._asked = self._given = 0
         self._ahead: dict[int, Any] = {}
+        self._next: tuple[Any, Any] | None = None  # what follows, where nothing is asked for ahead
         self._over = False
+        self._error: Exception | None = None  # that came before the first batch was asked for
         self._choices = loader._choices
         self._before = time.perf_counter()
         pin = pinner() if loader.pin_memory else None
@@ -57,22 +59,32 @@ class Iteration:
 
     def __next__(self) -> Any:
         made, (indices, position), waited = self._take()
-        if self._over and not self._ahead:
+        if self._over and not self._ahead and self._next is None:
             self._loader._note_last(self._epoch, self._choices)
         batch = self._batch_of(made)
         self._loader._note_position(self._epoch, position, indices)
         self._loader._note(made.samples, waited, self._elapsed() - waited)
         return batch
 
+    def begin(self) -> None:
+        """Have workers that are there begin with the first batches. What a sampler raises comes with the first one."""
+        if self._crew.size:
+            try:
+                self._ask()
+            except Exception as error:
+                self._error = error
+
     def _take(self) -> tuple[Outcome, Any, float]:
         """The next batch or error, what was asked for, and the seconds of waiting for it. Raises StopIteration at the
         end."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if not self._ahead and self._crew.is_bare:
+            return self._take_here()
         self._ask()
         if not self._ahead:
-            self._finalizer()
-            self._loader._note_last(self._epoch, self._choices)
-            self._loader._note_end(self._epoch)
-            raise StopIteration
+            self._end()
         made, waited = self._crew.take(self._number, self._given, self._alone)
         self._alone = self._alone and not self._crew.ready
         asked = self._ahead.pop(self._given)
@@ -80,6 +92,33 @@ class Iteration:
         self._note_taken(asked, made)
         self._ask()
         return made, asked, waited
+
+    def _take_here(self) -> tuple[Outcome, Any, float]:
+        """The same without workers, which would have to be told of it."""
+        drawn = self._draw()
+        if drawn is None:
+            self._end()
+        asked, indices = drawn
+        self._asked += 1
+        self._given += 1
+        start = time.perf_counter()
+        made = self._crew.make_here(self._number, self._given - 1, self._epoch, indices)
+        waited = time.perf_counter() - start
+        self._next = self._draw()
+        return made, asked, waited
+
+    def _draw(self) -> tuple[Any, Any] | None:
+        following, self._next = self._next, None
+        if following is None and not self._over:
+            following = self._following()
+            self._over = following is None
+        return following
+
+    def _end(self) -> NoReturn:
+        self._finalizer()
+        self._loader._note_last(self._epoch, self._choices)
+        self._loader._note_end(self._epoch)
+        raise StopIteration
 
     def _note_taken(self, asked: Any, made: Outcome) -> None:
         """What was asked for is made; nothing else is asked for yet."""
@@ -103,10 +142,9 @@ class Iteration:
         return self._before - before
 
     def _ask(self) -> None:
-        while not self._over and self._asked - self._given < self._crew.window:
-            following = self._following()
+        while self._asked - self._given < self._crew.window:
+            following = self._draw()
             if following is None:
-                self._over = True
                 return
             self._ahead[self._asked], indices = following
             self._crew.want(self._number, self._asked, self._epoch, indices)

@@ -19,9 +19,10 @@ from torchloader.loader.checks import (
     check_timeout,
     check_worker_options,
     check_workers,
+    forks_workers,
     is_iterable_style,
 )
-from torchloader.loader.counters import Counters
+from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
 from torchloader.loader.order import Indices
@@ -46,6 +47,8 @@ class ElasticDataLoader(Attributes):
         num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
             trainer from waiting. `workers` is the same under the name that torchloader uses.
         max_workers: how many "auto" may take; by default four for each core that this process may use.
+        multiprocessing_context: "fork" has workers forked from the trainer, with all that it has in memory; by default
+            they are new processes, to which the dataset is sent.
         seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
             several ranks 0, as all must have the same.
         rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
@@ -145,8 +148,8 @@ class ElasticDataLoader(Attributes):
         )
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
-        at_first = 1 if count == "auto" else count
-        self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers is not False)
+        staying = persistent_workers, forks_workers(multiprocessing_context, is_streaming)
+        self._crew = Crew(self._maker, assignments, 1 if count == "auto" else count, timeout, *staying)
         at_most = max_workers or 4 * len(os.sched_getaffinity(0))
         self._tuner = Tuner(at_most if streams is None else min(at_most, max(1, streams))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
@@ -158,8 +161,7 @@ class ElasticDataLoader(Attributes):
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         self._choices = 0  # of the next epoch, so far
         self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
-        self._batches = self._samples = 0
-        self._waited = self._computed = 0.0
+        self._given = Given()
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
         self._reflect()
@@ -193,7 +195,7 @@ class ElasticDataLoader(Attributes):
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
-        iteration: Iterator[Any]
+        iteration: Iteration
         if isinstance(self._order, StreamOrder):
             iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
         else:
@@ -203,6 +205,7 @@ class ElasticDataLoader(Attributes):
         else:
             self._warn_of_repetition()
             self._begun, self._taken = self._begun + 1, 0
+        iteration.begin()
         return iteration
 
     def _go_to(self, epoch: int, resumed: tuple[Any, int | None] = (0, None)) -> None:
@@ -229,12 +232,12 @@ class ElasticDataLoader(Attributes):
     @property
     def counters(self) -> Counters:
         """What it has done so far."""
-        tally = self._crew.tally
+        tally, given = self._crew.tally, self._given
         return Counters(
-            self._batches,
-            self._samples,
-            self._waited,
-            self._computed,
+            given.batches,
+            given.samples,
+            given.waited,
+            given.computed,
             tally.samples,
             tally.seconds / max(1, tally.samples),
             self._crew.depth,
@@ -243,10 +246,7 @@ class ElasticDataLoader(Attributes):
         )
 
     def _note(self, samples: int, waited: float, computed: float) -> None:
-        self._batches += 1
-        self._samples += samples
-        self._waited += waited
-        self._computed += computed
+        self._given.note(samples, waited, computed)
         if self._tuner is not None:
             self._tuner.note(self._crew, waited, computed)
 
@@ -325,8 +325,8 @@ class ElasticDataLoader(Attributes):
         return None if self._own_sampler is None else state_of(self._own_sampler)
 
     def _note_position(self, epoch: int, position: Any, indices: Indices | None) -> None:
-        self._epoch, self._position = epoch, position
-        self._taken += 1
+        # Not one by one: PyTorch's loader and this one look at each attribute that is set.
+        vars(self).update(_epoch=epoch, _position=position, _taken=self._taken + 1)
         if self._own_sampler is not None:
             self._digest = digest(indices if isinstance(indices, list) else [indices], self._digest)
 

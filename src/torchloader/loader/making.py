@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
+from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import surroundings
+from torchloader.loader.generators import Watch
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
 from torchloader.loader.randomness import mix, number_of, seed_all
@@ -32,13 +34,43 @@ class Maker:
         self.dataset, self.collate_fn, self.worker_init_fn = dataset, collate_fn, worker_init_fn
         self.seed = seed
         self.batched = batched
+        self._draws: Set[str] | None = None  # from which generators samples do; None: not known
         self._info: Any = None
         self._share: Share | None = None
+        self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_draws": None}
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
         """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
+        base = mix(self.seed, epoch)
         with self.as_worker():
-            return self.collate(self._fetch(epoch, indices))
+            while (made := self._made(base, indices)) is None:
+                pass
+        if made.error is not None:
+            raise made.error
+        return made.batch
+
+    def _made(self, base: int, indices: Indices) -> Outcome | None:
+        """What comes of it. To seed the generators takes longer than to read a small sample, so only those are seeded
+        from which samples are known to draw; None where these are found to be too few."""
+        watch, seeded = Watch(base), self._draws or frozenset()
+        try:
+            if self._draws is None and isinstance(indices, list) and not getattr(self.dataset, "__getitems__", None):
+                samples = self._fetch(base, indices[:1], seeded)
+                self._draws = watch.drawn()
+                if self._draws:
+                    return None  # before the rest of them is read for nothing
+                samples += self._fetch(base, indices[1:], seeded)
+            else:
+                samples = self._fetch(base, indices, seeded)
+            made = Outcome(self.collate(samples), None)
+        except Exception as error:
+            made = Outcome(None, error)
+        lacking = watch.drawn() - seeded
+        self._draws = seeded | lacking
+        return None if lacking else made
 
     def make(self, task: Task) -> Outcome:
         """The batch of a task, or the error that comes instead."""
@@ -58,19 +90,26 @@ class Maker:
     def release(self, iteration: int, stream: int) -> None:
         """Another process goes on with a stream: there are none here."""
 
-    def _fetch(self, epoch: int, indices: Indices) -> Any:
-        dataset, base = self.dataset, mix(self.seed, epoch)
+    def _fetch(self, base: int, indices: Indices, seeded: Set[str]) -> Any:
+        dataset = self.dataset
         if not self.batched:
-            seed_all(mix(base, number_of(indices)))
+            seed_all(mix(base, number_of(indices)), base, seeded)
             return dataset[indices]
         if getattr(dataset, "__getitems__", None):
-            seed_all(mix(base, *(number_of(index) for index in indices[:1])))
+            seed_all(mix(base, *(number_of(index) for index in indices[:1])), base, seeded)
             return dataset.__getitems__(indices)
+        if not seeded:
+            return [dataset[index] for index in indices]
         samples = []
         for index in indices:
-            seed_all(mix(base, number_of(index)))
+            seed_all(mix(base, number_of(index)), base, seeded)
             samples.append(dataset[index])
         return samples
+
+    def another(self) -> Self:
+        """One that is equal to this, which has not been used, and shares nothing with it."""
+        made: Self = loads(dumps(self)) if self.origin is None else self.origin.load()
+        return made
 
     def be_ready(self, slot: int, workers: int) -> None:
         """A worker has this maker, in one of so many slots."""

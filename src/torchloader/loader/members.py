@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+from weakref import WeakMethod
 
+from dragon.infrastructure.policy import Policy
 from dragon.native.event import Event
+from dragon.native.machine import current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
+from dragon.native.value import Value
 from dragon.signals import name_of
+from torchloader.loader.forks import Fork, Inherited
 
-__all__ = ["LoadingError", "Member", "Tally", "told_end"]
+__all__ = ["LoadingError", "Member", "Tally", "start_each", "started", "told_end"]
 
 
 class LoadingError(RuntimeError):
@@ -24,10 +33,14 @@ class Member:
     slot: int
     tasks: Queue
     leave: Event
-    process: Process | None = None
+    process: Process | Fork | None = None
     datasets: set[int] = field(default_factory=set)  # numbers of the snapshots that it has
     ready: bool = False
     leaving: bool = False
+
+    def arguments(self, workers: int, results: Queue, floor: Value) -> tuple[Any, ...]:
+        """What it is called with, as one of so many workers."""
+        return self.number, self.slot, workers, os.getpid(), self.tasks, results, self.leave, floor
 
 
 @dataclass
@@ -38,6 +51,27 @@ class Tally:
     samples: int = 0
     seconds: float = 0.0
     died: int = 0
+
+
+def started(target: Callable[..., None], arguments: tuple[Any, ...], snapshot: object) -> Process | Fork:
+    """A process of this node that calls the function; one that has the snapshot, where that is not sent. Raises OSError
+    where the system starts none."""
+    if isinstance(snapshot, Inherited):
+        return snapshot.template.start(target, arguments)
+    here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
+    process = Process(target, arguments, policy=here)
+    process.start()
+    return process
+
+
+def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[Member], None]]) -> None:
+    """Start the workers that are put there, until there is None. While it waits it keeps no dataset alive: to free a
+    large tensor in a thread when the interpreter has finished ends the process with SIGABRT."""
+    while (worker := starts.get()) is not None:
+        method = start()
+        if method is not None:
+            method(worker)
+        del method, worker
 
 
 def told_end(code: int | None) -> str:

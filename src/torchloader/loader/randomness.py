@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
+from collections.abc import Callable, Set
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Kept", "Stream", "mix", "number_of", "seed_all"]
+from torchloader.loader.generators import numpy_mark, python_mark
+
+__all__ = ["ALL", "Kept", "Stream", "mix", "number_of", "seed_all"]
 
 _MASK = (1 << 64) - 1
 _NUMPY_MASK = (1 << 32) - 1
@@ -34,31 +38,59 @@ def number_of(index: Any) -> int:
         return int.from_bytes(repr(index).encode(), "little")
 
 
-def seed_all(value: int) -> None:
-    """Seed the global generators of what is imported; those of GPUs are left alone."""
-    random.seed(value)
-    if (numpy := sys.modules.get("numpy")) is not None:
+ALL = frozenset({"random", "numpy", "torch"})
+
+
+def seed_all(value: int, told: int | None = None, which: Set[str] = ALL) -> None:
+    """Seed the global generators of what is imported, or of these modules; those of GPUs are left alone. `told` is what
+    PyTorch's tells as its seed, where that is another one."""
+    if "random" in which:
+        random.seed(value)
+    if "numpy" in which and (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(value & _NUMPY_MASK)
-    if (torch := sys.modules.get("torch")) is not None:
+    if "torch" in which and (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(value)
+        if told is not None:
+            state = torch.default_generator.get_state()
+            ctypes.c_uint64.from_address(state.data_ptr()).value = told  # its state begins with the seed
+            torch.default_generator.set_state(state)
 
 
-def _state() -> tuple[Any, Any, Any]:
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    return (
-        random.getstate(),
-        None if numpy is None else numpy.random.get_state(),
-        None if torch is None else torch.get_rng_state(),
-    )
+class _Cached:
+    """The state of a generator, which is asked for again only where its mark is another one."""
+
+    def __init__(self, mark: Callable[[], object], state: Callable[[], Any]) -> None:
+        self._mark, self._state = mark, state
+        self._last: tuple[object, Any] | None = None
+
+    def get(self) -> tuple[object, Any]:
+        mark = self._mark()
+        if self._last is None or self._last[0] != mark:
+            self._last = mark, self._state()
+        return self._last
 
 
-def _set_state(state: tuple[Any, Any, Any]) -> None:
-    python, numpy, torch = state
-    random.setstate(python)
-    if numpy is not None:
+def _numpy_state() -> Any:
+    return None if (numpy := sys.modules.get("numpy")) is None else numpy.random.get_state()
+
+
+_python, _numpy = _Cached(python_mark, random.getstate), _Cached(numpy_mark, _numpy_state)
+_State = tuple[tuple[object, Any], tuple[object, Any], Any]
+
+
+def _state() -> _State:
+    torch = sys.modules.get("torch")
+    return _python.get(), _numpy.get(), None if torch is None else torch.default_generator.get_state()
+
+
+def _set_state(state: _State) -> None:
+    (python_was, python), (numpy_was, numpy), torch = state
+    if python_mark() != python_was:
+        random.setstate(python)
+    if numpy is not None and numpy_mark() != numpy_was:
         sys.modules["numpy"].random.set_state(numpy)
     if torch is not None:
-        sys.modules["torch"].set_rng_state(torch)
+        sys.modules["torch"].default_generator.set_state(torch)
 
 
 class Kept:
@@ -78,7 +110,7 @@ class Stream(Kept):
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._own: tuple[Any, Any, Any] | None = None
+        self._own: _State | None = None
 
     def __enter__(self) -> None:
         super().__enter__()

@@ -35,7 +35,7 @@ class StreamMaker(Maker):
         self._running: dict[tuple[int, int], _Running] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_running": {}}
+        return {**super().__getstate__(), "_running": {}}
 
     def be_ready(self, slot: int, workers: int) -> None:
         """See Maker. What worker_init_fn does it does for each stream."""
@@ -94,7 +94,7 @@ class _Running:
 
     def _open(self) -> Source:
         # Streams of one process must not share what their datasets keep in attributes.
-        maker = self._maker = loads(dumps(self._given_maker)) if self._copies else self._given_maker
+        maker = self._maker = self._given_maker.another() if self._copies else self._given_maker
         reached, self._exhausted = self._progress, False
         seed_all(self._seed)
         if self._share.streams:

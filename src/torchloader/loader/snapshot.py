@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragon.serialization import UNSENDABLE, Snapshot, explained
+from dragon.serialization import UNSENDABLE, NodeSnapshot, OnNode, Snapshot, explained, snapshot_on_node
+from torchloader.loader.forks import Inherited
+from torchloader.loader.making import Maker
 
-__all__ = ["Snapshots", "Unkept"]
+__all__ = ["AnySnapshot", "Snapshots", "Unkept", "received"]
 
 _ADVICE = (
     "A dataset is pickled for its workers: have it open files, connections and the like there, at the first "
@@ -20,7 +22,7 @@ class Unkept:
     def __init__(self, value: Any) -> None:
         self._value = value
 
-    def same_as(self, other: Snapshot | Unkept) -> bool:
+    def same_as(self, other: AnySnapshot) -> bool:
         """Nobody can say."""
         return self is other
 
@@ -32,37 +34,57 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+AnySnapshot = Snapshot | NodeSnapshot | Unkept | Inherited
+
+
+def received(content: Any) -> Maker:
+    """The maker in what was sent of one of them. Raises SnapshotGoneError where nobody needs it any more."""
+    maker: Maker = content.load() if isinstance(content, OnNode) else content
+    maker.origin = content if isinstance(content, OnNode) else None
+    return maker
+
+
 class Snapshots:
     """Those that iterations need, by numbers: an object that has not changed since has the number that it had."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
+    def __init__(self, value: Any, forks: bool = False, stays: bool = True) -> None:
+        """`forks`: workers are forked from this process; with `stays` they keep what they had at first."""
+        self._value, self._forks, self._stays = value, forks, stays
         self._repeatable: bool | None = None
-        self._kept: dict[int, Snapshot | Unkept] = {}
+        self._kept: dict[int, AnySnapshot] = {}
         self._latest = -1
         self._needed: dict[int, int | None] = {}
 
-    def take(self) -> Snapshot | Unkept:
+    def take(self) -> AnySnapshot:
         """The object as it is. It may take a while, and raises what pickling raises."""
         if self._repeatable is False:
             return Unkept(self._value)
+        latest = self._kept.get(self._latest)
+        if self._forks:
+            return latest if self._stays and latest is not None else Inherited(self._value)
         try:
-            snapshot = Snapshot(self._value)
+            if isinstance(latest, Snapshot | NodeSnapshot) and latest.is_of(self._value):
+                return latest
+            snapshot = snapshot_on_node(self._value)
+            if self._repeatable is None:
+                # Tensors in shared memory and open connections are pickled as something that is fetched once.
+                self._repeatable = snapshot.is_of(self._value)
         except UNSENDABLE as error:
             raise self._advised(error) from None
-        if self._repeatable is None:
-            # Tensors in shared memory and open connections are pickled as something that is fetched once.
-            self._repeatable = snapshot.same_as(Snapshot(self._value))
-            if not self._repeatable:
-                return Unkept(self._value)
-        return snapshot
+        return snapshot if self._repeatable else Unkept(self._value)
 
     def _advised(self, error: Exception) -> Exception:
         """The error with the part that cannot be sent, as the user calls it."""
         told = explained(error, vars(self._value))
         return type(told)(f"{told}. {_ADVICE}")
 
-    def begin(self, iteration: int, snapshot: Snapshot | Unkept | None) -> None:
+    def close(self) -> None:
+        """No worker starts any more."""
+        for kept in self._kept.values():
+            if isinstance(kept, Inherited):
+                kept.template.end()
+
+    def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
         """An iteration needs this one; None: that of the first worker that starts."""
         self._needed[iteration] = None
         if snapshot is not None:
@@ -73,9 +95,10 @@ class Snapshots:
         """Whether one must be taken before a worker starts."""
         return self._latest < 0 or None in self._needed.values()
 
-    def keep(self, snapshot: Snapshot | Unkept) -> None:
+    def keep(self, snapshot: AnySnapshot) -> None:
         """This is the one for all iterations that have none yet."""
-        if self._latest < 0 or not snapshot.same_as(self._kept[self._latest]):
+        latest = self._kept.get(self._latest)
+        if latest is None or (snapshot is not latest and not snapshot.same_as(latest)):
             self._latest += 1
             self._kept[self._latest] = snapshot
         for iteration, number in self._needed.items():
@@ -108,5 +131,5 @@ class Snapshots:
         assert number is not None  # workers take batches after their start
         return number
 
-    def __getitem__(self, number: int) -> Snapshot | Unkept:
+    def __getitem__(self, number: int) -> AnySnapshot:
         return self._kept[number]

@@ -26,6 +26,8 @@ class StreamAssignments(Assignments[Task]):
     those with the fewest.
     """
 
+    is_plain = False
+
     def __init__(self, prefetch: int) -> None:
         super().__init__(prefetch)
         self._progress: dict[Stream, Progress] = {}

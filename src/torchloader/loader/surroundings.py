@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["is_worker", "share", "sharing"]
+__all__ = ["inherited", "is_worker", "share", "sharing"]
 
 is_worker = False  # a loading worker sets it before it imports the modules of its dataset
+
+inherited: Any = None  # what a worker that was forked from its trainer has from it
 
 share: tuple[int, int] | None = None  # the number of the worker, or stream, and how many there are
 

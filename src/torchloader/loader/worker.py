@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from queue import Empty
 from typing import Any, NamedTuple
 
@@ -14,9 +15,11 @@ import psutil
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
+from dragon.serialization import SnapshotGoneError
 from torchloader.loader import surroundings
 from torchloader.loader.making import Maker
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
+from torchloader.loader.snapshot import received
 from torchloader.loader.streams import Progress
 from torchloader.loader.tasks import Task
 
@@ -31,7 +34,7 @@ class Shipment(NamedTuple):
 
     dataset: int
     needed: set[int]
-    content: Any  # a Maker, or a snapshot of one
+    content: Any  # a snapshot of a Maker; to a worker it comes as received() takes it
 
 
 class Release(NamedTuple):
@@ -73,15 +76,17 @@ def work(
     except psutil.NoSuchProcess:
         return
     makers: dict[int, Maker] = {}
+    has_begun = False
     while not leave.is_set():
         try:
             message: Task | Shipment | Release | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
             if isinstance(message, Shipment):
-                begins = not makers
                 makers = {number: maker for number, maker in makers.items() if number in message.needed}
-                makers[message.dataset] = _prepare(message, slot, workers)
-                if begins:
+                with suppress(SnapshotGoneError):  # its iteration is over, and there are no batches of it to be made
+                    makers[message.dataset] = _prepare(message, slot, workers)
+                if not has_begun:
                     results.put(Ready(worker, None))
+                has_begun = True
                 continue
         except Empty:
             if _is_gone(watched):
@@ -95,7 +100,7 @@ def work(
         if isinstance(message, Release):
             if message.dataset in makers:
                 makers[message.dataset].release(message.iteration, message.stream)
-        elif message.iteration >= floor.value:
+        elif message.iteration >= floor.value and message.dataset in makers:
             _deliver(results, _make(worker, makers[message.dataset], message))
         elif _is_gone(watched):
             return
@@ -109,7 +114,7 @@ def _is_gone(process: psutil.Process) -> bool:
 
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
-    maker: Maker = shipment.content
+    maker = received(shipment.content)
     if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
         sys.modules["torch"].set_num_threads(1)  # as many workers as are wanted share the cores
     maker.be_ready(slot, workers)

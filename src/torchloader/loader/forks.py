@@ -1,0 +1,239 @@
+"""Loading workers that are forked from their trainer, and so have all that it has.
+
+At the beginning of an epoch the trainer forks a *template*: a process of one thread, in which the dataset stays as it
+was then, and from which all workers of that epoch are forked, also those that start in its middle. It ends with its
+trainer, however that ends, and its workers with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from dragon.native.event import Event
+from dragon.serialization import dumps, loads
+from dragon.signals import end_with_parent
+from torchloader.loader import surroundings
+
+__all__ = ["Fork", "Inherited", "Template"]
+
+_LONGEST = 128 * 1024  # bytes of a message
+_END = b"end"
+_LOOK_AFTER_TRAINER = 0.5  # seconds
+_GONE = -signal.SIGKILL  # how workers end whose template is gone
+
+
+class Fork:
+    """A worker that was forked from a template."""
+
+    def __init__(self, template: Template, pid: int) -> None:
+        self._template, self.pid = template, pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.returncode is None
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._template.code_of(self.pid)
+
+
+class Template:
+    """A process in which everything is as it was in the trainer when this was made. Raises OSError where the system
+    starts none."""
+
+    def __init__(self, inherited: Any) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):
+                stream.flush()  # or every fork would write again what is still to be written
+        _reap()
+        Event()  # the run's memory is there, so that forks have it, too
+        self._trainer = os.getpid()
+        self._lock = threading.Lock()
+        self._codes: dict[int, int] = {}
+        self._is_gone = False
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._pid = os.fork()
+            if self._pid == 0:
+                self._ours.close()
+                surroundings.inherited = inherited
+                _serve(theirs, self._trainer)
+
+    def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
+        """Fork a worker, which calls the function. Raises OSError where the system starts none."""
+        with self._lock:
+            self._ours.send(dumps((target, arguments)))
+            while True:
+                told = self._hear()
+                if told is None:
+                    raise ChildProcessError("the process that loading workers are forked from has ended")
+                if isinstance(told, OSError):
+                    raise told
+                if isinstance(told, int):
+                    return Fork(self, told)
+
+    def code_of(self, pid: int) -> int | None:
+        """The exit code of a worker; None while it runs."""
+        with self._lock:
+            while not self._is_gone and pid not in self._codes and _readable(0, self._ours.fileno()):
+                self._hear()
+            return self._codes.get(pid, _GONE if self._is_gone else None)
+
+    def _hear(self) -> Any:
+        """What the template says next: a new worker, an error, or how a worker has ended; None where it is gone."""
+        try:
+            data = self._ours.recv(_LONGEST)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._is_gone = True
+            return None
+        told = pickle.loads(data)
+        if isinstance(told, tuple):
+            self._codes[told[0]] = told[1]
+        return told
+
+    def end(self) -> None:
+        """No worker is started any more; it ends with the last one."""
+        if os.getpid() == self._trainer:  # and not one that was forked from it
+            with suppress(OSError):
+                self._ours.send(_END)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pid"):
+            self.end()
+            self._ours.close()
+            _left.add(self._pid)
+
+
+class Inherited:
+    """The maker of batches as each fork of a template has it: nothing is sent."""
+
+    def __init__(self, maker: Any) -> None:
+        self.template = Template(maker)
+
+    def same_as(self, other: object) -> bool:
+        """Whether it is of the same moment."""
+        return self is other
+
+    def __reduce__(self) -> Any:
+        return _inherited, ()
+
+
+def _readable(timeout: float, *descriptors: int) -> list[int]:
+    """Those that can be read from, after so many seconds at most."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in waiting.poll(timeout * 1000)]
+
+
+def _inherited() -> Any:
+    return surroundings.inherited
+
+
+_left: set[int] = set()  # templates that end, or have ended
+
+
+def _reap() -> None:
+    """Have the system forget the templates that have ended."""
+    for pid in list(_left):
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        _left.discard(pid)
+
+
+# ---- in the template
+
+
+def _serve(trainer: socket.socket, pid: int) -> NoReturn:
+    """Fork workers until the trainer is gone, or needs none any more and all have ended."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        ended, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        gc.freeze()  # or the first collection of each worker would write to every object, and so copy its page
+        serves = has_workers = True
+        while os.getppid() == pid and (serves or has_workers):
+            ready = _readable(_LOOK_AFTER_TRAINER, trainer.fileno(), ended.fileno())
+            if ended.fileno() in ready:
+                ended.recv(_LONGEST)
+            if trainer.fileno() in ready:
+                data = trainer.recv(_LONGEST)
+                if not data:
+                    break
+                if data == _END:
+                    serves = False
+                else:
+                    _fork(trainer, data)
+            has_workers = _tell_of_ended(trainer)
+        code = 0
+    except ConnectionError:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _tell_of_ended(trainer: socket.socket) -> bool:
+    """Whether there are workers still."""
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with suppress(ConnectionError):  # whom nobody wants to hear of any more
+                trainer.send(pickle.dumps((ended[0], os.waitstatus_to_exitcode(ended[1]))))
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _fork(trainer: socket.socket, data: bytes) -> None:
+    template = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        trainer.send(pickle.dumps(error))
+        return
+    if pid == 0:
+        _be_worker(trainer, data, template)
+    trainer.send(pickle.dumps(pid))
+
+
+def _be_worker(trainer: socket.socket, data: bytes, template: int) -> NoReturn:
+    code = 1
+    try:
+        trainer.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        end_with_parent(signal.SIGKILL)
+        if os.getppid() == template:
+            target, arguments = loads(data)
+            target(*arguments)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        os._exit(code)

@@ -1,0 +1,90 @@
+"""A dataset in memory: there once on a node, whatever the number of workers and epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from loader_datasets import Large
+
+from conftest import Site
+from torchloader import ElasticDataLoader
+
+MIB = 1 << 20
+
+
+def loader_of(dataset: Any, **options: Any) -> ElasticDataLoader:
+    return ElasticDataLoader(dataset, **{"batch_size": 2, "num_workers": 2, "collate_fn": list, "seed": 1, **options})
+
+
+def test_workers_have_no_copies_of_a_dataset_s_arrays() -> None:
+    with loader_of(Large(128 * MIB)) as loader:
+        for _ in range(2):
+            told = [sample for batch in loader for sample in batch]
+            assert {total for total, _ in told} == {0}
+            assert max(memory for _, memory in told) < 64 * MIB
+
+
+def test_what_a_worker_writes_to_the_dataset_is_its_own() -> None:
+    dataset = Large(2 * MIB, writes=True)
+    with loader_of(dataset, num_workers=1) as one, loader_of(dataset, num_workers=1) as other:
+        assert [total for batch in one for total, _ in batch] == list(range(8))
+        assert [total for batch in other for total, _ in batch] == list(range(8))
+    assert dataset.numbers.sum() == 0
+
+
+def test_what_the_program_writes_to_the_dataset_the_next_epoch_has() -> None:
+    dataset = Large(2 * MIB)
+    with loader_of(dataset) as loader:
+        batches = iter(loader)
+        dataset.numbers[-1] = 1
+        assert {total for batch in batches for total, _ in batch} == {0}
+        assert {total for batch in loader for total, _ in batch} == {1}
+        dataset.numbers = np.full(4 * MIB, 2, np.uint8)
+        assert {total for batch in loader for total, _ in batch} == {8 * MIB}
+
+
+def test_iterations_that_are_left_do_not_disturb_workers_that_have_not_opened_their_dataset() -> None:
+    dataset = Large(2 * MIB)
+    with loader_of(dataset, timeout=30) as loader:
+        for content in range(10):
+            dataset.numbers[0] = content
+            iter(loader)
+        assert {total for batch in loader for total, _ in batch} == {9}
+
+
+LIMITED = """
+import resource
+import warnings
+
+import numpy as np
+
+from dragon.native.queue import Queue
+from torchloader import ElasticDataLoader
+
+
+class Zeros:
+    numbers = None
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return int(self.numbers.sum())
+
+
+if __name__ == "__main__":
+    Queue()  # starts the run, whose memory is larger
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    dataset = Zeros()
+    dataset.numbers = np.zeros(4 << 20, np.uint8)
+    with ElasticDataLoader(dataset, batch_size=2, num_workers=1, collate_fn=list) as loader:
+        with warnings.catch_warnings(record=True) as told:
+            totals = list(loader)
+    print(totals, told[0].message)
+"""
+
+
+def test_where_the_system_has_no_such_memory_each_worker_has_a_copy(site: Site) -> None:
+    done = site.python(LIMITED)
+    assert done.stdout.startswith("[[0, 0], [0, 0]] 4 MiB cannot be shared"), done.stderr
