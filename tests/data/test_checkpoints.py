@@ -566,6 +566,6 @@ def test_writers_go_on_where_who_paused_them_is_gone(make: Make, monkeypatch: py
     shard = ddict._scope.shards[0]
     assert isinstance(shard, LocalShard)
     shard.pause(True)
-    monkeypatch.setattr("dragon.shards.transactions._LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("dragon.shards.transactions._MAX_PAUSE_S", 0.1)
     ddict["key"] = 1
     assert ddict["key"] == 1

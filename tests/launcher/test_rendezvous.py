@@ -111,7 +111,7 @@ def test_nodes_that_are_missing_are_named() -> None:
 def test_who_waits_long_is_told_of_the_nodes_that_are_missing(
     refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragon.launcher.rendezvous._TOLD_AFTER", 0.1)
+    monkeypatch.setattr("dragon.launcher.rendezvous._PROGRESS_AFTER_S", 0.1)
 
     async def run() -> None:
         meeting = Meeting("alpha", "beta")
