@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 __all__ = ["SHELLS", "parser", "print_script"]
 
 SHELLS = ("bash", "zsh", "tcsh")
+"""The shells for which there are scripts."""
 _FILES = {"FILE", "PROG", "ARG", "WORKLOAD", "XML"}
 _FOLDERS = {"DIR", "FOLDER", "RUN_FOLDER"}
 _EPILOG = """\

@@ -41,3 +41,4 @@ DragonError = enum.IntEnum(
     "OBJECT_DESTROYED SEMAPHORE_NOT_FOUND BAD_RETURN_CODE",
     start=0,
 )
+"""The codes of errors by name, as in dragonhpc."""

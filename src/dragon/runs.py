@@ -37,6 +37,7 @@ class Run(msgspec.Struct):
 
     @property
     def command(self) -> str:
+        """The command line of the run's program."""
         return self.nodes[0].info.command
 
     @property

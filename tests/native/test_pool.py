@@ -16,9 +16,8 @@ import pytest
 from conftest import Site
 from dragon.infrastructure.policy import Policy
 from dragon.native.machine import System, cpu_count
-from dragon.native.pool import Pool
+from dragon.native.pool import Pool, WorkerLostError
 from dragon.native.queue import Queue
-from dragon.native.workers import WorkerLostError
 
 
 def square(x: int) -> int:

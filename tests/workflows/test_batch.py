@@ -19,8 +19,8 @@ import dragon
 from conftest import Site
 from dragon.infrastructure.policy import Policy
 from dragon.native import Event, Queue
+from dragon.native.pool import WorkerLostError
 from dragon.native.process import Popen, Process, ProcessTemplate
-from dragon.native.workers import WorkerLostError
 from dragon.workflows.batch import (
     Batch,
     BatchError,

@@ -39,13 +39,17 @@ Cancel = Callable[[], Any] | None
 class Hearer(Protocol):
     """Who does what other nodes ask and say."""
 
-    def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel: ...
+    def serve(self, node: int, request: Request[object], payload: Any, respond: Callable[..., None]) -> Cancel:
+        """Do what a node asks and call `respond` with the answer. Returns what cancels the request, or None."""
 
-    def on_notice(self, node: int, notice: Notice) -> None: ...
+    def on_notice(self, node: int, notice: Notice) -> None:
+        """Take note of a node's notice, which has no answer."""
 
-    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None: ...
+    def on_messages(self, node: int, flow: int, kind: int, payload: Any) -> asyncio.Future[None] | None:
+        """Take messages of a flow from a node. Returns a future to wait for before more are read, or None."""
 
-    def on_link_broken(self, node: int, reason: str) -> None: ...
+    def on_link_broken(self, node: int, reason: str) -> None:
+        """Give up what was on its way to a node."""
 
 
 class Early:

@@ -42,6 +42,7 @@ class Control(asyncio.Protocol):
 
     @property
     def on_message(self) -> Callable[[Message], None] | None:
+        """Return the function that is called with each message, or None."""
         return self._on_message
 
     @on_message.setter
@@ -52,6 +53,7 @@ class Control(asyncio.Protocol):
 
     @property
     def on_lost(self) -> Callable[[str], None] | None:
+        """Return the function that is called with the reason when the connection is lost, or None."""
         return self._on_lost
 
     @on_lost.setter
@@ -93,13 +95,16 @@ class Control(asyncio.Protocol):
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport, and watch for a peer that is silent."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         watch_silence(transport.get_extra_info("socket"))
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Report why the connection ended."""
         self._lose(f"the connection to {self.peer} " + (f"failed: {error}" if error else "was closed by it"))
 
     def data_received(self, data: bytes) -> None:
+        """Decode whole frames and deliver their messages. Aborts the connection at a malformed or too large frame."""
         self._received += data
         while len(self._received) >= 4 and not self._lost and not self._closed:
             size = int.from_bytes(self._received[:4], "little")

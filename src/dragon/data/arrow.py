@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIXES", "read_table", "write_table"]
 
 SUFFIXES = (".parquet", ".arrow", ".feather")
+"""The suffixes of files that tables are read from and written to."""
 
 _ROWS = 1000  # of a batch at most
 _BYTES = 64 * 2**20  # of arrays and bytes objects of a batch, about

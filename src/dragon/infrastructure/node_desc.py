@@ -45,26 +45,32 @@ class NodeDescriptor(msgspec.Struct, kw_only=True):
 
     @property
     def name(self) -> str:
+        """The node's host name."""
         return self.host_name
 
     @property
     def host_id(self) -> int:
+        """The node's id, the same as `h_uid`."""
         return self.h_uid
 
     @property
     def ip_addrs(self) -> list[str]:
+        """The node's IP addresses, this machine's where none are known."""
         return self.addresses or own_addresses()
 
     @property
     def num_cpus(self) -> int:
+        """The number of CPUs that the run may use on the node."""
         return len(self.cpus)
 
     @property
     def num_gpus(self) -> int:
+        """The number of GPUs that the run may use on the node."""
         return len(self.gpus)
 
     @property
     def gpu_env_str(self) -> str:
+        """The environment variable that selects GPUs, such as `CUDA_VISIBLE_DEVICES`; empty without GPUs."""
         return self.gpu_variable or GPU_VARIABLES.get(self.gpu_vendor, ("",))[0]
 
     def existing_cpus(self, cpus: list[int]) -> list[int]:

@@ -41,6 +41,7 @@ class Wanted(msgspec.Struct, kw_only=True):
 
     @property
     def count(self) -> int:
+        """The number of nodes to ask for, idle ones included; 0 means all there are."""
         return self.nodes + self.idle if self.nodes else 0
 
 

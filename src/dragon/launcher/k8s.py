@@ -43,6 +43,7 @@ class K8s(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
+        """Start the agent of the first pod; the agents of the others are their pods' own commands."""
         # It must not be called over the loopback: an agent takes that for a run on this machine alone.
         own = msgspec.structs.replace(token, index=0)
         hidden = {name: value for name, value in os.environ.items() if name not in (_IDENTITY, _JOIN)}

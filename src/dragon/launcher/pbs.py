@@ -50,6 +50,7 @@ class Pals(_Job):
         self.command = agent_command("--index-from", "PALS_RANKID", join="environment")
 
     async def start(self, token: Token) -> None:
+        """Start the agents of all nodes with one `mpiexec` of PALS."""
         # PALS gives its standard input to the first rank only, so the token goes in the environment, which other
         # users cannot read; the agent takes it out of there.
         environment = {**os.environ, "DRAGON_JOIN": token.encode()}
@@ -81,6 +82,7 @@ class Pbs(_Job):
         self._tokens: list[Path] = []
 
     async def start(self, token: Token) -> None:
+        """Start the agent of every node, all at once."""
         await asyncio.gather(*(self._start(index, token) for index in range(len(self.nodes))))
 
     async def _start(self, index: int, token: Token) -> None:
@@ -99,6 +101,7 @@ class Pbs(_Job):
         return ["pbsdsh", "-n", str(self.slots[index]), "--", "/usr/bin/env", *variables]
 
     async def stop(self, patience: float) -> None:
+        """Delete the tokens of agents that have not started, then stop as any launcher."""
         for file in self._tokens:
             file.unlink(missing_ok=True)  # that of an agent which has not started
         await super().stop(patience)

@@ -75,6 +75,7 @@ class Ray(Launcher):
         self._group: Any = None
 
     async def start(self, token: Token) -> None:
+        """Reserve the nodes with a placement group and start an actor on each. Raises LaunchError after a timeout."""
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -95,6 +96,7 @@ class Ray(Launcher):
             self._calls.append((holder, holder.run.remote(self.command, own.encode())))
 
     async def failed(self) -> str:
+        """Wait until the first actor has ended, and say which and why."""
         waiting = {asyncio.ensure_future(_awaited(call)): index for index, (_, call) in enumerate(self._calls)}
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -108,6 +110,7 @@ class Ray(Launcher):
                 task.cancel()
 
     async def stop(self, patience: float) -> None:
+        """Wait up to `patience` seconds for the actors, then kill them, return the nodes and leave Ray."""
         waiting = [asyncio.ensure_future(_awaited(call)) for _, call in self._calls]
         if waiting and patience:
             await asyncio.wait(waiting, timeout=patience)

@@ -23,6 +23,7 @@ class Simulated(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
+        """Start the agents of all simulated nodes on this machine."""
         shared = {**token.claims, **self.shape, "host_names": self.nodes}
         for index, name in enumerate(self.nodes):
             own = msgspec.structs.replace(token, index=index, claims={**shared, "host_name": name})

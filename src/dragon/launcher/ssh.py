@@ -36,6 +36,7 @@ class Ssh(Launcher):
         self.command = agent_command()
 
     async def start(self, token: Token) -> None:
+        """Start the agent of every host, all at once."""
         await asyncio.gather(*(self._start(index, host, token) for index, host in enumerate(self.nodes)))
 
     async def _start(self, index: int, host: str, token: Token) -> None:

@@ -29,6 +29,7 @@ class DragonContext(mp_context.BaseContext):
     Process = DragonProcess
 
     def get_context(self, method: str | None = None) -> Any:
+        """Return this context, or the one of another start method; as multiprocessing's."""
         return self if method in (None, NAME) else super().get_context(method)
 
     def _check_available(self) -> None:
@@ -42,62 +43,74 @@ class DragonContext(mp_context.BaseContext):
         return cpu_count()
 
     def Queue(self, maxsize: int = 0) -> Any:
+        """Return a queue for at most `maxsize` objects (0: no limit), as multiprocessing's."""
         from dragon.mpbridge.queues import Queue
 
         return Queue(maxsize, ctx=self)
 
     def JoinableQueue(self, maxsize: int = 0) -> Any:
+        """Return a queue with `task_done()` and `join()`, as multiprocessing's."""
         from dragon.mpbridge.queues import JoinableQueue
 
         return JoinableQueue(maxsize, ctx=self)
 
     def SimpleQueue(self) -> Any:
+        """Return a queue with `get()`, `put()` and `empty()` only, as multiprocessing's."""
         from dragon.mpbridge.queues import SimpleQueue
 
         return SimpleQueue(ctx=self)
 
     def Pipe(self, duplex: bool = True) -> Any:
+        """Return the two connections of a pipe; one way only, receiver first, without `duplex`."""
         from dragon.runtime.connection import Pipe
 
         return Pipe(duplex)
 
     def Manager(self) -> Any:
+        """Start a server process for shared objects and return its manager, as multiprocessing's."""
         from dragon.mpbridge.managers import new_manager
 
         return new_manager(self.get_context())
 
     def Lock(self) -> Any:
+        """Return a lock that any process may release, as multiprocessing's."""
         from dragon.mpbridge import standard_queues  # noqa: F401  a queue of the standard library may be being made
         from dragon.mpbridge.synchronize import Lock
 
         return Lock(ctx=self)
 
     def RLock(self) -> Any:
+        """Return a lock that its holder may acquire again, as multiprocessing's."""
         from dragon.mpbridge.synchronize import RLock
 
         return RLock(ctx=self)
 
     def Semaphore(self, value: int = 1) -> Any:
+        """Return a semaphore that begins at `value`, as multiprocessing's."""
         from dragon.mpbridge.synchronize import Semaphore
 
         return Semaphore(value, ctx=self)
 
     def BoundedSemaphore(self, value: int = 1) -> Any:
+        """Return a semaphore that never exceeds its first value, as multiprocessing's."""
         from dragon.mpbridge.synchronize import BoundedSemaphore
 
         return BoundedSemaphore(value, ctx=self)
 
     def Condition(self, lock: Any = None) -> Any:
+        """Return a condition with `lock`, or with a new RLock; as multiprocessing's."""
         from dragon.mpbridge.synchronize import Condition
 
         return Condition(lock, ctx=self)
 
     def Event(self) -> Any:
+        """Return a flag that processes set and wait for, as multiprocessing's."""
         from dragon.mpbridge.synchronize import Event
 
         return Event(ctx=self)
 
     def Barrier(self, parties: int, action: Callable[[], Any] | None = None, timeout: float | None = None) -> Any:
+        """Return a barrier for `parties` processes, with a timeout in seconds; as multiprocessing's."""
         from dragon.mpbridge.synchronize import Barrier
 
         return Barrier(parties, action, timeout, ctx=self)
@@ -109,26 +122,31 @@ class DragonContext(mp_context.BaseContext):
         initargs: Any = (),
         maxtasksperchild: int | None = None,
     ) -> Any:
+        """Return a pool of `processes` workers, by default one for each CPU of the run; else as multiprocessing's."""
         from dragon.mpbridge.pool import Pool
 
         return Pool(processes, initializer, initargs, maxtasksperchild, context=self)
 
     def RawValue(self, typecode_or_type: Any, *args: Any) -> Any:
+        """Return a ctypes object in shared memory without a lock, as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import RawValue
 
         return RawValue(typecode_or_type, *args)
 
     def RawArray(self, typecode_or_type: Any, size_or_initializer: Any) -> Any:
+        """Return a ctypes array in shared memory without a lock, as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import RawArray
 
         return RawArray(typecode_or_type, size_or_initializer)
 
     def Value(self, typecode_or_type: Any, *args: Any, lock: Any = True) -> Any:
+        """Return a ctypes object in shared memory, with a lock unless `lock` is False; as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import Value
 
         return Value(typecode_or_type, *args, lock=lock, ctx=self)
 
     def Array(self, typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True) -> Any:
+        """Return a ctypes array in shared memory, with a lock unless `lock` is False; as multiprocessing's."""
         from dragon.mpbridge.sharedctypes import Array
 
         return Array(typecode_or_type, size_or_initializer, lock=lock, ctx=self)

@@ -19,6 +19,7 @@ from dragon.runtime.nodes import node_of_memory
 __all__ = ["Barrier", "BrokenBarrierError"]
 
 BrokenBarrierError = threading.BrokenBarrierError
+"""Raised by those who wait at a barrier that is broken: threading.BrokenBarrierError itself."""
 
 
 class Barrier(threading.Barrier):

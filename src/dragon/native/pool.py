@@ -19,14 +19,14 @@ from dragon.native.collecting import Collector
 from dragon.native.feeding import Feeding, Task
 from dragon.native.process import Process
 from dragon.native.results import ApplyResult, Elements, IMapIterator, IMapUnorderedIterator, MapResult, chunks
-from dragon.native.workers import NativeWorker, WorkerProcess, Workers, work
+from dragon.native.workers import NativeWorker, WorkerLostError, WorkerProcess, Workers, work
 from dragon.runtime import placement
 from dragon.runtime.arguments import checked_seconds
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.lacking import one_warning
 from dragon.runtime.run import identity
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "WorkerLostError"]
 
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 _MOST_OF_RESULTS = 128  # mebibytes of results that nobody has collected; workers wait then

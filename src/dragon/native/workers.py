@@ -54,15 +54,28 @@ class WorkerProcess(Protocol):
     """What a pool needs of a process."""
 
     @property
-    def sentinel(self) -> int: ...
+    def sentinel(self) -> int:
+        """The descriptor that is ready to read when the process has ended."""
+
     @property
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """The process's id, None before it was started."""
+
     @property
-    def exitcode(self) -> int | None: ...
-    def is_alive(self) -> bool: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-    def join(self, timeout: float | None = None) -> Any: ...
+    def exitcode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+
+    def is_alive(self) -> bool:
+        """Return whether the process runs."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    def join(self, timeout: float | None = None) -> Any:
+        """Wait for the end of the process, at most `timeout` seconds."""
 
 
 class NativeWorker:
@@ -73,33 +86,40 @@ class NativeWorker:
 
     @property
     def sentinel(self) -> int:
+        """The descriptor that is ready to read when the process has ended."""
         assert self._process._started is not None
         return self._process._started.sentinel
 
     @property
     def pid(self) -> int | None:
+        """The process's id on its node."""
         assert self._process._started is not None
         return self._process._started.pid
 
     @property
     def exitcode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
         return self._process.returncode
 
     def is_alive(self) -> bool:
+        """Return whether the process runs; False where its node is lost."""
         try:
             return self._process.is_alive
         except NodeLostError:
             return False
 
     def terminate(self) -> None:
+        """Send SIGTERM, unless the process's node is lost."""
         with suppress(NodeLostError):
             self._process.terminate()
 
     def kill(self) -> None:
+        """Send SIGKILL, unless the process's node is lost."""
         with suppress(NodeLostError):
             self._process.kill()
 
     def join(self, timeout: float | None = None) -> int | None:
+        """Wait at most `timeout` seconds and return the exit code, None while the process runs."""
         return self._process.join(timeout)
 
 

@@ -121,6 +121,8 @@ def _restore(cls: type[Handle], name: tuple[int, int, int], state: Any) -> Handl
 
 
 class Channel(Handle, _core.Channel):
+    """A FIFO of objects, which any process of the run can put and get."""
+
     _core_class = _core.Channel
     _operations: ClassVar[Any] = _core.Channel  # or what does the same from another node
 
@@ -138,21 +140,31 @@ class Channel(Handle, _core.Channel):
 
 
 class Lock(Handle, _core.Lock):
+    """A lock of processes, on any node."""
+
     _core_class = _core.Lock
 
 
 class Semaphore(Handle, _core.Semaphore):
+    """A semaphore of processes, on any node."""
+
     _core_class = _core.Semaphore
     _acquire = _core.Semaphore.acquire
 
 
 class Event(Handle, _core.Event):
+    """A flag that processes set and wait for, on any node."""
+
     _core_class = _core.Event
 
 
 class Condition(Handle, _core.Condition):
+    """A condition that processes wait for and notify, on any node."""
+
     _core_class = _core.Condition
 
 
 class Words(Handle, _core.Words):
+    """An array of 64-bit words that processes set, add to and wait on, on any node."""
+
     _core_class = _core.Words

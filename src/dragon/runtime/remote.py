@@ -352,6 +352,8 @@ class RemoteCondition(_Remote):
 
 
 class RemoteWords(_Remote):
+    """Words on another node."""
+
     _kind = "Words"
 
     def __len__(self) -> int:
@@ -364,12 +366,15 @@ class RemoteWords(_Remote):
         self._call("__setitem__", i, value)
 
     def add(self, i: int, value: int) -> int:
+        """Add to word `i` and return its value before."""
         return int(self._call("add", i, value))
 
     def swap_if(self, i: int, expected: int, value: int) -> bool:
+        """Set word `i` to `value` if it is `expected`. Returns whether it was."""
         return bool(self._call("swap_if", i, expected, value))
 
     def wait(self, i: int, value: int, timeout: float | None = None) -> bool:
+        """Wait until word `i` is no longer `value`. Returns False after `timeout` seconds."""
         return self._checked_wait("wait", i, value, timeout=_limit(True, timeout))
 
     def _read(self, start: int, size: int) -> bytes:

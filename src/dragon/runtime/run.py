@@ -73,6 +73,7 @@ class Run:
 
     @property
     def agent_address(self) -> str:
+        """The path of the agent's socket."""
         return str(self.folder / "agent")
 
     def zygote_socket(self) -> socket.socket:

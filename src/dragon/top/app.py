@@ -54,6 +54,7 @@ class Top(App[None]):
         }
 
     def compose(self) -> ComposeResult:
+        """Yield the widgets: the facts of the run, the filter, a tab for each table, and the keys."""
         yield self._facts
         yield self._filter
         with self._tabs:
@@ -63,6 +64,7 @@ class Top(App[None]):
         yield Footer()
 
     async def on_mount(self) -> None:
+        """Add the columns, show the first values, and refresh them every period."""
         for number in ENDING:  # by which the terminal would stay as the screen needs it
             asyncio.get_running_loop().add_signal_handler(number, functools.partial(self._end, 128 + number))
         for table in TABLES:

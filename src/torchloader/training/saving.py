@@ -20,8 +20,11 @@ _NAME_LENGTH = 12 + 64
 class Stateful(Protocol):
     """What has a state that can be saved: models, optimisers, schedules, scalers, loaders."""
 
-    def state_dict(self) -> Any: ...
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+    def state_dict(self) -> Any:
+        """Return the state, as torch.nn.Module.state_dict() does."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Take over a state that state_dict() has returned."""
 
 
 class Keeper:

@@ -40,10 +40,12 @@ class Member:
         return streams
 
     def disconnect(self) -> None:
+        """Close the ends of all its pipes."""
         for stream in list(self.connections):
             self.close_stream(stream)
 
     def close_stream(self, stream: int) -> None:
+        """Close the end of one stream's pipe, if it is open."""
         if stream in self.connections:
             self.connections.pop(stream).close()
 
@@ -91,6 +93,7 @@ class Group:
         self._live = count
 
     def cancel_timers(self) -> None:
+        """Cancel all timers of the group."""
         for timer in self.timers:
             timer.cancel()
         self.timers = []

@@ -87,24 +87,31 @@ class Info:
         self._kept: list[Any] = []
 
     def flag(self, key: str) -> None:
+        """Add a key whose value is true."""
         self._entries.append((key, _BOOL, True))
 
     def string(self, key: str, text: str) -> None:
+        """Add a key with a text."""
         self._entries.append((key, _STRING, self._keep(ctypes.create_string_buffer(text.encode()))))
 
     def uint16(self, key: str, number: int) -> None:
+        """Add a key with an unsigned number of 16 bits."""
         self._entries.append((key, _UINT16, number))
 
     def uint32(self, key: str, number: int) -> None:
+        """Add a key with an unsigned number of 32 bits."""
         self._entries.append((key, _UINT32, number))
 
     def rank(self, key: str, number: int) -> None:
+        """Add a key with the rank of a process."""
         self._entries.append((key, _PROC_RANK, number))
 
     def regex(self, key: str, data: bytes) -> None:
+        """Add a key with a list that PMIx has compressed, such as that of the nodes."""
         self._entries.append((key, _REGEX, self._keep(ctypes.create_string_buffer(data, len(data)))))
 
     def infos(self, key: str, infos: Info) -> None:
+        """Add a key whose value is an array of further keys and values."""
         self._entries.append((key, _DATA_ARRAY, infos))
 
     def _keep(self, memory: Any) -> Any:
@@ -154,9 +161,11 @@ class Library:
             raise PmixError(f"{name}: {(text(status) or b'?').decode()} ({status})")
 
     def initialise(self, module: Module, infos: Info) -> None:
+        """Start the PMIx server with the functions in `module`. Raises PmixError."""
         self._call("PMIx_server_init", ctypes.byref(module), infos.array(), c_size_t(len(infos)))
 
     def finalise(self) -> None:
+        """Stop the PMIx server."""
         self._call("PMIx_server_finalize")
 
     def regex(self, names: Sequence[str]) -> bytes:
@@ -179,13 +188,16 @@ class Library:
         return ctypes.string_at(result.value, len(begin) + 1 + size)
 
     def register_namespace(self, name: str, local: int, infos: Info) -> None:
+        """Tell the server of a job: its name, its number of processes on this node, and what is known of it."""
         self._call("PMIx_server_register_nspace", _name(name), local, infos.array(), c_size_t(len(infos)), None, None)
 
     def deregister_namespace(self, name: str) -> None:
+        """Remove a job from the server."""
         self._library.PMIx_server_deregister_nspace.restype = None
         self._library.PMIx_server_deregister_nspace(_name(name), None, None)
 
     def register_client(self, name: str, rank: int) -> None:
+        """Tell the server of a process of a job, which runs as this user."""
         proc = Proc(name.encode(), rank)
         ids = c_uint32(os.getuid()), c_uint32(os.getgid())
         self._call("PMIx_server_register_client", ctypes.byref(proc), *ids, None, None, None)

@@ -41,12 +41,14 @@ class Sink:
 
     @property
     def is_full(self) -> bool:
+        """Whether the writer should wait."""
         return False
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
         """Call back once is_full holds no more."""
 
     def write(self, data: bytes) -> None:
+        """Write output: whole lines where `by_line` is set."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -100,6 +102,7 @@ class ToChannel(Sink):
 
     @property
     def is_full(self) -> bool:
+        """Whether too many lines, or bytes of them, are unread. False where the reader is gone."""
         try:
             self.unread.are(self.channel.qsize() if self.channel is not None else 0)
         except _core.DestroyedError:
@@ -107,12 +110,14 @@ class ToChannel(Sink):
         return self.unread.are_too_many
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once is_full is false, which is tested every 50 ms."""
         if self.is_full:
             self.loop.call_later(_RETRY_S, self.when_there_is_room, callback)
         else:
             callback()
 
     def write(self, data: bytes) -> None:
+        """Put each line into the channel. Nothing happens where the reader is gone."""
         self._put(self.text.lines(data))
 
     def _put(self, lines: Iterable[str]) -> None:
@@ -126,6 +131,7 @@ class ToChannel(Sink):
             self._leave()  # nobody will ever read it
 
     def close(self) -> None:
+        """Put what is left of an incomplete character, then close the channel."""
         self._put(self.text.rest())
         self._leave()
 
@@ -149,13 +155,16 @@ class ToDistantChannel(Sink):
 
     @property
     def is_full(self) -> bool:
+        """Whether too many lines are on their way or unread."""
         return self.under_way >= _MOST_UNDER_WAY or self.unread.are_too_many
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once is_full is false."""
         self.waiting.append(callback)
         self.look()
 
     def write(self, data: bytes) -> None:
+        """Send each line to the channel's node. Nothing happens where the reader is gone."""
         self._put(self.text.lines(data))
 
     def _put(self, lines: Iterable[str]) -> None:
@@ -167,6 +176,7 @@ class ToDistantChannel(Sink):
             self.channel.put(line).add_done_callback(self.arrived)
 
     def arrived(self, future: asyncio.Future[Any]) -> None:
+        """Count a line as arrived, and leave the channel if its reader is gone."""
         self.under_way -= 1
         error = None if future.cancelled() else future.exception()
         if isinstance(error, RemoteError) and error.kind in _GONE:
@@ -186,6 +196,7 @@ class ToDistantChannel(Sink):
                 callback()
 
     def counted(self, lines: int) -> None:
+        """Take the number of unread lines that the channel's node has answered."""
         self.asks = False
         self.unread.are(lines + self.under_way)
         if self.unread.are_too_many:
@@ -194,6 +205,7 @@ class ToDistantChannel(Sink):
             self.look()
 
     def close(self) -> None:
+        """Send what is left of an incomplete character, then leave the channel."""
         self.waiting.clear()
         self._put(self.text.rest())
         self._leave()
@@ -223,12 +235,15 @@ class ToDescriptor(Sink):
 
     @property
     def is_full(self) -> bool:
+        """Whether something is still to be written."""
         return bool(self.unwritten)
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once everything is written."""
         self.waiting.append(callback)
 
     def write(self, data: bytes) -> None:
+        """Write as much as the descriptor takes now, and the rest as soon as it can be written."""
         self.unwritten += data
         self.flush()
 
@@ -247,6 +262,7 @@ class ToDescriptor(Sink):
             self.finish()
 
     def write_some(self) -> None:
+        """Write at most `PIPE_BUF` bytes of the rest. After an error the rest is discarded."""
         try:
             # A pipe with any room at all has it for so many.
             self.unwritten = self.unwritten[os.write(self.fd, self.unwritten[: select.PIPE_BUF]) :]
@@ -259,6 +275,7 @@ class ToDescriptor(Sink):
                 log.error("process output is being discarded: cannot write it (%s)", error.strerror)
 
     def close(self) -> None:
+        """Finish once everything is written."""
         self.closing = True
         if not self.unwritten:
             self.finish()
@@ -284,12 +301,15 @@ class ToFrontEnd(Sink):
 
     @property
     def is_full(self) -> bool:
+        """Whether the output to the front end is full."""
         return self.output.is_full
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once the output to the front end has room."""
         self.output.when_there_is_room(callback)
 
     def write(self, data: bytes) -> None:
+        """Send output to the front end with the number of its stream."""
         self.output.write(self.number, data)
 
 
@@ -328,12 +348,15 @@ class Lines(Sink):
 
     @property
     def is_full(self) -> bool:
+        """Whether the target is full."""
         return self.target.is_full
 
     def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        """Call back once the target has room."""
         self.target.when_there_is_room(callback)
 
     def write(self, data: bytes) -> None:
+        """Keep the end of the output for error messages, add the label to each line, and write to the target."""
         for tails in self.tails:
             tails.add(self.puid, data)
         if self.label:
@@ -341,4 +364,5 @@ class Lines(Sink):
         self.target.write(data)
 
     def close(self) -> None:
+        """Close the target."""
         self.target.close()

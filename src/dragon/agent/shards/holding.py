@@ -45,8 +45,18 @@ class Holding(NamedTuple):
 class Copies(Protocol):
     """What this node knows of who holds what."""
 
-    def holding(self, whose: Whose) -> Holding: ...
-    def hold_since(self, whose: Whose, holding: Holding) -> None: ...
-    def teacher(self, whose: Whose) -> tuple[int, Tag] | None: ...
-    def copy_of(self, whose: Whose) -> Shard | None: ...
-    def held(self) -> Iterator[tuple[Whose, Shard]]: ...
+    def holding(self, whose: Whose) -> Holding:
+        """Return the holders of a replicated shard. Raises LookupError where this node is none of them."""
+
+    def hold_since(self, whose: Whose, holding: Holding) -> None:
+        """Replace the holders of a shard by those of a later decision."""
+
+    def teacher(self, whose: Whose) -> tuple[int, Tag] | None:
+        """Return the node that gives this one its copy, and the tag of that, while the copy is not complete; else
+        None."""
+
+    def copy_of(self, whose: Whose) -> Shard | None:
+        """Return this node's copy of a shard, None where it has no valid one."""
+
+    def held(self) -> Iterator[tuple[Whose, Shard]]:
+        """Yield every valid copy on this node, with the shard that it is of."""

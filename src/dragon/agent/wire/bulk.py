@@ -74,9 +74,11 @@ class InLink:
         """Where what is still to come of the payload under way is to be put."""
 
     def open(self) -> bool:
+        """Return True: the lane is there as soon as the link is."""
         return True
 
     def send(self, payload: memoryview) -> None:
+        """Write a payload after its frame."""
         self.write(payload)
 
     def write(self, data: Any) -> None:
@@ -97,6 +99,7 @@ class InLink:
             self._transport.write(data[:_PIECE])
 
     def receive(self, memory: Any, done: Callable[[], None]) -> None:
+        """Fill `memory` with the payload of the frame that was just read, then call `done`."""
         self.rest = memoryview(memory)
         self._done = done
 
@@ -108,5 +111,6 @@ class InLink:
             done()
 
     def close(self) -> None:
+        """Drop what was not written or read: the link is gone."""
         self.rest, self._done = memoryview(b""), None
         self._waiting.clear()

@@ -48,10 +48,12 @@ class Direct:
         self._lanes: dict[int, _Beside] = {}
 
     def greet(self) -> Greeting:
+        """Return the addresses, the port and, where payloads are sealed, a new key."""
         place: _Place = (self._addresses, self._port, secrets.token_bytes(KEY_SIZE) if self._sealed else b"")
         return Greeting(self.kind, msgspec.msgpack.encode(place), secrets.randbits(8 * _TOKEN - 1))
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
+        """Return the lane beside a link, which connects by TCP to where the other side has told."""
         lane = self._lanes[told.tag] = _Beside(self, told, heard, peer, lost, lambda: self._lanes.pop(told.tag, None))
         return lane
 
@@ -75,6 +77,7 @@ class Direct:
             raise ConnectionRefusedError("the connection that it names is gone, or has one already")
 
     def close(self) -> None:
+        """Log how many bytes were sent and received."""
         log.info("%s sent %d bytes and received %d", self.kind, self.sent, self.received)
 
 

@@ -122,6 +122,7 @@ class Link(asyncio.BufferedProtocol):
     # ---- asyncio
 
     def connection_made(self, transport: Any) -> None:
+        """Check by its certificate which node the peer is, then greet it. Aborts a connection of any other."""
         self.transport = transport
         self._in_link = InLink(transport)
         peer = transport.get_extra_info("socket")
@@ -144,6 +145,7 @@ class Link(asyncio.BufferedProtocol):
         self._owner.made(node, self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Close the lanes, take what has arrived, and report to the owner why the link broke."""
         self._in_link.close()
         if self._beside is not None:
             self._beside.close()
@@ -151,15 +153,19 @@ class Link(asyncio.BufferedProtocol):
         self._owner.broken(self.node, self, str(self._failure or error or "the connection was closed"))
 
     def pause_writing(self) -> None:
+        """Write nothing more for now: the transport's buffer is full."""
         self._in_link.resume(is_full=True)
 
     def resume_writing(self) -> None:
+        """Go on writing what waits."""
         self._in_link.resume()
 
     def get_buffer(self, hint: int) -> memoryview:
+        """Return where the next bytes go: into the payload under way, or into the buffer of frames."""
         return self._in_link.rest or memoryview(self._buffer)[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        """Take `count` bytes that have arrived in the buffer."""
         self._guard(self._take, count)
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:

@@ -39,9 +39,11 @@ class Clear:
     """As they are."""
 
     def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        """Yield the pieces of a payload that are sent."""
         return _pieces(payload)
 
     def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        """Yield the pieces of `memory` that are to be filled."""
         return _pieces(memory)
 
 
@@ -59,11 +61,14 @@ class Sealed:
         return self._pieces.to_bytes(_NONCE, "little")
 
     def outward(self, payload: memoryview) -> Iterator[memoryview]:
+        """Yield the pieces of a payload, each encrypted."""
         for piece, sealed in _with_buffer(payload):
             self._cipher.encrypt_into(self._nonce(), piece, None, sealed)
             yield sealed
 
     def inward(self, memory: memoryview) -> Iterator[memoryview]:
+        """Yield buffers to fill, and decrypt each into `memory`. Raises ConnectionAbortedError if authentication
+        fails."""
         from cryptography.exceptions import InvalidTag
 
         for piece, sealed in _with_buffer(memory):

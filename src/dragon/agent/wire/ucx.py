@@ -79,12 +79,15 @@ class Ucx:
         return any(f"/{device}:" in self._context.info for device in devices)
 
     def greet(self) -> Greeting:
+        """Return the address of this worker and a tag for a new link."""
         return Greeting("UCX", self._address, secrets.randbelow(_TAGS))
 
     def lane(self, told: Greeting, heard: Greeting, peer: str, lost: Callable[[str], None]) -> _Beside:
+        """Return the lane over UCX beside a link."""
         return _Beside(self, told, heard, peer, lost)
 
     def close(self) -> None:
+        """Stop waiting for UCX, and log how many bytes were sent and received."""
         self._loop.remove_reader(self._descriptor)
         log.info("UCX sent %d bytes and received %d", self.sent, self.received)
 

@@ -42,7 +42,8 @@ __all__ = [
     "to_text",
 ]
 
-DDICT_MIN_SIZE = 2 * 2**20  # bytes of the smallest shard
+DDICT_MIN_SIZE = 2 * 2**20
+"""The size of the smallest shard in bytes."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -132,49 +132,61 @@ class Observed:
         return _Call(self._observer, name, self._shard, key, size)
 
     def value(self, key: bytes, checkpoint: int) -> Any:
+        """Return the value of a key, observed as `get`."""
         with self._call("get", key) as call:
             return self._shard.value(key, checkpoint, call.note)
 
     def begin_value(self, key: bytes, checkpoint: int) -> Pending:
+        """Begin value(), observed as `get`."""
         call = self._call("get", key)
         return _ObservedPending(call, self._shard.begin_value(key, checkpoint, call.note))
 
     def begin_values(self, keys: list[bytes], checkpoint: int) -> Pending:
+        """Begin value() of several keys, each observed as `get`."""
         calls = [self._call("get", key) for key in keys]
         return _ObservedValues(calls, self._shard.begin_values(keys, checkpoint, [call.note for call in calls]))
 
     def put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> None:
+        """Store a record, observed as `put`."""
         with self._call("put", key, record.size):
             self._shard.put(key, record, checkpoint, flags)
 
     def begin_put(self, key: bytes, record: Record, checkpoint: int, flags: int = 0) -> Pending:
+        """Begin put(), observed as `put`."""
         call = self._call("put", key, record.size)
         return _ObservedPending(call, self._shard.begin_put(key, record, checkpoint, flags))
 
     def begin_put_new(self, key: bytes, record: Record, checkpoint: int) -> Pending:
+        """Begin put_new(), observed as `put_new`."""
         call = self._call("put_new", key, record.size)
         return _ObservedPending(call, self._shard.begin_put_new(key, record, checkpoint))
 
     def begin_put_many(self, records: list[tuple[bytes, Record]], checkpoint: int, flags: int = 0) -> Pending:
+        """Begin put_many(), observed as one `put_many` of the sum of the records' bytes."""
         call = self._call("put_many", size=sum(record.size for _, record in records))
         return _ObservedPending(call, self._shard.begin_put_many(records, checkpoint, flags))
 
     def take(self, key: bytes, checkpoint: int) -> Any:
+        """Return the value of a key and delete it, observed as `pop`."""
         with self._call("pop", key) as call:
             return self._shard.take(key, checkpoint, call.note)
 
     def pop(self, key: bytes, checkpoint: int) -> Any:
+        """Delete a key, observed as `delete`."""
         with self._call("delete", key):
             return self._shard.pop(key, checkpoint)
 
     def contains(self, key: bytes, checkpoint: int) -> bool:
+        """Return whether a key is there, observed as `contains`."""
         with self._call("contains", key):
             return self._shard.contains(key, checkpoint)
 
     def add(self, key: bytes, value: int, checkpoint: int) -> int:
+        """Add to the number of a key and return the shard's answer, observed as `fetch_add`."""
         with self._call("fetch_add", key):
             return self._shard.add(key, value, checkpoint)
 
     def begin(self, method: str, *arguments: Any) -> Pending:
+        """Begin any operation with plain arguments, observed under its own name."""
         call = self._call(method)
         return _ObservedPending(call, self._shard.begin(method, *arguments))

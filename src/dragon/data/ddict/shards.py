@@ -51,6 +51,7 @@ class Done(Pending):
         self._value = value
 
     def result(self, timeout: float | None = None) -> Any:
+        """Return the value at once."""
         return self._value
 
 

@@ -150,6 +150,7 @@ class FindNamedGroup(Request[NamedGroup], tag="named_groups.query", frozen=True)
     name: str
 
     def place(self) -> int | Where:
+        """The agent that has a group of that name."""
         return Where.NAMED
 
 

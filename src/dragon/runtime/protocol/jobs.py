@@ -47,6 +47,7 @@ class Part(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> int:
+        """The number of ranks of the whole job."""
         return len(self.placement)
 
 

@@ -98,6 +98,7 @@ class OnNode(Request[Answer_co], Generic[Answer_co], frozen=True):
     node: int
 
     def place(self) -> int | Where:
+        """The node that the request names."""
         return self.node
 
 
@@ -107,6 +108,7 @@ class OfNumber(Request[Answer_co], Generic[Answer_co], frozen=True):
     number: int
 
     def place(self) -> int | Where:
+        """The node whose index is in the upper bits of the number."""
         return self.number >> PUID_NODE_SHIFT
 
 
@@ -116,6 +118,7 @@ class OfProcess(Request[Answer_co], Generic[Answer_co], frozen=True):
     identifier: int | str
 
     def place(self) -> int | Where:
+        """The node of the process; for a name, the agent that has a process of it."""
         return Where.NAMED if isinstance(self.identifier, str) else node_of_puid(self.identifier)
 
 
@@ -123,6 +126,7 @@ class OfAll(Request[list[Item]], Generic[Item], frozen=True):
     """One that all nodes answer, each with a list; the answer is all of these in one."""
 
     def place(self) -> int | Where:
+        """All agents."""
         return Where.ALL
 
 

@@ -68,15 +68,32 @@ class Client(Protocol):
     ended: Ended
 
     @property
-    def is_over(self) -> bool: ...
-    def destroy(self, timeout: float | None, force_timeout: float | None) -> None: ...
-    def next_key(self) -> Key: ...
-    def submit(self, key: Key, call: Call) -> Promise: ...
-    def known(self, key: Key) -> Promise: ...
-    def export(self, promise: Promise) -> None: ...
-    def cancel(self, promise: Promise, timeout: float | None) -> bool: ...
-    def unfinished(self) -> list[Promise]: ...
-    def close(self) -> None: ...
+    def is_over(self) -> bool:
+        """Whether the batch has ended."""
+
+    def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
+        """End the batch. Raises TimeoutError."""
+
+    def next_key(self) -> Key:
+        """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
+
+    def submit(self, key: Key, call: Call) -> Promise:
+        """Submit a task under a name of next_key(). Returns the promise of its outcome."""
+
+    def known(self, key: Key) -> Promise:
+        """Return the promise of a task that some client has submitted."""
+
+    def export(self, promise: Promise) -> None:
+        """Let other processes ask for a task."""
+
+    def cancel(self, promise: Promise, timeout: float | None) -> bool:
+        """Cancel a task. Returns whether it is gone within `timeout` seconds."""
+
+    def unfinished(self) -> list[Promise]:
+        """Return the promises of this client's tasks that have no outcome yet."""
+
+    def close(self) -> None:
+        """Submit no more tasks."""
 
 
 class OwnClient:
@@ -102,6 +119,7 @@ class OwnClient:
         return 0, next(self._numbers)
 
     def submit(self, key: Key, call: Call) -> Entry:
+        """Give a task to the scheduler. Raises BatchError where an input is no longer known."""
         inputs = [self._entry(one) for one in call.inputs] if call.inputs else []
         return self.scheduler.submit(key, call, inputs)
 
@@ -115,6 +133,7 @@ class OwnClient:
         return known
 
     def known(self, key: Key) -> Promise:
+        """Return the entry of a task. Raises BatchError where it is no longer known."""
         return self._entry(key)
 
     def export(self, promise: Promise) -> None:
@@ -122,14 +141,17 @@ class OwnClient:
         self._exported[promise.key] = self._entry(promise)
 
     def cancel(self, promise: Promise, timeout: float | None) -> bool:
+        """Cancel a task. Returns whether it is gone within `timeout` seconds."""
         entry = self._entry(promise)
         gone = self.scheduler.cancel(entry, cancellation(entry))
         return gone is not None and gone.wait(timeout)
 
     def unfinished(self) -> list[Promise]:
+        """Return the entries of this client's tasks that have no outcome yet."""
         return list(self.scheduler.unfinished(0))
 
     def close(self) -> None:
+        """Submit no more tasks."""
         self._closed = True
 
     def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
@@ -270,6 +292,7 @@ class OtherClient:
         return self.number, next(self._numbers)
 
     def submit(self, key: Key, call: Call) -> Promise:
+        """Send a task to the batch's process. Raises SubmitAfterCloseError where the batch has ended."""
         promise = _Distant(key, self._let_go)
         self._unfinished[promise.key] = promise
         call = call._replace(inputs=[one.key if isinstance(one, Promise) else one for one in call.inputs])
@@ -281,6 +304,7 @@ class OtherClient:
         return promise
 
     def known(self, key: Key) -> Promise:
+        """Return the promise of a task, whose outcome the batch's process is asked for."""
         promise = self._watched.get(key)
         if promise is None:
             promise = self._watched[key] = _Distant(key, None)
@@ -291,6 +315,7 @@ class OtherClient:
         """Other processes may ask for it: they can as long as this one keeps it."""
 
     def cancel(self, promise: Promise, timeout: float | None) -> bool:
+        """Ask for a cancellation. Returns False if the task is not gone within `timeout` seconds."""
         request = next(self._requests)
         answer = self._answers[request] = queue.SimpleQueue()
         try:
@@ -302,9 +327,11 @@ class OtherClient:
             del self._answers[request]
 
     def unfinished(self) -> list[Promise]:
+        """Return the promises of this client's tasks that have no outcome yet."""
         return list(self._unfinished.values())
 
     def close(self) -> None:
+        """Submit no more tasks."""
         self._closed = True
 
     def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
