@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
@@ -18,7 +19,7 @@ from dragon.runtime import inspection
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
 
-__all__ = ["Unwanted", "ask", "error_named", "is_the_agent", "tell"]
+__all__ = ["Unwanted", "ask", "close_with", "error_named", "is_the_agent", "tell"]
 
 _ONE_SECOND = struct.pack("@ll", 1, 0)
 
@@ -114,11 +115,18 @@ class _Connection:
     def __init__(self, folder: Path) -> None:
         self.key = (os.getpid(), folder)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        close_with(self, self.socket)
         connect_within(folder, "agent", self.socket)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _ONE_SECOND)
 
-    def __del__(self) -> None:
-        self.socket.close()
+
+def close_with(owner: object, connection: socket.socket) -> None:
+    """Close a socket once nothing refers to its owner any more.
+
+    Where the garbage collector finds both at once, a `__del__` of the owner may come after the socket's own, which
+    warns that nobody closed it.
+    """
+    weakref.finalize(owner, connection.close).atexit = False
 
 
 def _connection(folder: Path) -> socket.socket:

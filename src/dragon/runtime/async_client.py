@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from dragon.infrastructure.errors import RunEndedError
 from dragon.infrastructure.private import connect_within
-from dragon.runtime.agent_client import error_named
+from dragon.runtime.agent_client import close_with, error_named
 from dragon.runtime.protocol.request import (
     Request,
     decode_numbered_reply,
@@ -59,13 +59,11 @@ class _Line:
         self._received, self._to_send = bytearray(), bytearray()
         self._greeted = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        close_with(self, self._socket)
         connect_within(folder, "agent", self._socket)
         self._socket.setblocking(False)
         loop.add_reader(self._socket, self._read)
         self._send(encode_request(AskSeveral()))
-
-    def __del__(self) -> None:
-        self._socket.close()
 
     @property
     def is_open(self) -> bool:
