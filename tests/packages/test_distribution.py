@@ -17,6 +17,7 @@ import pytest
 import dragon
 
 pytest.importorskip("build")
+pytestmark = pytest.mark.xdist_group("distribution")  # it is made once
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "docs", "examples", "packaging", "src", "tests", "website")
 
