@@ -92,8 +92,9 @@ $(VENV)/demo: $(VENV)/bin/python $(SOURCES)
 	$(BIN)/pip install --quiet '.[demo]'
 	touch $@
 
+# By its name, as it is installed: from its folder it would be built again.
 $(VENV)/test: $(VENV)/demo
-	$(BIN)/pip install --quiet '.[$(EXTRAS)]' $(addprefix --group ,$(GROUPS))
+	$(BIN)/pip install --quiet 'dragon-runtime[$(EXTRAS)]' $(addprefix --group ,$(GROUPS))
 	touch $@
 
 # The site of docs/, in build/website/site; warnings and dead links are errors.
