@@ -18,35 +18,27 @@ class PlainSignatures(griffe.Extension):
     """Rewrite the signatures of a package once it is loaded, for mkdocstrings and for llms-full.txt."""
 
     def on_package(self, *, pkg: griffe.Module, **options: object) -> None:
-        for function in _functions(pkg):
-            function.parameters = griffe.Parameters(
-                *(_plain(parameter) for parameter in function.parameters if not _is_private(parameter.name))
-            )
-            function.returns = _resolved(function.returns)
-        for attribute in _attributes(pkg):
-            attribute.annotation = _resolved(attribute.annotation)
-            if isinstance(attribute.value, griffe.Expr):
-                attribute.value = None  # how it is computed is nothing that a caller sees
+        for member in _members(pkg):
+            if isinstance(member, griffe.Attribute):
+                member.annotation = _resolved(member.annotation)
+                if isinstance(member.value, griffe.Expr):
+                    member.value = None  # how it is computed is nothing that a caller sees
+                continue
+            shown = [_plain(parameter) for parameter in member.parameters if not _is_private(parameter.name)]
+            member.parameters, member.returns = griffe.Parameters(*shown), _resolved(member.returns)
 
 
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def _functions(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Function]:
+def _members(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Function | griffe.Attribute]:
+    """All functions and attributes below a module or class."""
     for member in list(parent.members.values()):
-        if isinstance(member, griffe.Function):
+        if isinstance(member, griffe.Function | griffe.Attribute):
             yield member
         elif isinstance(member, griffe.Module | griffe.Class):
-            yield from _functions(member)
-
-
-def _attributes(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Attribute]:
-    for member in list(parent.members.values()):
-        if isinstance(member, griffe.Attribute):
-            yield member
-        elif isinstance(member, griffe.Module | griffe.Class):
-            yield from _attributes(member)
+            yield from _members(member)
 
 
 def _plain(parameter: griffe.Parameter) -> griffe.Parameter:
