@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -66,11 +67,17 @@ class Template:
         self._is_gone = False
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._pid = os.fork()
-            if self._pid == 0:
+            try:
+                pid = os.fork()
+            except OSError:
+                self._ours.close()
+                raise
+            if pid == 0:
                 self._ours.close()
                 surroundings.inherited = inherited
                 _serve(theirs, self._trainer)
+        # No __del__, which may come after that of the socket, whose own warns that nobody closed it.
+        weakref.finalize(self, _leave, self._ours, self._trainer, pid).atexit = False
 
     def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
         """Fork a worker, which calls the function. Raises OSError where the system starts none."""
@@ -108,15 +115,7 @@ class Template:
 
     def end(self) -> None:
         """No worker is started any more; it ends with the last one."""
-        if os.getpid() == self._trainer:  # and not one that was forked from it
-            with suppress(OSError):
-                self._ours.send(_END)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pid"):
-            self.end()
-            self._ours.close()
-            _left.add(self._pid)
+        _send_end(self._ours, self._trainer)
 
 
 class Inherited:
@@ -131,6 +130,19 @@ class Inherited:
 
     def __reduce__(self) -> Any:
         return _inherited, ()
+
+
+def _send_end(template: socket.socket, trainer: int) -> None:
+    if os.getpid() == trainer:  # and not one that was forked from it
+        with suppress(OSError):
+            template.send(_END)
+
+
+def _leave(template: socket.socket, trainer: int, pid: int) -> None:
+    """Leave a template to end by itself."""
+    _send_end(template, trainer)
+    template.close()
+    _left.add(pid)
 
 
 def _readable(timeout: float, *descriptors: int) -> list[int]:
