@@ -20,7 +20,7 @@ from dragon.agent.server import Agent
 from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import ENDING
-from dragon.runtime.agent_client import is_the_agent
+from dragon.runtime.agent_client import forbid_asking
 from dragon.runtime.folder import Owner, is_alive, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
@@ -56,7 +56,7 @@ class Beginning(NamedTuple):
 
 def serve_for_ever(beginning: Beginning) -> NoReturn:
     """Serve until the run ends, then leave nothing behind, whatever happened."""
-    is_the_agent()
+    forbid_asking()
     uvloop.run(_serve_and_leave(beginning))
     raise AssertionError("an agent that has left goes on")
 

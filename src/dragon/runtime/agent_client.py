@@ -19,7 +19,7 @@ from dragon.runtime import inspection
 from dragon.runtime.protocol.request import Request, decode_reply, encode_request
 from dragon.runtime.run import Run, this_run
 
-__all__ = ["Unwanted", "ask", "close_with", "error_named", "is_the_agent", "tell"]
+__all__ = ["Unwanted", "ask", "close_with", "error_named", "forbid_asking", "tell"]
 
 _ONE_SECOND = struct.pack("@ll", 1, 0)
 
@@ -48,7 +48,7 @@ _ERRORS |= DDICT_ERRORS
 _in_agent = False
 
 
-def is_the_agent() -> None:
+def forbid_asking() -> None:
     """Have `ask` refuse in this process, which is the agent: it would wait for an answer of its own for ever."""
     global _in_agent
     _in_agent = True

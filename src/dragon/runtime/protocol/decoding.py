@@ -41,13 +41,14 @@ _KIND_OF_TAG = {encode(tag): kind for tag, kind in FROM_PROCESSES.items()}  # by
 
 @functools.cache
 def _decoder(kind: type[Request[object]]) -> msgspec.msgpack.Decoder[Request[object]]:
-    """One for each kind, made when it is needed: one for all takes a tenth of an agent's start."""
+    """The decoder of one kind, made when it is first needed: one of all kinds takes a tenth of an agent's start."""
     return decoder_of(kind)
 
 
 def decode_request(body: bytes) -> Request[object]:
     """What a process asks. Raises ValueError where that is no request, msgspec.DecodeError where it is no msgpack."""
-    kind = _KIND_OF_TAG.get(body[1 : 2 + body[1] % 32]) if len(body) > 1 else None  # after a byte, for the array
+    # The first byte says how long the array is, the second one how long the tag, which all have fewer than 32 bytes.
+    kind = _KIND_OF_TAG.get(body[1 : 2 + body[1] % 32]) if len(body) > 1 else None
     if kind is None:
         asked: Any = msgspec.msgpack.decode(body)
         tag = asked[0] if isinstance(asked, list) and asked else asked
