@@ -12,7 +12,7 @@ EXTRAS ?= demo,test
 GROUPS ?=
 BIN = $(VENV)/bin
 
-.PHONY: demo test suite mpi programs pythons check sanitize aarch64 wheel docs clean
+.PHONY: demo test suite mpi programs pythons check sanitize wheel docs clean
 
 demo: $(VENV)/demo
 	$(BIN)/dragon examples/telemetry/telemetry_full.py --bars --scipy_workers 2 --mnist_workers 2 --epochs 2 --mem 67108864
@@ -63,14 +63,6 @@ sanitize:
 	cmake -S . -B $(SANITIZED) -DDRAGON_CORE_TESTS=ON -DDRAGON_SANITIZER=$(SANITIZER)
 	cmake --build $(SANITIZED) --parallel 2
 	$(SANITIZED)/core_tests
-
-# The core's own tests for another processor, built by Debian's cross compiler (g++-aarch64-linux-gnu) and run in an
-# emulator (qemu-user-static).
-aarch64:
-	cmake -S . -B build/aarch64 -DDRAGON_CORE_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-	    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
-	cmake --build build/aarch64 --parallel 2
-	qemu-aarch64-static -L /usr/aarch64-linux-gnu build/aarch64/core_tests
 
 # A source distribution, and a wheel that is built from it.
 wheel: $(VENV)/test
