@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import griffe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_Member = TypeVar("_Member", griffe.Function, griffe.Attribute)
 _DEPTH = 4  # an alias may be made of aliases
 
 
@@ -18,27 +19,27 @@ class PlainSignatures(griffe.Extension):
     """Rewrite the signatures of a package once it is loaded, for mkdocstrings and for llms-full.txt."""
 
     def on_package(self, *, pkg: griffe.Module, **options: object) -> None:
-        for member in _members(pkg):
-            if isinstance(member, griffe.Attribute):
-                member.annotation = _resolved(member.annotation)
-                if isinstance(member.value, griffe.Expr):
-                    member.value = None  # how it is computed is nothing that a caller sees
-                continue
-            shown = [_plain(parameter) for parameter in member.parameters if not _is_private(parameter.name)]
-            member.parameters, member.returns = griffe.Parameters(*shown), _resolved(member.returns)
+        for function in _members(pkg, griffe.Function):
+            shown = [_plain(parameter) for parameter in function.parameters if not _is_private(parameter.name)]
+            function.parameters, function.returns = griffe.Parameters(*shown), _resolved(function.returns)
+        # Last, as functions are shown with what private names have as their values.
+        for attribute in _members(pkg, griffe.Attribute):
+            attribute.annotation = _resolved(attribute.annotation)
+            if isinstance(attribute.value, griffe.Expr):
+                attribute.value = None  # how it is computed is nothing that a caller sees
 
 
 def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def _members(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Function | griffe.Attribute]:
-    """All functions and attributes below a module or class."""
+def _members(parent: griffe.Module | griffe.Class, kind: type[_Member]) -> Iterator[_Member]:
+    """All of that kind below a module or class."""
     for member in list(parent.members.values()):
-        if isinstance(member, griffe.Function | griffe.Attribute):
+        if isinstance(member, kind):
             yield member
         elif isinstance(member, griffe.Module | griffe.Class):
-            yield from _members(member)
+            yield from _members(member, kind)
 
 
 def _plain(parameter: griffe.Parameter) -> griffe.Parameter:
