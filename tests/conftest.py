@@ -27,8 +27,13 @@ MARK = "DRAGON_TEST_MARK"
 # A busy machine is no fault; no test may take longer than pytest allows it.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
-# A shell that starts pytest in the background has it ignore Ctrl-C and Ctrl-\, and with it every program of a test.
-for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+# A shell that starts pytest in the background has it ignore Ctrl-C and Ctrl-\, nohup has it ignore a terminal that
+# closes, and every program of a test would do so, too. A signal that pytest handles such a program does not ignore.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, lambda *_: None),
+):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 pytest_plugins = [
