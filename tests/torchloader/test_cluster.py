@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -226,7 +227,9 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
     cluster.until_iteration("job", 20)
     processes = cluster.processes()
     for each in victim.split(" and "):
-        os.kill(next(pid for name, pid in processes.items() if name.startswith(each)), signal.SIGKILL)
+        # The head ends the application master of a killed worker, at times before the next kill.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(next(pid for name, pid in processes.items() if name.startswith(each)), signal.SIGKILL)
     assert cluster.end() == 0, cluster.err
     assert cluster.states("job")[-1] == "finished"
     # What was done since the last look at its place may be done again, in the same order; nothing is left out.
