@@ -19,12 +19,17 @@ from typing import Any
 import msgspec
 import uvloop
 
-from dragon.agent.cluster import Cluster
-from dragon.agent.wire import links as links_module
+from dragon import _core
+from dragon.agent.meeting import Met, meet
+from dragon.agent.wire.direct import Direct
+from dragon.agent.wire.link import Link
+from dragon.control.connection import Control
 from dragon.control.joining import join
+from dragon.infrastructure import variables
 from dragon.infrastructure.membership import Token, parent_of
 from dragon.infrastructure.node_desc import NodeDescriptor, describe_this_node
 from dragon.launcher.rendezvous import Rendezvous
+from dragon.runtime.protocol.front_end import Message
 
 _PER_PROCESS = 64
 _TIMEOUT = 120.0
@@ -35,34 +40,35 @@ def depth(index: int) -> int:
     return 0 if index == 0 else 1 + depth(parent_of(index))
 
 
-async def _agent(token: Token, index: int, description: NodeDescriptor) -> Cluster:
+async def _agent(token: Token, index: int, description: NodeDescriptor) -> Met:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    port = listener.getsockname()[1]
     node = msgspec.structs.replace(description, host_name=f"node-{index}")
     own = msgspec.structs.replace(token, index=index)
-    membership, control = await join(own, node, ["127.0.0.1"], listener.getsockname()[1], _TIMEOUT)
-    cluster = Cluster(membership, control, listener)
-    await cluster.meet()
-    return cluster
+    membership, control = await join(own, node, ["127.0.0.1"], port, _TIMEOUT)
+    direct = Direct(["127.0.0.1"], port, sealed=True)
+    return await meet(membership, control, listener, direct, direct)
 
 
 def _agents(token_text: str, indices: list[int], done: Any, leave: Any, sent: Any) -> None:
     """Some of the agents, in a process of their own."""
-    counted: dict[int, int] = {}
-    write = links_module.Link._write
+    _core.create_arena(variables.arena_limit())
+    counted: dict[Any, int] = {}
+    write = Link._write
 
-    def count(link: links_module.Link, part: Any, payload: Any) -> None:
-        index = link.links.index
-        counted[index] = counted.get(index, 0) + len(msgspec.msgpack.encode(part)) + len(memoryview(payload))
-        write(link, part, payload)
+    def count(link: Link, frame: Any, payload: Any) -> None:
+        counted[link._owner] = counted.get(link._owner, 0) + len(msgspec.msgpack.encode(frame)) + len(payload)
+        write(link, frame, payload)
 
-    links_module.Link._write = count  # type: ignore[method-assign]
+    Link._write = count  # type: ignore[method-assign, assignment]
 
     async def run() -> None:
         token, description = Token.decode(token_text), describe_this_node()
-        await asyncio.gather(*(_agent(token, index, description) for index in indices))
+        agents = await asyncio.gather(*(_agent(token, index, description) for index in indices))
         sent.put(max(counted.values(), default=0))
         done.release()
         await asyncio.get_running_loop().run_in_executor(None, leave.wait)
+        del agents
 
     uvloop.run(run())
 
@@ -81,12 +87,11 @@ async def _front_end(count: int) -> tuple[float, int, int]:
     written = 0
     for control in meeting.controls:
         assert control is not None
-        send = control.send
 
-        def counting(kind: str, _send: Any = send, **values: Any) -> None:
+        def counting(message: Message, control: Control = control) -> None:
             nonlocal written
-            written += len(msgspec.msgpack.encode((kind, values)))
-            _send(kind, **values)
+            written += len(msgspec.msgpack.encode(message))
+            Control.send(control, message)
 
         control.send = counting  # type: ignore[method-assign]
     meeting.announce({})

@@ -199,14 +199,21 @@ def _fed(nodes: int, record: str) -> None:
 
     def question() -> None:
         merged = merge(answers)
-        analysis.ask = lambda asked: msgspec.msgpack.decode(merged, type=answer_type(type(asked)))  # type: ignore[attr-defined]
+
+        def answer(asked: Request[Any], *_: object) -> Any:
+            return msgspec.msgpack.decode(merged, type=answer_type(type(asked)))
+
+        analysis.ask = answer  # type: ignore[attr-defined, assignment]
         AnalysisClient().get_data("all")
 
     async def ask_all(request: Request[Answer], /) -> Answer:
         return cast(Answer, msgspec.msgpack.decode(merge(pages), type=answer_type(type(request))))
 
+    async def ask_for_page() -> bytes:
+        return (await page_for(ask_all)(http.Request("/metrics", {}, {}))).body
+
     def page() -> bytes:
-        return asyncio.run(page_for(ask_all)(http.Request("/metrics", {}, {}))).body
+        return asyncio.run(ask_for_page())
 
     size, series = len(page()), sum(len(msgspec.msgpack.decode(answer)) for answer in answers)
     rendered = _median(page)
