@@ -58,7 +58,7 @@ class Snapshot:
 
     def _take(self, pickled: _Pickled) -> None:
         self._data, self._handles = pickled.data, pickled.handles
-        self._buffers = [bytearray(buffer) for buffer in pickled.buffers]
+        self._buffers: list[bytearray | memoryview] = [bytearray(buffer) for buffer in pickled.buffers]
 
     def same_as(self, other: object) -> bool:
         """Whether it is another snapshot, of an object in the same state."""
@@ -91,6 +91,13 @@ class NodeSnapshot:
         """Whether the object is in the state that it had. Raises what pickling raises."""
         pickled = _pickled(value)
         return not pickled.handles and self._memory.has([memoryview(pickled.data), *pickled.buffers])
+
+    def for_other_nodes(self) -> Snapshot:
+        """Return the same for processes of other nodes, each of which gets a copy."""
+        data, *buffers = Parts(self._memory.place).views()
+        snapshot = Snapshot.__new__(Snapshot)
+        snapshot._data, snapshot._handles, snapshot._buffers = bytes(data), [], [*buffers]
+        return snapshot
 
     def __reduce__(self) -> Any:
         return OnNode, (self._memory.place,)

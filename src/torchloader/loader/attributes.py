@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from torchloader.loader.base import HAS_TORCH, Base
@@ -28,6 +28,7 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "max_workers",
     "streams",
     "snapshot_every_n_steps",
+    "workers_on",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
 _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
@@ -45,6 +46,7 @@ class Attributes(Base):
     _context: Any
     _persistent_workers: bool | None
     _max_workers: int | None
+    _workers_on: str | Sequence[str] | None
     _given_seed: int | None
     _given_samplers: tuple[Any, Any]
     _place: tuple[int, int]
@@ -56,10 +58,8 @@ class Attributes(Base):
 
     def _options(self) -> dict[str, Any]:
         """Those that make such a loader."""
-        names = (
-            "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers streams"
-        )
-        options = {name: getattr(self, name) for name in f"{names} {_REFLECTED}".split()}
+        names = "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers"
+        options = {name: getattr(self, name) for name in f"{names} streams workers_on {_REFLECTED}".split()}
         options["sampler"], options["batch_sampler"] = self._given_samplers
         options["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         return options | {
@@ -75,7 +75,8 @@ class Attributes(Base):
         says how ranks share the samples is not among them: that the sampler does."""
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED.split()}, collate_fn=self.collate_fn)
-        given = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}
+        given: dict[str, Any] = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}
+        given["workers_on"] = self._workers_on
         if isinstance(self._maker, StreamMaker):
             given["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         vars(self).update({name: value for name, value in given.items() if value is not None})
@@ -99,6 +100,11 @@ class Attributes(Base):
     def max_workers(self) -> int | None:
         """How many "auto" may take, as it was given."""
         return self._max_workers
+
+    @property
+    def workers_on(self) -> str | Sequence[str] | None:
+        """The nodes that its workers are on, as they were given; None: the trainer's."""
+        return self._workers_on
 
     @property
     def streams(self) -> int | None:

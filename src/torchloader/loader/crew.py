@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
+from dragon.infrastructure.errors import NodeLostError
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
@@ -32,7 +35,10 @@ _FAILED_STARTS = 3
 
 
 class Crew:
-    """Workers on this node. Any thread may resize(); one iteration's batches are taken by one thread at a time."""
+    """Workers on this node, or on others.
+
+    Any thread may resize(); one iteration's batches are taken by one thread at a time.
+    """
 
     def __init__(
         self,
@@ -42,8 +48,11 @@ class Crew:
         timeout: float,
         stays: bool | None,
         forks: bool = False,
+        nodes: Sequence[str | None] = (None,),
     ) -> None:
+        """`nodes`: those that the workers are on, by turns; None is this one."""
         self._maker, self._forks = maker, forks
+        self._nodes = list(nodes)
         # Its workers do, from one epoch to the next.
         self._stays = bool(stays) if forks else stays is not False
         self._snapshots = Snapshots(maker, forks, self._stays)
@@ -281,10 +290,10 @@ class Crew:
 
     def _ship(self, worker: Member, dataset: int) -> None:
         needed = self._snapshots.numbers
-        worker.tasks.put(Shipment(dataset, needed, self._snapshots[dataset]))
+        worker.tasks.put(Shipment(dataset, needed, self._snapshots.content(dataset, worker.node is None)))
         worker.datasets = worker.datasets & needed | {dataset}
 
-    def _first_shipment(self) -> Shipment:
+    def _first_shipment(self, is_here: bool) -> Shipment:
         with self._lock:
             lacking = self._snapshots.lacking
         snapshot = self._snapshots.take() if lacking else None
@@ -292,7 +301,7 @@ class Crew:
             if snapshot is not None:
                 self._snapshots.keep(snapshot)
             latest = self._snapshots.latest
-            return Shipment(latest, self._snapshots.numbers, self._snapshots[latest])
+            return Shipment(latest, self._snapshots.numbers, self._snapshots.content(latest, is_here))
 
     # ---- workers
 
@@ -309,7 +318,7 @@ class Crew:
         taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
         free = (slot for slot in range(self.size) if slot not in taken)
         for slot in list(free)[: max(0, self.size - len(staying))]:
-            worker = Member(self._born, slot, Queue(0), Event())
+            worker = Member(self._born, slot, Queue(0), Event(), self._nodes[slot % len(self._nodes)])
             self._workers[worker.number] = worker
             self._born += 1
             self._starts.put(worker)
@@ -325,15 +334,27 @@ class Crew:
             self._ended(worker, died=False)
             return
         try:
-            shipment = self._first_shipment()
+            shipment = self._first_shipment(worker.node is None)
             worker.datasets.add(shipment.dataset)
             worker.tasks.put(shipment)
             assert self._results is not None
             arguments = worker.arguments(self.size, self._results, self._floor)
-            worker.process = started(work, arguments, shipment.content)
+            worker.process = started(work, arguments, shipment.content, worker.node)
+        except NodeLostError as error:
+            with self._lock:
+                self._lost(worker, error)
+                self._reconcile()
         except Exception as error:
             self._trouble = error
             self._ended(worker, died=False)
+
+    def _lost(self, worker: Member, error: NodeLostError) -> None:
+        """The node of a worker is lost: others take its workers, the trainer's own where none is left."""
+        self._nodes = [name for name in self._nodes if name != worker.node]
+        if not self._nodes:
+            warnings.warn(f"loading workers start on this node now: {error}", RuntimeWarning, stacklevel=2)
+            self._nodes = [None]
+        self._ended(worker, died=False)
 
     def _begin_anew(self) -> None:
         """Forget what ended earlier iterations, and the workers that were still starting then."""
@@ -357,9 +378,11 @@ class Crew:
         self._looked = time.monotonic()
         with self._lock:
             for worker in list(self._workers.values()):
-                process = worker.process
-                if process is not None and not process.is_alive:
-                    self._ended(worker, died=not worker.leaving)
+                try:
+                    if worker.process is not None and not worker.process.is_alive:
+                        self._ended(worker, died=not worker.leaving)
+                except NodeLostError as error:
+                    self._lost(worker, error)
             self._reconcile()
             self._hand_out()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
@@ -25,6 +25,7 @@ from torchloader.loader.checks import (
 from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
+from torchloader.loader.nodes import nodes_for
 from torchloader.loader.order import Indices
 from torchloader.loader.parts import AnyOrder, maker_of, order_of
 from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
@@ -55,6 +56,8 @@ class ElasticDataLoader(Attributes):
             world_size=1 says that every rank is to have all samples, where torch.distributed is initialised.
         streams: in how many parts an iterable-style dataset is read, what get_worker_info() tells it as num_workers. By
             default as many as there are workers at first. No more workers than streams have something to do.
+        workers_on: names of the nodes whose workers load for this trainer, by turns, one name or several; by default
+            its own node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
         snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
@@ -99,6 +102,7 @@ class ElasticDataLoader(Attributes):
         max_workers: int | None = None,
         streams: int | None = None,
         snapshot_every_n_steps: int = 1,
+        workers_on: str | Sequence[str] | None = None,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
@@ -130,11 +134,8 @@ class ElasticDataLoader(Attributes):
         self.batch_size = None if batch_sampler is not None else batch_size
         self.generator, self.in_order = generator, in_order
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self._context, self._persistent_workers, self._max_workers = (
-            multiprocessing_context,
-            persistent_workers,
-            max_workers,
-        )
+        self._context, self._workers_on = multiprocessing_context, workers_on
+        self._persistent_workers, self._max_workers = persistent_workers, max_workers
         self._given_seed, self._given_samplers, self._place = seed, (sampler, batch_sampler), (rank, world_size)
         self._seed_is_given = seed is not None or generator is not None
         seed = seed_of(seed, generator, world_size)
@@ -148,8 +149,12 @@ class ElasticDataLoader(Attributes):
         )
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
-        staying = persistent_workers, forks_workers(multiprocessing_context, is_streaming)
-        self._crew = Crew(self._maker, assignments, 1 if count == "auto" else count, timeout, *staying)
+        forks, nodes = (
+            forks_workers(multiprocessing_context, is_streaming),
+            nodes_for(workers_on, multiprocessing_context),
+        )
+        at_first = 1 if count == "auto" else count
+        self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers, forks, nodes)
         at_most = max_workers or 4 * len(os.sched_getaffinity(0))
         self._tuner = Tuner(at_most if streams is None else min(at_most, max(1, streams))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
@@ -159,8 +164,8 @@ class ElasticDataLoader(Attributes):
         self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
         self._digest = 0
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
-        self._choices = 0  # of the next epoch, so far
-        self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
+        # Choices of the next epoch so far, how often it has begun before, and its batches given at last.
+        self._choices = self._begun = self._taken = 0
         self._given = Given()
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more

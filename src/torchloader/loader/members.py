@@ -33,6 +33,7 @@ class Member:
     slot: int
     tasks: Queue
     leave: Event
+    node: str | None = None  # that it is to be on; None: the trainer's
     process: Process | Fork | None = None
     datasets: set[int] = field(default_factory=set)  # numbers of the snapshots that it has
     ready: bool = False
@@ -40,7 +41,8 @@ class Member:
 
     def arguments(self, workers: int, results: Queue, floor: Value) -> tuple[Any, ...]:
         """What it is called with, as one of so many workers."""
-        return self.number, self.slot, workers, os.getpid(), self.tasks, results, self.leave, floor
+        orders = (os.getpid(), self.leave, floor) if self.node is None else None
+        return self.number, self.slot, workers, self.tasks, results, orders
 
 
 @dataclass
@@ -53,13 +55,15 @@ class Tally:
     died: int = 0
 
 
-def started(target: Callable[..., None], arguments: tuple[Any, ...], snapshot: object) -> Process | Fork:
-    """A process of this node that calls the function; one that has the snapshot, where that is not sent. Raises OSError
-    where the system starts none."""
+def started(
+    target: Callable[..., None], arguments: tuple[Any, ...], snapshot: object, node: str | None = None
+) -> Process | Fork:
+    """A process that calls the function, on this node or the named one; one that has the snapshot, where that is not
+    sent. Raises OSError where the system starts none, NodeLostError where the node is lost."""
     if isinstance(snapshot, Inherited):
         return snapshot.template.start(target, arguments)
-    here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
-    process = Process(target, arguments, policy=here)
+    place = Policy(placement=Policy.Placement.HOST_NAME, host_name=node or current().hostname)
+    process = Process(target, arguments, policy=place)
     process.start()
     return process
 

@@ -133,3 +133,8 @@ class Snapshots:
 
     def __getitem__(self, number: int) -> AnySnapshot:
         return self._kept[number]
+
+    def content(self, number: int, is_here: bool) -> AnySnapshot:
+        """Return what a worker is sent of one: where it is on another node, not what is in the memory of this one."""
+        kept = self._kept[number]
+        return kept if is_here or not isinstance(kept, NodeSnapshot) else kept.for_other_nodes()

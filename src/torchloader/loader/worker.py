@@ -64,20 +64,59 @@ class Made(NamedTuple):
     progress: Progress | None
 
 
+class Trainer:
+    """What a worker looks at of its trainer before each batch, on the same node.
+
+    A worker of another node is told all by its tasks, as each look would be a round trip; and the run ends what a
+    process had started that is gone.
+    """
+
+    def __init__(self, process: int, leave: Event, floor: Value) -> None:
+        """`leave` is set for this worker to leave; iterations below `floor` are over. Raises NoSuchProcess."""
+        self._process, self._leave, self._floor = psutil.Process(process), leave, floor
+
+    @property
+    def dismisses(self) -> bool:
+        """Whether the worker is to leave."""
+        return self._leave.is_set()
+
+    def needs(self, iteration: int) -> bool:
+        """Whether it takes batches of an iteration."""
+        return bool(iteration >= self._floor.value)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended."""
+        try:
+            return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+
+class FarTrainer:
+    """One on another node."""
+
+    dismisses = is_gone = False
+
+    def needs(self, _: int) -> bool:
+        """Whether it takes batches of an iteration."""
+        return True
+
+
 def work(
-    worker: int, slot: int, workers: int, trainer: int, tasks: Queue, results: Queue, leave: Event, floor: Value
+    worker: int, slot: int, workers: int, tasks: Queue, results: Queue, orders: tuple[int, Event, Value] | None
 ) -> None:
-    """Make batches. The first message of `tasks` is a Shipment; iterations below `floor` are over."""
+    """Make batches. The first message of `tasks` is a Shipment. `orders` are a Trainer's; None on another node."""
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
     os.nice(_NICENESS)
     try:
-        watched = psutil.Process(trainer)
+        trainer = FarTrainer() if orders is None else Trainer(*orders)
     except psutil.NoSuchProcess:
         return
     makers: dict[int, Maker] = {}
     has_begun = False
-    while not leave.is_set():
+    while not trainer.dismisses:
         try:
             message: Task | Shipment | Release | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
             if isinstance(message, Shipment):
@@ -89,28 +128,21 @@ def work(
                 has_begun = True
                 continue
         except Empty:
-            if _is_gone(watched):
+            if trainer.is_gone:
                 return
             continue
         except Exception as error:
             results.put(Ready(worker, pack_error(error)))
             return
-        if message is None or leave.is_set():
+        if message is None or trainer.dismisses:
             return
         if isinstance(message, Release):
             if message.dataset in makers:
                 makers[message.dataset].release(message.iteration, message.stream)
-        elif message.iteration >= floor.value and message.dataset in makers:
+        elif trainer.needs(message.iteration) and message.dataset in makers:
             _deliver(results, _make(worker, makers[message.dataset], message))
-        elif _is_gone(watched):
+        elif trainer.is_gone:
             return
-
-
-def _is_gone(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:

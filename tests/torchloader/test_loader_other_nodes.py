@@ -1,0 +1,198 @@
+"""Loading workers on other nodes of the run: where they are, what they give, and what happens when a node is lost."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from conftest import Site
+from torchloader import ElasticDataLoader
+
+PROGRAM = """
+import json, os, signal, subprocess, sys, time, warnings
+
+import numpy as np
+
+from dragon.native.machine import System, current
+from torchloader import ElasticDataLoader
+
+NODES = [policy.host_name for policy in System().hostname_policies()]
+VALUES = np.arange(400_000).reshape(400, 1000)  # more than a megabyte: on one node it is in memory once
+
+
+class Rows:
+    def __init__(self, values=VALUES):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        return int(self.values[index][0]), float(np.random.random()), current().hostname, os.getpid()
+
+
+class Slow(Rows):
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return super().__getitem__(index)
+
+
+def loader(dataset=Rows, **options):
+    return ElasticDataLoader(dataset(), 8, shuffle=True, seed=3, num_workers=4, collate_fn=list, **options)
+
+
+def samples(batches):
+    return [(value, drawn) for batch in batches for value, drawn, _, _ in batch]
+
+
+def agent_of(node):
+    out = subprocess.run([sys.executable, "-m", "dragon", "ps", "--json"], capture_output=True, text=True, check=True)
+    runs = [run for run in json.loads(out.stdout) if __file__ in run["command"]]
+    return next(each["agent"] for run in runs for each in run["nodes"] if each["node"] == node)
+"""
+
+
+def run(site: Site, nodes: int, source: str) -> subprocess.CompletedProcess[str]:
+    return site.dragon("--nodes", str(nodes), site.write(f"{PROGRAM}\n{source}"), timeout=120)
+
+
+def test_batches_of_workers_on_other_nodes_are_those_of_the_own_ones(site: Site) -> None:
+    done = run(
+        site,
+        3,
+        """
+if __name__ == "__main__":
+    here, there = loader(), loader(workers_on=NODES[1:])
+    for epoch in range(2):
+        ours, theirs = list(here), list(there)
+        print(samples(ours) == samples(theirs), len(samples(theirs)))
+    print({host for batch in ours for *_, host, _ in batch} == {NODES[0]})
+    print({host for batch in theirs for *_, host, _ in batch} <= set(NODES[1:]))
+""",
+    )
+    assert (done.stdout, done.stderr) == ("True 400\nTrue 400\nTrue\nTrue\n", "")
+
+
+def test_workers_are_on_the_named_nodes_by_turns(site: Site) -> None:
+    done = run(
+        site,
+        3,
+        """
+if __name__ == "__main__":
+    batches = loader(Slow, workers_on=NODES, persistent_workers=True)
+    hosts = {}
+    while len(hosts) < 4:  # as some are ready before others
+        hosts |= {pid: host for batch in batches for _, _, host, pid in batch}
+    print(sorted(hosts.values()).count(NODES[0]), set(hosts.values()) == set(NODES))
+""",
+    )
+    assert (done.stdout, done.stderr) == ("2 True\n", "")
+
+
+def test_streams_of_an_iterable_style_dataset_are_read_on_other_nodes(site: Site) -> None:
+    done = run(
+        site,
+        2,
+        """
+class Stream:
+    def __iter__(self):
+        return iter([(index, current().hostname) for index in range(100)])
+
+
+if __name__ == "__main__":
+    batches = ElasticDataLoader(Stream(), 10, num_workers=1, collate_fn=list, workers_on=NODES[1])
+    read = [sample for batch in batches for sample in batch]
+    print([index for index, _ in read] == list(range(100)), {host for _, host in read} == {NODES[1]})
+""",
+    )
+    assert (done.stdout, done.stderr) == ("True True\n", "")
+
+
+def test_no_sample_is_lost_or_repeated_when_a_worker_and_a_node_of_them_are_lost(site: Site) -> None:
+    done = run(
+        site,
+        3,
+        """
+if __name__ == "__main__":
+    expected, got, hosts = samples(loader()), [], set()
+    for number, batch in enumerate(loader(Slow, workers_on=NODES[1:])):
+        got += samples([batch])
+        if number == 8:
+            os.kill(batch[0][3], signal.SIGKILL)
+        if number == 16:
+            os.kill(agent_of(1), signal.SIGKILL)
+        if number > 40:
+            hosts.add(batch[0][2])
+    print(got == expected, hosts == {NODES[2]})
+""",
+    )
+    assert done.stdout == "True True\n", done.stderr
+    assert "node 1 (node-1) is lost" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_workers_start_on_the_trainers_node_where_all_others_are_lost(site: Site) -> None:
+    done = run(
+        site,
+        2,
+        """
+if __name__ == "__main__":
+    expected, got = samples(loader()), []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for number, batch in enumerate(loader(Slow, workers_on=NODES[1])):
+            got += samples([batch])
+            if number == 8:
+                os.kill(agent_of(1), signal.SIGKILL)
+    print(got == expected, batch[0][2] == NODES[0])
+    print(*{str(each.message).partition(": ")[0] for each in told})
+""",
+    )
+    assert done.stdout == "True True\nloading workers start on this node now\n", done.stderr
+
+
+def test_workers_of_other_nodes_end_with_a_trainer_that_is_killed(site: Site) -> None:
+    done = run(
+        site,
+        2,
+        """
+from dragon.native.process import Process
+from dragon.native.queue import Queue
+
+
+def train(queue):
+    for batch in loader(Slow, workers_on=NODES[1]):
+        queue.put(batch[0][3])
+
+
+if __name__ == "__main__":
+    queue = Queue()
+    trainer = Process(train, (queue,))
+    trainer.start()
+    worker = os.pidfd_open(queue.get(timeout=60))
+    trainer.kill()
+    import select
+
+    print(bool(select.select([worker], [], [], 30)[0]))
+""",
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"workers_on": 3}, TypeError, "workers_on must be the name of a node, or several, not 3"),
+        ({"workers_on": "elsewhere"}, ValueError, "workers_on names node 'elsewhere'; this run has "),
+        ({"workers_on": []}, TypeError, r"workers_on must be the name of a node, or several, not \[\]"),
+        (
+            {"workers_on": "node", "multiprocessing_context": "fork"},
+            ValueError,
+            "workers_on='node' goes without multiprocessing_context: workers of other nodes are new processes",
+        ),
+    ],
+)
+def test_what_names_no_nodes_is_refused(options: dict[str, object], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        ElasticDataLoader(range(8), num_workers=1, **options)  # type: ignore[arg-type]
