@@ -39,7 +39,20 @@ def test_equal_commands_print_equal_tables(capsys: pytest.CaptureFixture[str]) -
         assert main(["simulate", *SMALL, "--json"]) == 0
         printed.append(json.loads(capsys.readouterr().out))
     assert printed[0] == printed[1]
-    assert [row["policy"] for row in printed[0]] == ["proportional", "even", "waa-fill"]
+    assert [row["policy"] for row in printed[0]] == ["proportional", "even", "waa-fill", "gpu-proportional"]
+
+
+def test_workers_on_any_node_serve_jobs_whose_own_nodes_lack_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    took = []
+    cluster = ["--jobs", "30", "--seeds", "3", "--nodes", "6", "--gpus", "2", "--cores", "6", "--load", "0.6"]
+    for words in ([], ["--anywhere"]):
+        assert (
+            main(["simulate", *cluster, "--policy", "proportional", "--policy", "gpu-proportional", "--json", *words])
+            == 0
+        )
+        took.append([row["completion"]["mean"] for row in json.loads(capsys.readouterr().out)])
+    (ours, fields), (anywhere, same) = took
+    assert anywhere < ours < fields == same
 
 
 @pytest.mark.parametrize(
@@ -124,7 +137,7 @@ def test_the_folder_of_a_run_is_told_from_its_log(tmp_path: Path, capsys: pytest
 def test_equal_results_have_no_sign_that_is_minus() -> None:
     result = Result("even", [JobResult("a", "", 1, 0.0, 0.0, 1.0, 1.0, 1, 0, 0.0)], (), ())
     longer = Result("jct", [JobResult("a", "", 1, 0.0, 0.0, 0.99999, 1.0, 1, 0, 0.0)], (), ())
-    assert "-0.0 %" not in table(compare([[result], [longer]], against=0), "even")
+    assert "-0.0 %" not in table(compare([[result], [longer]], against=0, devices=1), "even")
 
 
 def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:

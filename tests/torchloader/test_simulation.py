@@ -18,7 +18,7 @@ from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State
 from torchloader.simulation.job import Job
-from torchloader.simulation.result import Result
+from torchloader.simulation.result import JobResult, Result
 from torchloader.simulation.simulator import simulate
 from torchloader.simulation.workload import mistaken, synthetic
 
@@ -137,6 +137,20 @@ def test_ours_is_ahead_of_the_published_way_by_more_than_was_aimed_at() -> None:
     sooner = [1 - ours.makespan / published.makespan for ours, published in pairs]
     assert sum(shorter) / len(shorter) >= 0.08
     assert sum(sooner) / len(sooner) >= 0.04
+
+
+def test_finish_time_fairness_compares_with_an_equal_share_of_the_cluster() -> None:
+    alone = JobResult("alone", "", 2, 0.0, 0.0, 100.0, 100.0, 1, 0, 0.0)
+    late = JobResult("late", "", 2, 200.0, 300.0, 400.0, 100.0, 1, 0, 0.0)
+    first = JobResult("first", "", 2, 200.0, 200.0, 300.0, 100.0, 1, 0, 0.0)
+    result = Result("fifo", [alone, first, late], (), ())
+    # `first` has both devices for as long as there are two jobs; `late` waits, and half of its time there are two.
+    assert result.unfairness(devices=2) == pytest.approx([1.0, 0.5, 200 / 150])
+
+
+def test_device_hours_are_lost_where_devices_wait_for_data() -> None:
+    waits = JobResult("waits", "", 4, 0.0, 0.0, 7200.0, 3600.0, 1, 0, 0.0)
+    assert Result("even", [waits], (), ()).lost_device_hours == pytest.approx(4.0)
 
 
 def test_results_are_written_as_tables_and_as_the_log_of_a_live_run(tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from torchloader.allocation.catalogue import policy
+from torchloader.scheduling.actions import Node
+from torchloader.scheduling.scheduler import Scheduler
+from torchloader.simulation.simulator import simulate
 from torchloader.simulation.traces import TraceError, read_trace, stretched
 
 HELIOS = """\
@@ -19,6 +23,13 @@ POLLUX = """\
 name,time,application,num_replicas,batch_size
 cifar10-0,107,cifar10,6,2048
 imagenet-11,1604,imagenet,32,6400
+"""
+PAI = """\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+pod-1,12000,16384,1,1000,,LS,Running,100,1300,160
+pod-2,88000,327680,8,1000,,Burstable,Succeeded,50,650,50
+pod-3,8000,30517,0,0,,BE,Running,60,900,60
+pod-4,11908,47104,1,1000,,BE,Pending,70,140,
 """
 PHILLY = [
     {
@@ -55,6 +66,27 @@ def test_pollux(tmp_path: Path) -> None:
     assert second.shortest * 32 == pytest.approx(200 * 3600, rel=0.01)
 
 
+def test_nothing_is_gained_on_a_trace_whose_jobs_need_fewer_cores_than_there_are() -> None:
+    jobs = read_trace(Path(__file__).parent / "traces" / "pollux-workload-1.csv", "pollux")
+    nodes = {f"node{number}": Node(16, (0, 1, 2, 3)) for number in range(16)}
+    ours, fields = (simulate(jobs, nodes, Scheduler(policy(name))) for name in ("proportional", "gpu-proportional"))
+    assert len(jobs) == 100
+    assert ours.mean_completion == pytest.approx(fields.mean_completion, rel=0.001)
+
+
+def test_the_traces_of_sia_have_the_format_of_pollux(tmp_path: Path) -> None:
+    (tmp_path / "workload-1.csv").write_text(POLLUX)
+    assert read_trace(tmp_path / "workload-1.csv", "sia") == read_trace(tmp_path / "workload-1.csv", "pollux")
+
+
+def test_pai_without_what_had_no_device_or_never_ran(tmp_path: Path) -> None:
+    (tmp_path / "openb_pod_list_default.csv").write_text(PAI)
+    first, second = read_trace(tmp_path / "openb_pod_list_default.csv", "pai")
+    assert (first.spec.name, first.spec.arrival, first.spec.size, first.spec.requested) == ("pod-2", 0, 8, 11)
+    assert (second.spec.name, second.spec.arrival, second.spec.size, second.spec.requested) == ("pod-1", 50, 1, 12)
+    assert second.shortest == pytest.approx(1140, rel=0.02)
+
+
 def test_philly(tmp_path: Path) -> None:
     (tmp_path / "cluster_job_log").write_text(json.dumps(PHILLY))
     (only,) = read_trace(tmp_path / "cluster_job_log", "philly")
@@ -84,7 +116,7 @@ def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_p
         pytest.param("philly", 5000 * "[", "is no JSON", id="deep"),
         ("philly", json.dumps([*PHILLY, {"jobid": "x"}]), "job 3, key submitted_time: KeyError"),
         ("philly", json.dumps([{**PHILLY[0], "submitted_time": "soon"}]), "job 1, key submitted_time"),
-        ("pai", "", "the formats are philly, helios, pollux"),
+        ("gavel", "", "the formats are philly, helios, pollux, sia, pai"),
     ],
 )
 def test_an_error_tells_the_row_and_the_column(tmp_path: Path, form: str, content: str, says: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dragon.commands import worded
 from torchloader.allocation.catalogue import POLICIES, policy
+from torchloader.allocation.policies import Best, MaxMin
 from torchloader.cli.numbers import at_least, not_negative, positive
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
@@ -27,7 +28,7 @@ from torchloader.simulation.workload import mistaken, synthetic
 
 __all__ = ["main", "parser"]
 
-_DEFAULT = ("proportional", "even", "waa-fill")
+_DEFAULT = ("proportional", "even", "waa-fill", "gpu-proportional")
 _EPILOG = """\
 examples:
   torchloader simulate                                  ten made-up workloads of 100 jobs on 4 nodes
@@ -35,17 +36,20 @@ examples:
   torchloader simulate jobs.csv                         a workload that you would give to `torchloader run`
   torchloader simulate results/events.jsonl --nodes 2   a live run again, with what was measured in it
   torchloader simulate --trace cluster_log.csv --format helios --jobs 500 --nodes 16 --gpus 8 --cores 64
+  torchloader simulate --anywhere --cores 16            where loading workers may be on nodes without the job's GPUs
   torchloader simulate --out results                    and what became of each job, and the event logs, as files
 
 The table shows means over the workloads with intervals of 95 %, and how much less time each policy takes than the one
 that it is compared with (--against), workload by workload. A job's completion is the time from its arrival to its
-end. The policies that were published, waa-fill and waa-trim, stop a job for 20 s to change its workers, as their
-authors' system does, and make every change; --elastic gives them this system's loader and scheduler instead. No
-policy knows what will arrive.
+end. "GPU h lost" are hours for which GPUs were held and waited for data; "unfair" is the largest finish-time fairness
+of a job (above 1 it was served worse than by an equal share of the cluster). The policies that were published,
+waa-fill and waa-trim, stop a job for 20 s to change its workers, as their authors' system does, and make every change;
+--elastic gives them this system's loader and scheduler instead. No policy knows what will arrive.
 
 A made-up workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
 arrive by chance. Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData,
-petuum/adaptdl) times and devices are used; what jobs load is made up, as traces do not tell it.
+petuum/adaptdl for pollux, siasosp23/artifacts for sia, alibaba/clusterdata for pai) times and devices are used; what
+jobs load is made up, as traces do not tell it.
 """
 
 
@@ -129,6 +133,12 @@ def parser() -> argparse.ArgumentParser:
         "--elastic", action="store_true", help="let them change workers as all others do, without a stop"
     )
     result.add_argument(
+        "--anywhere",
+        action="store_true",
+        help="proportional, total, busy, max-min and jct may have workers on any node, as by "
+        "ElasticDataLoader(workers_on=…); `torchloader run` keeps them on the nodes of the job's devices",
+    )
+    result.add_argument(
         "--out", type=Path, metavar="DIR", help="write every job, all workers over time, and the event logs there"
     )
     result.add_argument("--json", action="store_true", help="print the table as JSON")
@@ -152,7 +162,7 @@ def main(words: Sequence[str]) -> int:
                 for place, (jobs, nodes) in enumerate(workloads)
             ]
         results = _simulated(workloads, names, arguments)
-        rows = compare(results, names.index(against))
+        rows = compare(results, names.index(against), _devices(workloads[0]))
         if arguments.out:
             _write(arguments.out, results, arguments.seed)
     except (InputError, ValueError, OSError) as error:
@@ -227,7 +237,8 @@ def _simulated(workloads: list[_Workload], names: list[str], arguments: argparse
     for name in names:
         published = name.startswith("waa-") and not arguments.elastic
         stop = arguments.stop if published else 0.0
-        scheduler = Scheduler(policy(name), Mode(arguments.mode), cost=stop, weigh=not published)
+        anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
+        scheduler = Scheduler(policy(name), Mode(arguments.mode), cost=stop, weigh=not published, anywhere=anywhere)
         results.append([])
         for jobs, nodes in workloads:
             results[-1].append(simulate(jobs, nodes, scheduler, stop=stop, start=arguments.start, progress=tell))
@@ -245,10 +256,14 @@ def _write(folder: Path, results: list[list[Result]], first: int) -> None:
 
 def _counted(workloads: list[_Workload]) -> str:
     jobs, nodes = workloads[0]
-    devices = sum(len(node.devices) for node in nodes.values())
+    devices = _devices(workloads[0])
     cores = sum(node.cores for node in nodes.values())
     where = f"{_many(devices, 'device')} and {_many(cores, 'core')} of {_many(len(nodes), 'node')}"
     return f"{_many(len(workloads), 'workload')} of {_many(len(jobs), 'job')} on {where}"
+
+
+def _devices(workload: _Workload) -> int:
+    return sum(len(node.devices) for node in workload[1].values())
 
 
 def _many(count: int, what: str) -> str:

@@ -20,6 +20,7 @@ from torchloader.scheduling.worth import Worth
 __all__ = ["Scheduler"]
 
 _CHEAP = 0.001  # of the time until the next event: what a change may cost that is only made for headroom
+_ANY_NODE = "any node"
 _REALLOCATES = {
     Mode.NEVER: frozenset[Cause](),
     Mode.ARRIVALS: frozenset({Cause.ARRIVAL, Cause.LOST}),
@@ -47,6 +48,8 @@ class Scheduler:
             Beliefs are never quite right.
         patience: seconds for which an application that has to wait lets those behind it start before it. Without an
             end to it those of many devices could wait for ever; 0 keeps the order of arrival.
+        anywhere: workers may be on any node, not only on those of the application's devices. An application still
+            starts only where its own nodes have cores for its minimum.
     """
 
     policy: Policy
@@ -57,6 +60,7 @@ class Scheduler:
     weigh: bool = True
     headroom: float = 1.0
     patience: float = 1800.0
+    anywhere: bool = False
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
@@ -100,7 +104,7 @@ class Scheduler:
         running, paused, devices = {}, [], Devices(nodes)
         for each in sorted(holding, key=lambda each: (each.state is State.RUNNING, each.spec.arrival, each.spec.name)):
             movable = self._movable(now, each, cause)
-            least = each.spec.minimum if movable else each.workers
+            least = each.spec.minimum if movable or self.anywhere else each.workers
             if each.state is State.RUNNING and not devices.fits(each.placement, least):
                 if not devices.fits(each.placement, each.spec.minimum):
                     paused.append(each.spec.name)
@@ -135,6 +139,9 @@ class Scheduler:
         curves = shared({name: (each.application.expected, each.placement) for name, each in everybody.items()})
         demands = [each.demand(place, curves[name]) for place, (name, each) in enumerate(everybody.items())]
         cores = {name: node.cores for name, node in nodes.items()}
+        if self.anywhere:
+            demands = [replace(demand, devices={_ANY_NODE: demand.size}) for demand in demands]
+            cores = {_ANY_NODE: sum(cores.values())}
         before = {name: each.application.workers for name, each in running.items()}
         target = self._target(demands, cores, everybody, before)
         if self.weigh and isinstance(self.policy, Best | MaxMin):

@@ -41,6 +41,8 @@ class Row:
         policy: its name.
         completion, makespan: mean seconds, as in `Result`.
         busy: the part of the time for which devices were held in which they computed.
+        lost: hours for which devices were held and did not compute.
+        unfair: of a workload's jobs, the largest finish-time fairness as in `Result.unfairness`.
         resizes: changes of workers, for a job.
         shorter, sooner: by which part completion and makespan are below those of the policy that is compared with,
             workload by workload.
@@ -51,18 +53,21 @@ class Row:
     completion: Interval
     makespan: Interval
     busy: Interval
+    lost: Interval
+    unfair: Interval
     resizes: float
     shorter: Interval
     sooner: Interval
     worst: float
 
 
-def compare(results: Sequence[Sequence[Result]], against: int) -> list[Row]:
+def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> list[Row]:
     """A row for each policy.
 
     Args:
         results: of each policy, those of the same workloads in the same order.
         against: the place of the policy that the others are compared with.
+        devices: of the cluster.
     """
     rows = []
     for own in results:
@@ -74,6 +79,8 @@ def compare(results: Sequence[Sequence[Result]], against: int) -> list[Row]:
                 Interval.of([each.mean_completion for each in own]),
                 Interval.of([each.makespan for each in own]),
                 Interval.of([each.busy for each in own]),
+                Interval.of([each.lost_device_hours for each in own]),
+                Interval.of([max(each.unfairness(devices)) for each in own]),
                 sum(job.resizes for each in own for job in each.jobs) / sum(len(each.jobs) for each in own),
                 Interval.of(shorter),
                 Interval.of([1 - ours.makespan / theirs.makespan for ours, theirs in pairs]),
@@ -85,7 +92,8 @@ def compare(results: Sequence[Sequence[Result]], against: int) -> list[Row]:
 
 def table(rows: Sequence[Row], against: str) -> str:
     """The rows as text, for people."""
-    header = ["policy", "completion, s", "makespan, s", "busy, %", "changes a job", "completion", "worst", "makespan"]
+    header = ["policy", "completion, s", "makespan, s", "busy, %", "GPU h lost", "unfair", "changes a job"]
+    header += ["completion", "worst", "makespan"]
     lines = [header]
     for row in rows:
         same = row.policy == against
@@ -95,6 +103,8 @@ def table(rows: Sequence[Row], against: str) -> str:
                 _number(row.completion),
                 _number(row.makespan),
                 _number(row.busy, 100),
+                _number(row.lost),
+                f"{row.unfair.mean:.1f}",
                 f"{row.resizes:.1f}",
                 "-" if same else _percent(row.shorter),
                 "-" if same else _signed(-row.worst),

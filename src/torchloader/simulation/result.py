@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -95,6 +96,25 @@ class Result:
         held = sum((job.finished - job.started) * job.devices for job in self.jobs)
         return sum(job.shortest * job.devices for job in self.jobs) / held
 
+    @property
+    def lost_device_hours(self) -> float:
+        """Hours for which devices were held and did not compute."""
+        return sum((job.finished - job.started - job.shortest) * job.devices for job in self.jobs) / 3600
+
+    def unfairness(self, devices: int) -> list[float]:
+        """Return the finish-time fairness of each job (Themis, NSDI '20): its completion, divided by the time that it
+        would take in an equal share of the cluster, which is one of as many as there were jobs at the time, on average.
+        Above 1 a job was served worse than by equal shares.
+
+        Args:
+            devices: of the cluster.
+        """
+        present = _Present(self.jobs)
+        return [
+            job.completion / (job.shortest * max(1.0, present.mean(job.arrival, job.finished) * job.devices / devices))
+            for job in self.jobs
+        ]
+
     def summary(self) -> dict[str, float | int | str]:
         """The figures by which policies are compared."""
         return {
@@ -104,6 +124,7 @@ class Result:
             "makespan_seconds": self.makespan,
             "throughput_devices": self.throughput,
             "busy_fraction": self.busy,
+            "lost_device_hours": self.lost_device_hours,
             "resizes": sum(job.resizes for job in self.jobs),
             "stopped_seconds": sum(job.stopped for job in self.jobs),
         }
@@ -118,6 +139,26 @@ class Result:
             path / "workers.csv", [field.name for field in fields(Moment)], [asdict(moment) for moment in self.moments]
         )
         write(path / "events.jsonl", self.events)
+
+
+class _Present:
+    """How many jobs there are over time: arrived, and not ended."""
+
+    def __init__(self, jobs: Sequence[JobResult]) -> None:
+        changes = sorted([(job.arrival, 1) for job in jobs] + [(job.finished, -1) for job in jobs])
+        self._times, self._counts, self._sums = [0.0], [0], [0.0]  # sums: of the count over the time until then
+        for time, change in changes:
+            self._sums.append(self._sums[-1] + self._counts[-1] * (time - self._times[-1]))
+            self._times.append(time)
+            self._counts.append(self._counts[-1] + change)
+
+    def mean(self, start: float, end: float) -> float:
+        """Return the mean number between two times, the first of which is the smaller one."""
+        return (self._sum(end) - self._sum(start)) / (end - start)
+
+    def _sum(self, time: float) -> float:
+        place = bisect_right(self._times, time) - 1
+        return self._sums[place] + self._counts[place] * (time - self._times[place])
 
 
 def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, object]]) -> None:

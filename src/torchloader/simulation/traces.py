@@ -165,7 +165,40 @@ def _known(time: str | None) -> bool:
     return time not in (None, "None")
 
 
-FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {"philly": philly, "helios": helios, "pollux": pollux}
+def pai(path: Path) -> Iterator[_Entry]:
+    """`openb_pod_list_*.csv` of Alibaba PAI's GPU traces (cluster-trace-gpu-v2023, ATC '23).
+
+    Columns: name, cpu_milli (thousandths of a core that were asked for), num_gpu, creation_time, scheduled_time and
+    deletion_time (seconds; without the second one it never ran). A job takes as long as it ran. One that shares a
+    device has a device here; gpu_milli, memory_mib, gpu_spec, qos and pod_phase are not needed.
+    """
+
+    def when(text: str) -> float | None:
+        return _seconds(text) if text else None
+
+    columns: _Columns = {
+        "name": str,
+        "cpu_milli": _count,
+        "num_gpu": _count,
+        "creation_time": _seconds,
+        "scheduled_time": when,
+        "deletion_time": _seconds,
+    }
+    for row in _rows(path, columns):
+        if row["scheduled_time"] is not None:
+            seconds = row["deletion_time"] - row["scheduled_time"]
+            yield _Entry(
+                row["name"], row["creation_time"], row["num_gpu"], seconds, max(1, round(row["cpu_milli"] / 1000))
+            )
+
+
+FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {
+    "philly": philly,
+    "helios": helios,
+    "pollux": pollux,
+    "sia": pollux,  # whose authors took the format over (SOSP '23)
+    "pai": pai,
+}
 """The readers by the name of the format."""
 
 
