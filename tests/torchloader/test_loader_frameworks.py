@@ -147,10 +147,57 @@ if __name__ == "__main__":
 """
 
 
+TRAINED = """
+import os, sys, warnings
+import torch
+from torchloader import ElasticDataLoader
+
+warnings.filterwarnings("error", message="torch.distributed has")
+
+if __name__ == "__main__":
+    import transformers
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+        def forward(self, x):
+            self.seen += x.int().tolist()
+            return {"loss": self.layer(x.float().unsqueeze(1)).sum()}
+
+    def collate(samples):
+        return {"x": torch.tensor(samples)}
+
+    class Trainer(transformers.Trainer):
+        def get_train_dataloader(self):
+            loader = ElasticDataLoader(range(24), 3, shuffle=True, num_workers=1, collate_fn=collate, **place)
+            return self.accelerator.prepare(loader)
+
+    class Told(transformers.TrainerCallback):
+        def on_epoch_end(self, *_, model, **__):
+            model = getattr(model, "module", model)
+            print(*model.seen, flush=True)
+            model.seen.clear()
+
+    def train(epochs):
+        options = transformers.TrainingArguments(
+            sys.argv[1], num_train_epochs=epochs, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
+            logging_strategy="no", remove_unused_columns=False,
+        )
+        Trainer(Model(), options, train_dataset=range(24), callbacks=[Told()]).train()
+
+    place = {}
+    train(2)
+    place = {"rank": int(os.environ["RANK"]), "world_size": 2}
+    train(1)
+"""
+
+
 @pytest.mark.parametrize(
     ("library", "program", "epochs"),
-    [("accelerate", PREPARED, 3), ("lightning", FITTED, 3)],
-    ids=["accelerate", "lightning"],
+    [("accelerate", PREPARED, 3), ("lightning", FITTED, 3), ("transformers", TRAINED, 3)],
+    ids=["accelerate", "lightning", "transformers"],
 )
 def test_two_ranks_share_the_samples(site: Site, library: str, program: str, epochs: int) -> None:
     pytest.importorskip(library)
@@ -161,7 +208,7 @@ def test_two_ranks_share_the_samples(site: Site, library: str, program: str, epo
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
         run = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "one"}
         variables = [f"{name}={value}" for name, value in {**place, **run}.items()]
-        ranks.append(site.start("env", *variables, sys.executable, file))
+        ranks.append(site.start("env", *variables, sys.executable, file, site.folder / "out"))
     told = [rank.communicate(timeout=200) for rank in ranks]
     lines = [[line for line in output.splitlines() if line[:1].isdigit()] for output, _ in told]
     assert [len(each) for each in lines] == [epochs, epochs], told
