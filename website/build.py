@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from website import commands, inventory, links, pages, reference, texts
+from website import commands, inventory, links, notebooks, pages, reference, texts
 
 ROOT = Path(__file__).parents[1]
 HERE = ROOT / "website"
@@ -34,6 +34,7 @@ def build(stage: Path) -> Path:
     placed.mkdir(parents=True)
     topics = reference.topics(ROOT)
     staged = pages.stage(ROOT, placed, reference.identifiers(topics))
+    _add_notebooks(placed / "tutorials")
     reference.write(topics, ROOT, placed / "reference")
     (placed / "reference" / "commands.md").write_text(commands.page())
     shutil.copy(HERE / "site.css", placed)
@@ -50,6 +51,15 @@ def build(stage: Path) -> Path:
     if dead := links.dead(site):
         raise SystemExit("\n".join([f"{len(dead)} links of the site lead nowhere:", *dead[:_LISTED]]))
     return site
+
+
+def _add_notebooks(tutorials: Path) -> None:
+    """Place each tutorial as a notebook beside its page, which links to it below its title."""
+    for page in tutorials.glob("*.md"):
+        text = page.read_text()
+        page.with_suffix(".ipynb").write_text(notebooks.notebook(text))
+        title, rest = text.split("\n", 1)
+        page.write_text(f"{title}\n\n[Download this tutorial as a notebook]({page.stem}.ipynb)\n{rest}")
 
 
 def _generate(stage: Path) -> None:

@@ -1,0 +1,38 @@
+"""Each tutorial runs as the notebook that the site offers, and prints what its page shows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from website import notebooks
+
+from conftest import Site
+
+TUTORIALS = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
+RUNNER = """
+import json, sys
+import nbclient, nbformat
+
+notebook = nbformat.read(sys.argv[1], 4)
+nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+print(json.dumps(["".join(out.text for out in cell.outputs if out.output_type == "stream") for cell in cells]))
+"""
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_prints_what_its_page_shows(page: Path, site: Site) -> None:
+    for library in ("nbclient", "nbformat", "ipykernel", "matplotlib"):
+        pytest.importorskip(library)
+    if "torch" in page.read_text():
+        pytest.importorskip("torch")
+    path = site.folder / "tutorial.ipynb"
+    path.write_text(notebooks.notebook(page.read_text()))
+    environment = {"IPYTHONDIR": str(site.folder / "i"), "JUPYTER_RUNTIME_DIR": str(site.folder / "j")}
+    done = site.run(sys.executable, site.write(RUNNER), path, env=environment, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == notebooks.outputs(page.read_text())
+    site.assert_nothing_left()
