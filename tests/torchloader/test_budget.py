@@ -77,7 +77,7 @@ def test_shares_come_to_no_more_than_all_and_leave_nothing_that_somebody_wants()
 def test_one_loader_may_have_what_the_cores_can_run() -> None:
     budget = Budget(4.0)
     assert budget.ask(16, 1.0, 0.01) == 4
-    assert budget.ask(16, 0.5, 0.01) == 8
+    assert budget.ask(16, 0.5, 0.01) == 9  # eight would compute on four cores on average, often on fewer
     assert budget.ask(16, 1.02, 0.01) == 3 + 1  # what is measured is not exact
     assert budget.ask(3, 1.0, 0.01) == 3
     budget.close()
@@ -86,7 +86,7 @@ def test_one_loader_may_have_what_the_cores_can_run() -> None:
 def test_workers_that_wait_take_little_and_not_nothing() -> None:
     budget = Budget(4.0)
     assert budget.ask(20, 0.01, 0.01) == 20
-    assert budget.ask(100, 0.01, 0.01) == 32
+    assert budget.ask(200, 0.01, 0.01) == 81
     budget.close()
 
 

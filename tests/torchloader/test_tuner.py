@@ -12,7 +12,9 @@ import pytest
 from dragon.claims import Claim
 from torchloader.loader.budget import Budget
 from torchloader.loader.effort import Effort
+from torchloader.loader.look import Look
 from torchloader.loader.members import Tally
+from torchloader.loader.search import Search
 from torchloader.loader.tuner import Tuner
 from torchloader.loader.tuning import Limit
 
@@ -196,3 +198,24 @@ def test_it_says_in_one_line_what_it_found(caplog: pytest.LogCaptureFixture) -> 
         "8 ms a batch (0% of it CPU time); more are not needed"
     )
     assert [record.getMessage() for record in caplog.records] == [f'num_workers="auto": {found}']
+
+
+def test_a_busy_machine_does_not_make_it_give_up_workers_that_share_nothing() -> None:
+    search = Search()
+    alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.85, 0.85, 0.0))
+    search.observe(alone)
+    assert search.next(alone, 2.0, 2) == 2
+    # A batch takes as much of a worker as before, and much longer, as other programs have the cores.
+    crowded = Look(2, 100, 0.9, 0.1, made=100, effort=Effort(1.9, 0.85, 1.05))
+    search.observe(crowded)
+    assert search.next(crowded, 2.0, 16) >= 2
+
+
+def test_workers_that_hold_each_other_up_are_given_up() -> None:
+    search = Search()
+    alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.9, 0.01, 0.0))
+    search.observe(alone)
+    assert search.next(alone, 2.0, 8) == 8
+    shared = Look(8, 100, 0.9, 0.1, made=100, effort=Effort(7.2, 0.01, 0.0))
+    search.observe(shared)
+    assert search.next(shared, 2.0, 8) == 1

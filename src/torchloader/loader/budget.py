@@ -25,7 +25,8 @@ CORES = "TORCHLOADER_CORES"
 _NAME = "loading_cores"
 _LEASE_S = 5.0  # seconds from one batch to the next after which others may take the cores
 _RENEWAL_S = 1.0
-_LEAST_SHARE = 1 / 8  # cores that a worker counts as, however little it computes: it takes memory, and is switched to
+_LEAST_SHARE = 1 / 16  # cores that a worker counts as, however little it computes: it takes memory
+_VARIATION = 0.5  # standard deviations of the number of workers that compute by which it may exceed the cores
 _ROUNDING = 0.1  # workers: a share is measured, and 1.02 cores are one
 
 _log = logging.getLogger(__name__)
@@ -102,18 +103,17 @@ class Budget:
         so many seconds."""
         self._last = wanted, share, interval
         self._renewed = self._clock()
-        each = max(_LEAST_SHARE, share)
         if self._is_alone:
-            return self._workers(wanted, each, self.cores)
+            return _workers(wanted, share, self.cores)
 
         def decide(others: list[bytes]) -> bytes:
             leases = [msgspec.json.decode(other, type=Lease) for other in others]
             leases = [lease for lease in leases if lease.until > self._renewed]
-            fair = fair_share(wanted * each, [lease.wanted for lease in leases], self.cores)
+            fair = fair_share(_cores(wanted, share), [lease.wanted for lease in leases], self.cores)
             free = self.cores - sum(lease.held for lease in leases)
-            self._granted = self._workers(wanted, each, min(fair, free))
+            self._granted = _workers(wanted, share, min(fair, free))
             until = self._renewed + _LEASE_S + 10 * interval
-            return msgspec.json.encode(Lease(wanted * each, self._granted * each, until))
+            return msgspec.json.encode(Lease(_cores(wanted, share), _cores(self._granted, share), until))
 
         try:
             if self._claim is None:
@@ -124,15 +124,29 @@ class Budget:
             _log.warning(
                 "this loader shares the cores of the node with no other one, as it cannot claim any: %s", error
             )
-            return self._workers(wanted, each, self.cores)
+            return _workers(wanted, share, self.cores)
         return min(wanted, self._granted)
-
-    @staticmethod
-    def _workers(wanted: int, each: float, cores: float) -> int:
-        return max(1, min(wanted, math.floor(cores / each + _ROUNDING)))
 
     def close(self) -> None:
         """Give back what it has."""
         self._is_alone = True
         if self._claim is not None:
             self._claim.close()
+
+
+def _cores(workers: int, share: float) -> float:
+    """Cores that so many workers need, of whom each computes for this share of its time.
+
+    How many compute at a time varies, by sqrt(n q (1 - q)) where they do so by chance: for as many on average as there
+    are cores, some of these were often idle.
+    """
+    share = max(_LEAST_SHARE, share)
+    return workers * share - _VARIATION * math.sqrt(workers * share * max(0.0, 1 - share))
+
+
+def _workers(wanted: int, share: float, cores: float) -> int:
+    """The most of these workers that need no more cores, at least one."""
+    fitting = 1
+    while fitting < wanted and _cores(fitting + 1, share) <= cores + _ROUNDING * share:
+        fitting += 1
+    return fitting

@@ -62,12 +62,18 @@ class Look:
         """The cores that one busy worker takes, where they are free: 1 where it computes, nearly 0 where it waits."""
         return self.cpu / self.service if self.service > 0 else 1.0
 
-    def demand(self, cores: float) -> float:
-        """Workers that are busy at a time when batches come as fast as they can be used.
+    @property
+    def busy(self) -> float:
+        """Workers that were busy at a time, also with waiting for a core: by Little's law the batches per second times
+        the seconds that a worker had each."""
+        return self.rate * self.effort.seconds / self.made if self.made else 0.0
 
-        By Little's law these are the batches per second times the seconds that a worker has each. Batches can be used
-        no faster than the trainer computes, and made no faster than the cores allow on which workers and trainer
-        compute (the bottleneck law): more workers than that bring nothing.
+    def demand(self, cores: float) -> float:
+        """Workers that would be busy at a time, by the same law, if batches came as fast as they can be used, and each
+        worker had a core when it needs one.
+
+        Batches can be used no faster than the trainer computes, and made no faster than the cores allow on which
+        workers and trainer compute (the bottleneck law): more workers than that bring nothing.
         """
         of_cores = (self.cpu + self.trainer_cpu / max(1, self.batches)) / cores
         return self.service / max(_LEAST, self.step, of_cores)

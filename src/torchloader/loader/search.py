@@ -19,6 +19,7 @@ _WAITING = 0.03  # the fraction of its time that a trainer may wait: more worker
 _SPARE = 1.1  # workers that are busy all the time leave nothing for a batch that takes longer
 _STEP = 1.5  # from a number that does not suffice to the next that is tried, where nothing says more
 _LEAP = 8  # times as many at once, at most: the more are tried, the more a wrong measurement costs
+_SHARED = 1.2  # times as long as with few workers takes a batch where these share something
 _DRIFT = 1.5  # times as fast, or slow, twice in a row: what was known does not hold any more
 
 
@@ -76,11 +77,13 @@ class Search:
             return limit
         if self._drifts[1]:
             return look.workers  # until it is clear whether what is known still holds
-        demand = max(1, math.ceil(_SPARE * look.demand(cores) - 1e-9))
         if look.waiting <= _WAITING:
-            return self._fewer(look.workers, demand)
-        found = sufficient(self.rates)
-        largest = max(self.rates)
+            return self._fewer(look.workers, max(1, math.ceil(_SPARE * look.busy - 1e-9)))
+        demand = max(1, math.ceil(_SPARE * look.demand(cores) - 1e-9))
+        found, largest = sufficient(self.rates), max(self.rates)
+        if found < look.workers <= demand and not self._shares(look):
+            # Which nothing but other programs explains: these workers do not hold each other up.
+            found = look.workers
         if found == largest and found == look.workers:
             if found < limit:
                 return min(limit, _LEAP * found, max(demand, math.ceil(_STEP * found)))
@@ -92,6 +95,11 @@ class Search:
         enough = (1 - SAME) * self.rates.get(workers, 0.0)
         scarce = max((number for number, rate in self.rates.items() if number < workers and rate < enough), default=0)
         return min(workers, max(demand, scarce + 1))
+
+    def _shares(self, look: Look) -> bool:
+        """Whether its workers have something to share: a batch takes longer than with the fewest that were tried."""
+        _, least = self._looks[min(self._looks)]
+        return look.service > _SHARED * least
 
     def _narrowed(self, found: int, demand: int) -> int:
         """A number between the smallest that suffices and the next smaller that was tried, or the former."""
