@@ -8,25 +8,18 @@ that number is. Of two rates that differ by less than `SAME` the greater is take
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from torchloader.loader.look import Look
+from torchloader.prediction.curve import SAME, sufficient
 
-__all__ = ["SAME", "Search", "sufficient"]
+__all__ = ["Search"]
 
-SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
 _WAITING = 0.03  # the fraction of its time that a trainer may wait: more workers could not bring more than that
 _SPARE = 1.1  # workers that are busy all the time leave nothing for a batch that takes longer
 _STEP = 1.5  # from a number that does not suffice to the next that is tried, where nothing says more
 _LEAP = 8  # times as many at once, at most: the more are tried, the more a wrong measurement costs
 _SHARED = 1.2  # times as long as with few workers takes a batch where these share something
 _DRIFT = 1.5  # times as fast, or slow, twice in a row: what was known does not hold any more
-
-
-def sufficient(rates: Mapping[int, float]) -> int:
-    """The smallest number of workers with a rate that none exceeds by much. Raises ValueError where there is none."""
-    best = max(rates.values())
-    return min(workers for workers, rate in rates.items() if rate >= (1 - SAME) * best)
 
 
 class Search:
