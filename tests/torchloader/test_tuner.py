@@ -219,3 +219,25 @@ def test_workers_that_hold_each_other_up_are_given_up() -> None:
     shared = Look(8, 100, 0.9, 0.1, made=100, effort=Effort(7.2, 0.01, 0.0))
     search.observe(shared)
     assert search.next(shared, 2.0, 8) == 1
+
+
+def test_workers_that_start_anew_in_each_epoch_are_tuned_too() -> None:
+    class Restarting(Trainer):
+        """Its workers are not there yet with the first batches of an epoch."""
+
+        @property
+        def ready(self) -> int:
+            return self.size if self.given % self.epoch > 3 else 0
+
+    trainer = Restarting(Load(0.002, 0.020), epoch=20)
+    trainer.train(60)
+    assert 9 <= trainer.size <= 13
+
+
+def test_it_takes_nothing_back_of_what_the_program_has_chosen() -> None:
+    trainer = Trainer(Load(0.002, 0.020))
+    trainer.train(5)
+    trainer.tuner.close()
+    trainer.size, trainer.sizes = 3, []
+    trainer.train(5)
+    assert trainer.sizes == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -83,6 +84,7 @@ class Budget:
     ) -> None:
         self.cores = cores
         self._make_claim, self._clock = claim, clock
+        self._lock = threading.Lock()  # the program may close() in another thread
         self._claim: Claim | None = None
         self._is_alone = False  # as nothing can be shared here
         self._renewed = -math.inf
@@ -101,6 +103,10 @@ class Budget:
     def ask(self, wanted: int, share: float, interval: float) -> int:
         """How many of these workers it may have, at least one. Each takes this share of a core; a batch is given every
         so many seconds."""
+        with self._lock:
+            return self._ask(wanted, share, interval)
+
+    def _ask(self, wanted: int, share: float, interval: float) -> int:
         self._last = wanted, share, interval
         self._renewed = self._clock()
         if self._is_alone:
@@ -129,9 +135,10 @@ class Budget:
 
     def close(self) -> None:
         """Give back what it has."""
-        self._is_alone = True
-        if self._claim is not None:
-            self._claim.close()
+        with self._lock:
+            self._is_alone = True
+            if self._claim is not None:
+                self._claim.close()
 
 
 def _cores(workers: int, share: float) -> float:

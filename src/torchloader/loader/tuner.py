@@ -67,7 +67,8 @@ class Tuner:
         self._epoch = 0
         self._cpu_before = cpu_clock()
         self.tuning: Tuning | None = None
-        self._size = self._skip = 0
+        self._size, self._arrived, self._skip = 0, False, 0
+        self._is_closed = False
         self._begin(Tally(), False)
 
     def _begin(self, tally: Tally, at_start: bool) -> None:
@@ -85,13 +86,7 @@ class Tuner:
         if crew.begun != self._epoch:
             self._epoch, cpu = crew.begun, 0.0  # what the program did between two epochs is not of a batch
             self._begin_epoch(crew)
-        if crew.ready != self._size or crew.size != self._size:
-            # What happens before all workers are there, and with batches that others have made, tells nothing.
-            self._size, self._skip = crew.ready, crew.window
-            self._begin(crew.tally, False)
-            return
-        if self._skip > 0:
-            self._skip -= 1
+        if not self._is_there(crew):
             self._begin(crew.tally, False)
             return
         self._batches += 1
@@ -101,10 +96,20 @@ class Tuner:
         if self._is_long(1) and (not self._epochs or self._is_long(4)):
             self._decide(crew)
 
+    def _is_there(self, crew: Resizable) -> bool:
+        """Whether what happens now is due to the number of workers. Before all have been there it is not, nor with
+        the batches that others have made. Where workers leave at the end of each epoch, to wait for them is part of
+        the epochs."""
+        if crew.size != self._size:
+            self._size, self._arrived = crew.size, False
+        if not self._arrived and crew.ready == self._size:
+            self._arrived, self._skip = True, crew.window + 1
+        self._skip = max(0, self._skip - 1)
+        return self._arrived and not self._skip
+
     def _begin_epoch(self, crew: Resizable) -> None:
         """An epoch begins with waiting: of short ones a look has whole ones only."""
-        if self._skip > 0:
-            return
+        self._skip = 0  # no batch is left of the last one
         if not self._from_start:
             self._begin(crew.tally, True)
         elif self._is_long(1):
@@ -146,7 +151,7 @@ class Tuner:
         return Limit.MOST if granted >= self._at_most else Limit.GAIN
 
     def _fit(self, crew: Resizable, size: int) -> None:
-        if size != crew.size:
+        if size != crew.size and not self._is_closed:
             crew.resize(size)
 
     def _tell(self) -> None:
@@ -156,6 +161,7 @@ class Tuner:
 
     def close(self) -> None:
         """Choose no more, and give back what it has of the node."""
+        self._is_closed = True
         self._budget.close()
 
 
