@@ -62,7 +62,7 @@ def test_it_goes_up_for_a_slow_storage_and_down_when_that_becomes_fast(
             next(batches)
             time.sleep(0.004)
         assert loader.tuning is not None
-        assert str(loader.tuning).startswith(f"{loader.workers} loading worker")
+        assert str(loader.tuning).endswith(("are not needed", "is tried next", "bring nothing"))
     assert all(record.getMessage().startswith('num_workers="auto": ') for record in caplog.records)
     assert capfd.readouterr().out == ""
 

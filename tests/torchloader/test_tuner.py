@@ -187,6 +187,15 @@ def test_max_workers_is_kept_to() -> None:
     assert trainer.tuner.tuning.limit is Limit.MOST
 
 
+def test_while_it_searches_it_says_so() -> None:
+    trainer = Trainer(LOADS["latency"])
+    while trainer.size == 1:
+        trainer.train(0.01)
+    assert trainer.tuner.tuning is not None
+    assert str(trainer.tuner.tuning).startswith("1 loading worker: the trainer computes 2 ms a batch and waits 9")
+    assert trainer.tuner.tuning.limit is Limit.SEARCH
+
+
 def test_it_says_in_one_line_what_it_found(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     trainer = Trainer(Load(0.002, 0.008))

@@ -134,7 +134,9 @@ class Tuner:
             self._search.forget(self._size)
         self._wanted = self._search.next(look, self._budget.cores, self._at_most)
         granted = self._budget.ask(self._wanted, look.share, look.seconds / look.batches)
-        self.tuning = Tuning(granted, look.step, look.service, look.share, look.waiting, self._limit(look, granted))
+        self.tuning = Tuning(
+            look.workers, look.step, look.service, look.share, look.waiting, self._limit(look, granted)
+        )
         if granted == self._size:
             self._shortest = min(_LONGEST, 2 * self._shortest)
             self._tell()
@@ -144,6 +146,8 @@ class Tuner:
         self._begin(crew.tally, False)
 
     def _limit(self, look: Look, granted: int) -> Limit:
+        if granted != look.workers:
+            return Limit.SEARCH
         if look.waiting <= _NEEDED:
             return Limit.NEED
         if granted < self._wanted:

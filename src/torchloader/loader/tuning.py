@@ -11,6 +11,7 @@ __all__ = ["Limit", "Tuning"]
 class Limit(StrEnum):
     """Why there are no more workers."""
 
+    SEARCH = "another number is tried next"
     NEED = "more are not needed"
     GAIN = "more bring nothing"
     MOST = "max_workers allows no more"
@@ -21,7 +22,7 @@ class Limit(StrEnum):
 class Tuning:
     """What was found of a loader, and measured last.
 
-    workers: the number that was found. step: seconds that the trainer computes for a batch. service: seconds of a
+    workers: how many it was measured with. step: seconds that the trainer computes for a batch. service: seconds of a
     worker that a batch takes. share: the fraction of these that is CPU time. waiting: the fraction of its time that
     the trainer waits. limit: why there are no more.
     """
