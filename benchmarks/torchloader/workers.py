@@ -1,21 +1,21 @@
-"""num_workers="auto" beside fixed numbers of workers, by turns.
+"""num_workers="auto" beside fixed numbers of workers.
 
-python benchmarks/torchloader/workers.py                      all loads, three rounds
-python benchmarks/torchloader/workers.py latency --rounds 1   one of them, once
+python benchmarks/torchloader/workers.py                       all loads
+python benchmarks/torchloader/workers.py latency --rounds 30   one of them, for longer
 
-The trainer waits instead of computing, as one does that computes on a GPU. Rates are batches per second from the end of
-the warm-up on, in which workers start and "auto" searches; `at all` has the warm-up in it.
+"auto" searches three times; then the numbers that it found and the fixed ones take turns of a second each, so that what
+else runs on the machine disturbs all alike, and each round is a ratio. The trainer waits instead of computing, as one
+does that computes on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchloader import ElasticDataLoader
@@ -49,87 +49,99 @@ class Stored:
 LONG = 10**6
 # The dataset, the seconds that the trainer computes, and the fixed numbers of workers.
 LOADS: dict[str, tuple[Stored, float, list[int]]] = {
-    "latency": (Stored(LONG, 0.016), 0.002, [1, 4, 8, 10, 12, 16]),
+    "latency": (Stored(LONG, 0.016), 0.002, [1, 4, 6, 8, 10, 12, 16]),
     "cpu": (Stored(LONG, 0.0, 0.008), 0.001, [1, 2, 3, 4, 6]),
     "mixed": (Stored(LONG, 0.010, 0.004), 0.003, [1, 2, 3, 4, 6, 8, 12]),
-    "faster": (Stored(LONG, 0.040), 0.004, [1, 4, 8, 12, 16]),
+    "faster": (Stored(LONG, 0.040), 0.004, [1, 2, 4, 8, 12, 16]),
     "short": (Stored(20 * BATCH, 0.016), 0.002, [1, 4, 8, 12, 16]),
 }
 
 
-def once(name: str, workers: int | str, warm_up: float, seconds: float) -> dict[str, Any]:
-    """One run, of this process."""
-    dataset, step, _ = LOADS[name]
-    start = time.monotonic()
+def step_of(name: str, batches: Iterator[Any], seconds: float) -> float:
+    """Train for so many seconds; batches per second."""
+    start, given = time.perf_counter(), 0
+    while time.perf_counter() < start + seconds:
+        next(batches)
+        time.sleep(LOADS[name][1])
+        given += 1
+    return given / (time.perf_counter() - start)
+
+
+def epochs(loader: ElasticDataLoader) -> Iterator[Any]:
+    """The batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def loader_of(dataset: Stored, workers: Any) -> ElasticDataLoader:
+    """A loader of lists."""
+    return ElasticDataLoader(dataset, BATCH, num_workers=workers, collate_fn=list, seed=1)
+
+
+def searched(name: str, seconds: float) -> tuple[int, str]:
+    """What "auto" finds in so many seconds, and what it says of it. The storage that becomes faster does so in the
+    middle."""
+    dataset = LOADS[name][0]
     if name == "faster":
-        dataset.faster_at = start + warm_up + seconds / 2
-    batches = before = 0
-    with ElasticDataLoader(dataset, BATCH, num_workers=workers, collate_fn=list, seed=1) as loader:
-        while time.monotonic() < start + warm_up + seconds:
-            for _ in loader:
-                time.sleep(step)
-                batches += 1
-                now = time.monotonic() - start
-                if now < warm_up:
-                    before = batches
-                if now > warm_up + seconds:
-                    break
-        told = str(loader.tuning) if workers == "auto" else ""
-        return {
-            "rate": (batches - before) / seconds,
-            "from_start": batches / (warm_up + seconds),
-            "workers": loader.workers,
-            "told": told,
-        }
-
-
-def run(name: str, workers: int | str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One run, of a process of its own."""
-    command = [sys.executable, __file__, name, "--once", str(workers)]
-    command += ["--warm-up", str(arguments.warm_up), "--seconds", str(arguments.seconds)]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return found
+        dataset = replace(dataset, faster_at=time.monotonic() + seconds / 2)
+    with loader_of(dataset, "auto") as loader:
+        step_of(name, epochs(loader), seconds)
+        return loader.workers, str(loader.tuning)
 
 
 def compare(name: str, arguments: argparse.Namespace) -> None:
-    """Rounds of all numbers, one after the other."""
-    counts: list[int | str] = [*LOADS[name][2], "auto"]
-    runs: dict[int | str, list[dict[str, Any]]] = {count: [] for count in counts}
-    for number in range(arguments.rounds):
-        for place in range(len(counts)):
-            count = counts[(place + number) % len(counts)]
-            runs[count].append(run(name, count, arguments))
-    median = {count: statistics.median(each["rate"] for each in found) for count, found in runs.items()}
-    whole = {count: statistics.median(each["from_start"] for each in found) for count, found in runs.items()}
-    for count in counts:
-        rates = " ".join(f"{each['rate']:.1f}" for each in runs[count])
+    """What "auto" finds, several times, beside all numbers by turns."""
+    found = [searched(name, arguments.search) for _ in range(arguments.searches)]
+    numbers = sorted({*LOADS[name][2], *(number for number, _ in found)})
+    dataset = LOADS[name][0]
+    if name == "faster":
+        dataset = replace(dataset, faster_at=0.0)
+    rates: dict[int, list[float]] = {number: [] for number in numbers}
+    with ExitStack() as stack:
+        loaders = {number: stack.enter_context(loader_of(dataset, number)) for number in numbers}
+        running = {number: epochs(loader) for number, loader in loaders.items()}
+        for batches in running.values():
+            step_of(name, batches, 0.1)
+        for number, loader in loaders.items():
+            while loader.counters.workers < number:
+                step_of(name, running[number], 0.1)
+        for turn in range(arguments.rounds):
+            for place in range(len(numbers)):
+                number = numbers[(place + turn) % len(numbers)]
+                for _ in range(2 * number + 2):  # those that were made while it was others' turn
+                    next(running[number])
+                rates[number].append(step_of(name, running[number], arguments.seconds))
+    median = {number: statistics.median(each) for number, each in rates.items()}
+    fixed = LOADS[name][2]
+    best = max(fixed, key=lambda number: statistics.median(beside(rates, number, fixed[-1])))
+    for number in numbers:
+        parts = sorted(beside(rates, number, best))
         print(
-            f"{name:>8} {count!s:>5} workers {median[count]:8.1f} batches/s  ({rates})  {whole[count]:8.1f} at all",
+            f"{name:>8} {number:>3} workers {median[number]:8.1f} batches/s, {statistics.median(parts):.3f} of the "
+            f"best ({parts[len(parts) // 4]:.3f} to {parts[3 * len(parts) // 4]:.3f})",
             flush=True,
         )
-    best = max(counts[:-1], key=lambda count: median[count])
-    first = max(counts[:-1], key=lambda count: whole[count])
-    took = [each["workers"] for each in runs["auto"]]
-    print(
-        f"{name:>8} auto has {median['auto'] / median[best]:.3f} of the best fixed number, {best}, with {took} workers "
-        f"at the end; {whole['auto'] / whole[first]:.3f} at all (of {first})"
-    )
-    print(f"{name:>8} {runs['auto'][-1]['told']}", flush=True)
+    for number, told in found:
+        print(
+            f"{name:>8} auto: {statistics.median(beside(rates, number, best)):.3f} of {best} workers; {told}",
+            flush=True,
+        )
+
+
+def beside(rates: dict[int, list[float]], number: int, other: int) -> list[float]:
+    """Of each round, the rate with one number by that with another."""
+    return [mine / its for mine, its in zip(rates[number], rates[other], strict=True)]
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("loads", nargs="*", choices=[[], *LOADS], help="by default all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm-up", type=float, default=8.0, metavar="S")
-    parser.add_argument("--seconds", type=float, default=8.0, metavar="S")
-    parser.add_argument("--once", metavar="WORKERS", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each turn")
+    parser.add_argument("--searches", type=int, default=3)
+    parser.add_argument("--search", type=float, default=20.0, metavar="S", help="of each search")
     arguments = parser.parse_args()
-    if arguments.once:
-        workers = arguments.once if arguments.once == "auto" else int(arguments.once)
-        print(json.dumps(once(arguments.loads[0], workers, arguments.warm_up, arguments.seconds)))
-        return
     for name in arguments.loads or LOADS:
         compare(name, arguments)
 

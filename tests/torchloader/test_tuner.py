@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -250,3 +251,42 @@ def test_it_takes_nothing_back_of_what_the_program_has_chosen() -> None:
     trainer.size, trainer.sizes = 3, []
     trainer.train(5)
     assert trainer.sizes == []
+
+
+def best_of_fixed(train: Callable[[Trainer], int], **options: Any) -> int:
+    """Batches that the trainer has with the best number of workers that stays."""
+    given = []
+    for workers in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
+        trainer = Trainer(**options)
+        trainer.tuner.close()
+        trainer.size = workers
+        given.append(train(trainer))
+    return max(given)
+
+
+def trained_for_two_minutes(trainer: Trainer) -> int:
+    return trainer.train(120)
+
+
+def trained_while_the_storage_becomes_faster(trainer: Trainer) -> int:
+    given = trainer.train(60)
+    trainer.load = replace(trainer.load, latency=trainer.load.latency / 20)
+    return given + trainer.train(60)
+
+
+@pytest.mark.parametrize(
+    ("train", "options"),
+    [
+        (trained_for_two_minutes, {"load": Load(0.002, 0.016)}),
+        (trained_for_two_minutes, {"load": Load(0.001, 0.0, 0.008)}),
+        (trained_for_two_minutes, {"load": Load(0.003, 0.010, 0.004)}),
+        (trained_while_the_storage_becomes_faster, {"load": Load(0.004, 0.040)}),
+        (trained_for_two_minutes, {"load": Load(0.002, 0.016), "epoch": 20}),
+    ],
+    ids=["latency", "computing", "both", "a storage that becomes faster", "short epochs"],
+)
+def test_with_the_search_it_is_no_more_than_5_percent_behind_the_best_fixed_number(
+    train: Callable[[Trainer], int], options: dict[str, Any]
+) -> None:
+    given = train(Trainer(noise=0.2, **options))
+    assert given >= 0.95 * best_of_fixed(train, noise=0.2, **options)
