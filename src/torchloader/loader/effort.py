@@ -47,9 +47,3 @@ class Meter:
         if self._scheduling >= 0:
             delayed = int(os.pread(self._scheduling, 80, 0).split()[1]) * 1e-9
         return Effort(time.perf_counter(), time.process_time(), delayed)
-
-    def close(self) -> None:
-        """Read no more."""
-        if self._scheduling >= 0:
-            os.close(self._scheduling)
-            self._scheduling = -1
