@@ -193,3 +193,10 @@ def test_a_forked_trainer_leaves_its_parents_share_alone() -> None:
     assert other.ask(4, 1.0, 0.01) == 1
     mine.close()
     other.close()
+
+
+def test_cores_that_are_not_shared_are_claimed_by_nobody() -> None:
+    one, two = Budget(4.0, None), Budget(4.0, None)
+    assert one.ask(8, 1.0, 0.01) == two.ask(8, 1.0, 0.01) == 4
+    assert find_runs() == []
+    one.close()

@@ -72,21 +72,21 @@ class Budget:
 
     Args:
         cores: of the node, for all of them.
-        claim: makes the claim on them, at the first use.
+        claim: makes the claim on them, at the first use; None where they are this loader's alone.
         clock: seconds, the same for all processes of the node.
     """
 
     def __init__(
         self,
         cores: float,
-        claim: Callable[[], Claim] = lambda: Claim(_NAME),
+        claim: Callable[[], Claim] | None = lambda: Claim(_NAME),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cores = cores
         self._make_claim, self._clock = claim, clock
         self._lock = threading.Lock()  # the program may close() in another thread
         self._claim: Claim | None = None
-        self._is_alone = False  # as nothing can be shared here
+        self._is_alone = claim is None
         self._renewed = -math.inf
         self._granted = 1
         self._last = 1, 1.0, 0.0
@@ -109,7 +109,7 @@ class Budget:
     def _ask(self, wanted: int, share: float, interval: float) -> int:
         self._last = wanted, share, interval
         self._renewed = self._clock()
-        if self._is_alone:
+        if self._is_alone or self._make_claim is None:
             return _workers(wanted, share, self.cores)
 
         def decide(others: list[bytes]) -> bytes:

@@ -155,7 +155,7 @@ class ElasticDataLoader(Attributes):
         )
         at_first = 1 if count == "auto" else count
         self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers, forks, nodes)
-        self._tuner = tuner_of(max_workers, streams) if count == "auto" else None
+        self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
         self._next_epoch = self._epoch = 0

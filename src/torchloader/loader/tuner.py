@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
+from dragon.native.machine import Node
 from torchloader.loader.budget import Budget, cores_of_node
 from torchloader.loader.look import Look
 from torchloader.loader.members import Tally
@@ -169,8 +170,13 @@ class Tuner:
         self._budget.close()
 
 
-def tuner_of(max_workers: int | None, streams: int | None) -> Tuner:
-    """The tuner of a loader that may have so many workers, by default some for each core, and has so many streams."""
-    cores = cores_of_node()
+def tuner_of(max_workers: int | None, streams: int | None, nodes: Collection[str | None]) -> Tuner:
+    """The tuner of a loader that may have so many workers, by default some for each core, and has so many streams. Its
+    workers are on these nodes, None is the trainer's; the cores of others are not shared."""
+    others = {name for name in nodes if name is not None}
+    cores = float(sum(Node(name).num_cpus for name in others))
+    if None in nodes:
+        cores += cores_of_node()
+    budget = Budget(cores, None) if others else Budget(cores)
     at_most = max_workers or math.ceil(_FOR_EACH_CORE * cores)
-    return Tuner(at_most if streams is None else min(at_most, max(1, streams)), Budget(cores))
+    return Tuner(at_most if streams is None else min(at_most, max(1, streams)), budget)
