@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from operator import truediv
 from typing import Any
 
 from torchloader import ElasticDataLoader
@@ -113,7 +114,8 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
                 rates[number].append(step_of(name, running[number], arguments.seconds))
     median = {number: statistics.median(each) for number, each in rates.items()}
     fixed = LOADS[name][2]
-    best = max(fixed, key=lambda number: statistics.median(beside(rates, number, fixed[-1])))
+    rounds = [statistics.mean(turn) for turn in zip(*rates.values(), strict=True)]
+    best = max(fixed, key=lambda number: statistics.median(map(truediv, rates[number], rounds)))
     for number in numbers:
         parts = sorted(beside(rates, number, best))
         print(
@@ -130,7 +132,7 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
 
 def beside(rates: dict[int, list[float]], number: int, other: int) -> list[float]:
     """Of each round, the rate with one number by that with another."""
-    return [mine / its for mine, its in zip(rates[number], rates[other], strict=True)]
+    return list(map(truediv, rates[number], rates[other]))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from torchloader.prediction.curve import SAME, sufficient
 __all__ = ["Search"]
 
 _WAITING = 0.03  # the fraction of its time that a trainer may wait: more workers could not bring more than that
-_SPARE = 1.1  # workers that are busy all the time leave nothing for a batch that takes longer
+_SPARE = 0.5  # times the square root of the workers that are busy, which is how much their number varies
 _STEP = 1.5  # from a number that does not suffice to the next that is tried, where nothing says more
 _LEAP = 8  # times as many at once, at most: the more are tried, the more a wrong measurement costs
 _SHARED = 1.2  # times as long as with few workers takes a batch where these share something
@@ -34,7 +34,9 @@ class Search:
         """Learn from a look; True where it shows that what was learnt does not hold any more, and is forgotten."""
         now = look.rate, look.service or 1.0
         before, drifted = self._looks.get(look.workers), False
-        if before is not None:
+        if before is None:
+            self._drifts = 0, 0
+        else:
             direction = _direction(now[0] / before[0]) or -_direction(now[1] / before[1])
             is_same = direction != 0 and direction == self._drifts[0]
             self._drifts = direction, self._drifts[1] + 1 if is_same else abs(direction)
@@ -71,17 +73,17 @@ class Search:
         if self._drifts[1]:
             return look.workers  # until it is clear whether what is known still holds
         if look.waiting <= _WAITING:
-            return self._fewer(look.workers, max(1, math.ceil(_SPARE * look.busy - 1e-9)))
-        demand = max(1, math.ceil(_SPARE * look.demand(cores) - 1e-9))
+            return self._fewer(look.workers, _staffed(look.busy))
+        least = math.ceil(look.demand(cores) - 1e-9)
         found, largest = sufficient(self.rates), max(self.rates)
-        if found < look.workers <= demand and not self._shares(look):
+        if found < look.workers <= least and not self._shares(look):
             # Which nothing but other programs explains: these workers do not hold each other up.
             found = look.workers
         if found == largest and found == look.workers:
             if found < limit:
-                return min(limit, _LEAP * found, max(demand, math.ceil(_STEP * found)))
+                return min(limit, _LEAP * found, max(_staffed(look.demand(cores)), math.ceil(_STEP * found)))
             return found
-        return min(limit, self._narrowed(found, math.ceil(look.demand(cores) - 1e-9)))
+        return min(limit, self._narrowed(found, least))
 
     def _fewer(self, workers: int, demand: int) -> int:
         """The trainer does not wait: the number that it needs, but none that is known not to suffice."""
@@ -102,6 +104,12 @@ class Search:
         # Below the knee the rate grows in proportion to the workers, so it is there.
         knee = math.ceil(scarce * self.rates[found] / self.rates[scarce] - 1e-9)
         return min(found, max(scarce + 1, knee))
+
+
+def _staffed(busy: float) -> int:
+    """Workers that are to be there for so many to be busy on average: the square-root rule of staffing. A batch that
+    takes longer than others then finds one that is free."""
+    return max(1, math.ceil(busy + _SPARE * math.sqrt(busy) - 1e-9))
 
 
 def _direction(ratio: float) -> int:

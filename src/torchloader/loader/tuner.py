@@ -23,7 +23,7 @@ from torchloader.loader.tuning import Limit, Tuning
 __all__ = ["Resizable", "Tuner", "tuner_of"]
 
 _BATCHES = 8  # of a look, at least, and 2 for each worker
-_SHORTEST, _LONGEST = 0.5, 4.0  # seconds of a look, after a change, and when nothing has changed for long
+_SHORTEST, _LONGEST = 0.5, 2.0  # seconds of a look, after a change, and when nothing has changed for long
 _PATIENCE = 20.0, 600.0  # seconds after which a number is looked for anew: at first, and at most
 _FOR_EACH_CORE = 8  # workers: those that wait for a storage take little of one
 _NEEDED = 0.03  # the fraction of its time that a trainer that waits for more is held up
