@@ -221,6 +221,15 @@ def test_a_busy_machine_does_not_make_it_give_up_workers_that_share_nothing() ->
     assert search.next(crowded, 2.0, 16) >= 2
 
 
+def test_a_number_with_which_the_trainer_was_slow_and_did_not_wait_is_no_scarce_one() -> None:
+    search = Search()
+    slow = Look(2, 100, 0.0, 2.0, made=100, effort=Effort(1.0, 0.0, 0.0))
+    search.observe(slow)
+    fast = Look(6, 100, 0.0, 1.0, made=100, effort=Effort(1.0, 0.0, 0.0))
+    search.observe(fast)
+    assert search.next(fast, 4.0, 16) == 2
+
+
 def test_workers_that_hold_each_other_up_are_given_up() -> None:
     search = Search()
     alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.9, 0.01, 0.0))

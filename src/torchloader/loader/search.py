@@ -27,12 +27,12 @@ class Search:
 
     def __init__(self) -> None:
         self.rates: dict[int, float] = {}  # batches per second with each
-        self._looks: dict[int, tuple[float, float]] = {}  # the same, and the seconds of a worker for a batch
+        self._looks: dict[int, tuple[float, float, bool]] = {}  # the last, the seconds of a worker, and if it waited
         self._drifts = (0, 0)  # the direction, and how often in a row
 
     def observe(self, look: Look) -> bool:
         """Learn from a look; True where it shows that what was learnt does not hold any more, and is forgotten."""
-        now = look.rate, look.service or 1.0
+        now = look.rate, look.service or 1.0, look.waiting > _WAITING
         before, drifted = self._looks.get(look.workers), False
         if before is None:
             self._drifts = 0, 0
@@ -61,7 +61,7 @@ class Search:
     def _drop_contradicted(self, workers: int, service: float) -> None:
         """Forget numbers of which a batch took longer with fewer workers, or less with more: workers that share
         something hold each other up, and never help each other, so it was another storage then."""
-        for number, (_, before) in list(self._looks.items()):
+        for number, (_, before, _) in list(self._looks.items()):
             fewest, most = (before, service) if number < workers else (service, before)
             if number != workers and fewest > _DRIFT * most:
                 del self._looks[number], self.rates[number]
@@ -88,12 +88,13 @@ class Search:
     def _fewer(self, workers: int, demand: int) -> int:
         """The trainer does not wait: the number that it needs, but none that is known not to suffice."""
         enough = (1 - SAME) * self.rates.get(workers, 0.0)
-        scarce = max((number for number, rate in self.rates.items() if number < workers and rate < enough), default=0)
+        fewer = [number for number, (_, _, waited) in self._looks.items() if waited and number < workers]
+        scarce = max((number for number in fewer if self.rates[number] < enough), default=0)
         return min(workers, max(demand, scarce + 1))
 
     def _shares(self, look: Look) -> bool:
         """Whether its workers have something to share: a batch takes longer than with the fewest that were tried."""
-        _, least = self._looks[min(self._looks)]
+        _, least, _ = self._looks[min(self._looks)]
         return look.service > _SHARED * least
 
     def _narrowed(self, found: int, demand: int) -> int:
