@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(256)))
     monkeypatch.setattr(node_desc, "_cgroup_folders", lambda: [tmp_path])
+    monkeypatch.setattr(node_desc, "cpu_quota", lambda: math.inf)
     for vendor in ("_nvidia", "_amd", "_intel"):
         monkeypatch.setattr(gpus, vendor, lambda: [])
 
@@ -86,11 +88,11 @@ def test_the_workload_manager_limits_the_cpus(
     assert find_cpus() == list(range(count))
 
 
-@pytest.mark.parametrize(
-    ("quota", "count"), [("max 100000", 256), ("150000 100000", 2), ("5000 100000", 1), ("400000 100000", 4)]
-)
-def test_a_control_groups_share_of_time_limits_the_cpus(tmp_path: Path, quota: str, count: int) -> None:
-    (tmp_path / "cpu.max").write_text(quota + "\n")
+@pytest.mark.parametrize(("quota", "count"), [(math.inf, 256), (1.5, 2), (0.05, 1), (4.0, 4)])
+def test_a_control_groups_share_of_time_limits_the_cpus(
+    monkeypatch: pytest.MonkeyPatch, quota: float, count: int
+) -> None:
+    monkeypatch.setattr(node_desc, "cpu_quota", lambda: quota)
     assert len(find_cpus()) == count
 
 

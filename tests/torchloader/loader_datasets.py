@@ -196,3 +196,25 @@ class Large:
         with open("/proc/self/smaps_rollup") as file:
             told = next(line for line in file if line.startswith(f"{self.kind}:"))
         return total, int(told.split()[1]) * 1024
+
+
+class Stored(Noisy):
+    """Samples of a storage that becomes fast once a file is there."""
+
+    def __init__(self, length: int, slow: float, fast: float, file: str) -> None:
+        super().__init__(length, slow)
+        self.fast, self.file = fast, file
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        time.sleep(self.fast if os.path.exists(self.file) else self.latency)
+        return index
+
+
+class Computing(Noisy):
+    """Samples that take so many seconds of a core."""
+
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        end = time.thread_time() + self.latency
+        while time.thread_time() < end:
+            pass
+        return index

@@ -366,7 +366,7 @@ def test_what_the_nodes_lack_is_said(cluster: Cluster) -> None:
 
 def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluster) -> None:
     path = cluster.site.write(cluster.job("job", 100_000, 0.02, 0.01), "jobs.toml")
-    told = ("--device", "cpu", "--workers", "1", "4", "--seconds", "2", "--out", "profile.json")
+    told = ("--device", "cpu", "--workers", "1", "4", "--seconds", "2", "--out", "profile.json", "--plot", "curve.svg")
     done = cluster.site.run(*TORCHLOADER, "profile", str(path), *told)
     assert done.returncode == 0, done.stderr
     profile = json.loads((cluster.site.folder / "profile.json").read_text())
@@ -376,7 +376,10 @@ def test_a_profile_tells_how_fast_a_job_is_with_how_many_workers(cluster: Cluste
     assert slow["samples"] < 55
     assert fast["samples"] > 2 * slow["samples"]
     assert profile["curve"]["service"] == pytest.approx(0.02, rel=0.5)
-    assert "workers are enough" in done.stdout
+    assert "<- enough" in done.stdout
+    assert "4 workers are enough" in done.stdout
+    assert profile["enough"] == 4
+    assert "<svg" in (cluster.site.folder / "curve.svg").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL])
@@ -407,7 +410,7 @@ def test_a_profile_goes_on_under_nohup_when_its_terminal_is_closed(cluster: Clus
     profile.send_signal(signal.SIGHUP)
     out, err = profile.communicate(timeout=60)
     assert profile.returncode == 0, err
-    assert "workers are enough" in out
+    assert "<- enough" in out
 
 
 def test_a_profile_of_a_job_that_fails_says_why(cluster: Cluster) -> None:

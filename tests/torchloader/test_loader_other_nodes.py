@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import textwrap
 
 import pytest
 
@@ -196,3 +197,17 @@ if __name__ == "__main__":
 def test_what_names_no_nodes_is_refused(options: dict[str, object], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         ElasticDataLoader(range(8), num_workers=1, **options)  # type: ignore[arg-type]
+
+
+def test_auto_counts_the_cores_of_the_nodes_that_its_workers_are_on(site: Site) -> None:
+    source = """
+        if __name__ == "__main__":
+            options = {"num_workers": "auto", "collate_fn": list, "workers_on": NODES[1:]}
+            with ElasticDataLoader(Slow(), 8, **options) as batches:
+                while batches.workers < 2:
+                    for _ in batches:
+                        pass
+                print(batches.tuning is not None)
+    """
+    done = run(site, 2, textwrap.dedent(source))
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

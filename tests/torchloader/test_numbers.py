@@ -28,6 +28,7 @@ from torchloader.cli.main import main
         ("profile job.toml --workers 0", "argument --workers: must be a whole number of at least 1, not 0"),
         ("profile job.toml --out /no/such/f", "argument --out: there is no folder /no/such"),
         ("profile job.toml --out /tmp", "argument --out: /tmp is a folder"),
+        ("profile job.toml --plot a.txt", "argument --plot: a.txt must end with one of .png .svg .pdf"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

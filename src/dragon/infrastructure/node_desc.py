@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +11,12 @@ from typing import Any
 
 import msgspec
 
+from dragon.cores import cpu_quota, managed_cores
 from dragon.infrastructure.gpus import GPU_VARIABLES, Gpus, find_gpus
 from dragon.infrastructure.interfaces import own_addresses
 from dragon.infrastructure.variables import memory_limit
 
 __all__ = ["NodeDescriptor", "boot_id", "describe_this_node", "find_cpus"]
-
-# The words of Slurm, PBS Pro (NCPUS) and Torque.
-_CPU_VARIABLES = ("SLURM_CPUS_ON_NODE", "PBS_NCPUS", "NCPUS", "PBS_NUM_PPN")
-_UNLIMITED = 1 << 20
 
 
 class NodeDescriptor(msgspec.Struct, kw_only=True):
@@ -139,18 +135,7 @@ def find_cpus() -> list[int]:
     cpus = sorted(os.sched_getaffinity(0))
     confined = _cgroup_set()
     cpus = [cpu for cpu in cpus if cpu in confined] or cpus
-    limits = [len(cpus), _cgroup_quota(), _slurm_cpus()]
-    limits += [int(os.environ[name]) for name in _CPU_VARIABLES if os.environ.get(name, "").isdigit()]
-    return cpus[: max(1, min(limits))]
-
-
-def _slurm_cpus() -> int:
-    """This node's part of Slurm's list for the job, such as 72(x2),36."""
-    counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
-        counts += [int(count)] * int(times or 1)
-    node = os.environ.get("SLURM_NODEID", "")
-    return counts[int(node)] if node.isdigit() and int(node) < len(counts) else _UNLIMITED
+    return cpus[: max(1, math.ceil(min(len(cpus), cpu_quota(), managed_cores())))]
 
 
 def _cgroup_folders() -> list[Path]:
@@ -170,16 +155,3 @@ def _cgroup_set() -> set[int]:
         if parts:
             return {cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)}
     return set()
-
-
-def _cgroup_quota() -> int:
-    """CPUs' worth of time that the control groups grant, rounded up."""
-    least = _UNLIMITED
-    for folder in _cgroup_folders():
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        if quota != "max":
-            least = min(least, math.ceil(int(quota) / int(period)))
-    return least

@@ -27,6 +27,7 @@ __all__ = [
     "is_alive",
     "make_data_folder",
     "make_folder",
+    "owner_of",
     "process_start_time",
     "remove_folder",
     "run_name",
@@ -281,7 +282,7 @@ def sweep() -> list[Path]:
 
 
 def _is_left_behind(folder: Path) -> bool:
-    owner = _owner_of(folder.name)
+    owner = owner_of(folder.name)
     try:
         if owner is None or is_alive(owner):
             return False
@@ -294,14 +295,14 @@ def _is_left_behind(folder: Path) -> bool:
 
 
 def _is_data_left_behind(data: Path) -> bool:
-    owner = _owner_of(data.name.partition(".")[2])
+    owner = owner_of(data.name.partition(".")[2])
     try:
         return owner is not None and not is_alive(owner) and data.lstat().st_uid == os.getuid()
     except OSError:
         return False
 
 
-def _owner_of(name: str) -> Owner | None:
+def owner_of(name: str) -> Owner | None:
     """The process after which a folder is named, None where it is not of those that this one can see."""
     parts = name.split("-")
     if len(parts) != 4 or parts[2] != _processes() or not (parts[0].isdigit() and parts[1].isdigit()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.measured import Interval, Measured
+from torchloader.report.figures import MissingError, pyplot
+from torchloader.report.sweep import Point, chosen, drawn, picture, told
 from torchloader.service.contact import NoMasterError
 
 __all__ = ["main", "parser"]
@@ -35,20 +38,10 @@ The job runs as long as the sweep takes, with --mode 1, and is cancelled then. G
 
 examples:
   torchloader profile job.toml --device cpu --workers 1 2 4 8
-  torchloader profile jobs.csv --name resnet-10-1 --seconds 30 --out resnet.json
+  torchloader profile jobs.csv --name resnet-10-1 --seconds 30 --out resnet.json --plot resnet.png
 """
+_PICTURES = (".png", ".svg", ".pdf")
 _TRAIN_TIMEOUT_S = 120.0  # seconds for a job to train, and for workers to be there
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """With so many workers per device: samples per second and device, the fraction of time that it waited for data,
-    and the seconds that were looked at."""
-
-    workers: int
-    samples: float
-    waiting: float
-    seconds: float
 
 
 class SweepError(RuntimeError):
@@ -59,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(
         prog="torchloader profile",
-        description="Run one job with one number of loading workers after the other, and tell how fast it trains.",
+        description="Run one job with one number of loading workers after the other, and draw how fast it trains.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -73,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
     result.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
     result.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
+    result.add_argument(
+        "--plot", type=_picture, metavar="FILE", help="draw the curve into a .png, .svg or .pdf as well"
+    )
     return result
 
 
@@ -80,20 +76,28 @@ def main(words: Sequence[str]) -> int:
     """The command; its exit code is 1 where the job could not be measured."""
     arguments = parser().parse_args(list(words))
     try:
+        if arguments.plot:
+            pyplot()  # so that it fails before the measurement where there is none
         with scratch_folder() as scratch:
             points = _sweep(arguments, scratch)
-    except (SweepError, NoMasterError, DragonError) as error:
+    except (SweepError, NoMasterError, DragonError, MissingError) as error:
         print(f"torchloader: {worded(error)}", file=sys.stderr)
         return 1
     curve = _fit(points)
-    print(_table(points, curve))
-    if arguments.out:
-        found = {"version": 1, "curve": asdict(curve), "measured": [asdict(each) for each in points]}
-        try:
+    print(drawn(points, curve, sys.stdout.encoding))
+    print(told(points, curve))
+    measured = [asdict(each) for each in points]
+    found = {"version": 1, "curve": asdict(curve), "measured": measured, "enough": chosen(points)}
+    try:
+        if arguments.out:
             write_bytes(arguments.out, json.dumps(found, indent=2).encode())
-        except OSError as error:
-            print(f"torchloader: {worded(error)}", file=sys.stderr)
-            return 1
+        if arguments.plot:
+            image = io.BytesIO()
+            picture(points, curve).savefig(image, format=arguments.plot.suffix[1:], dpi=150)
+            write_bytes(arguments.plot, image.getvalue())
+    except OSError as error:
+        print(f"torchloader: {worded(error)}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -107,6 +111,12 @@ def _file(text: str) -> Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
     return path
+
+
+def _picture(text: str) -> Path:
+    if Path(text).suffix not in _PICTURES:
+        raise argparse.ArgumentTypeError(f"{text} must end with one of {' '.join(_PICTURES)}")
+    return _file(text)
 
 
 def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
@@ -193,19 +203,3 @@ def _fit(points: Sequence[Point]) -> Curve:
             Interval(point.workers, point.samples * point.seconds, point.seconds, point.waiting * point.seconds)
         )
     return measured.curve()
-
-
-def _table(points: Sequence[Point], curve: Curve) -> str:
-    rows = [("workers", "samples/s", "waiting", "fitted")]
-    rows += [
-        (str(each.workers), f"{each.samples:.1f}", f"{each.waiting:.0%}", f"{curve.throughput(each.workers):.1f}")
-        for each in points
-    ]
-    lines = ["  ".join(cell.rjust(9) for cell in row) for row in rows]
-    most = max(each.workers for each in points)
-    enough = curve.enough(10 * most)
-    lines.append(
-        f"a device computes {curve.ceiling:.1f} samples/s; a sample takes {curve.service * 1e3:.2f} ms of a worker and "
-        f"{curve.shared * 1e3:.2f} ms of what they share; {enough} workers are enough"
-    )
-    return "\n".join(lines)

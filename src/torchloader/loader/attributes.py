@@ -13,6 +13,7 @@ from torchloader.loader.order import SampleOrder
 from torchloader.loader.running import StreamMaker
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner
+from torchloader.loader.tuning import Tuning
 
 __all__ = ["Attributes"]
 
@@ -133,9 +134,16 @@ class Attributes(Base):
         new workers take batches when they are ready; those that leave finish the batch in hand. Raises ValueError
         once the loader is closed."""
         check_workers(workers=workers)
-        self._tuner = None
+        tuner, self._tuner = self._tuner, None
+        if tuner is not None:
+            tuner.close()
         self._crew.resize(workers)
         self._reflect()
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What "auto" has found, and measured last; str() of it is a line. None before that, and without "auto"."""
+        return None if self._tuner is None else self._tuner.tuning
 
     @property
     def persistent_workers(self) -> bool:  # type: ignore[override]

@@ -16,6 +16,7 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import dumps, loads
 from torchloader.loader.assignments import Assignments, Key
+from torchloader.loader.effort import Effort
 from torchloader.loader.making import Maker
 from torchloader.loader.members import LoadingError, Member, Tally, start_each, started, told_end
 from torchloader.loader.order import Indices
@@ -132,6 +133,11 @@ class Crew:
                 self._floor.value = min(self._live, default=self._iterations + 1)
 
     @property
+    def begun(self) -> int:
+        """Iterations that have begun so far."""
+        return self._iterations
+
+    @property
     def ready(self) -> int:
         """Workers that take batches now."""
         return self.assignments.workers
@@ -206,7 +212,7 @@ class Crew:
         start = time.perf_counter()
         with Kept():
             outcome = maker.make(task)
-        self._count(time.perf_counter() - start, outcome.samples)
+        self._count(Effort(time.perf_counter() - start), outcome.samples)
         return outcome
 
     def _make_here(self, key: Key, task: Task) -> Outcome:
@@ -266,13 +272,13 @@ class Crew:
         with self._lock:
             if self.assignments.made(made.worker, key, made.progress):
                 self._made[key] = outcome._replace(samples=made.samples, progress=made.progress)
-                self._count(made.seconds, made.samples)
+                self._count(made.effort, made.samples)
             self._hand_out()
 
-    def _count(self, seconds: float, samples: int) -> None:
+    def _count(self, effort: Effort, samples: int) -> None:
         self.tally.batches += 1
         self.tally.samples += samples
-        self.tally.seconds += seconds
+        self.tally.effort = self.tally.effort.plus(effort)
 
     def _hand_out(self) -> None:
         for number, _, task in self.assignments.hand_out():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import util as mp_util
@@ -32,7 +31,7 @@ from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_o
 from torchloader.loader.samplers import digest, restore, state_of
 from torchloader.loader.stream_iteration import StreamIteration
 from torchloader.loader.streams import StreamOrder
-from torchloader.loader.tuner import Tuner
+from torchloader.loader.tuner import tuner_of
 
 __all__ = ["ElasticDataLoader"]
 
@@ -45,9 +44,10 @@ class ElasticDataLoader(Attributes):
     It is a torch.utils.data.DataLoader where PyTorch is installed, takes what that takes, and more:
 
     Args:
-        num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
-            trainer from waiting. `workers` is the same under the name that torchloader uses.
-        max_workers: how many "auto" may take; by default four for each core that this process may use.
+        num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number with which it
+            hardly waits, and keeps to the cores of the node that all such loaders share; `tuning` tells what it found.
+            `workers` is the same under the name that torchloader uses.
+        max_workers: how many "auto" may take; by default eight for each core that this process may use.
         multiprocessing_context: "fork" has workers forked from the trainer, with all that it has in memory; by default
             they are new processes, to which the dataset is sent.
         seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
@@ -155,8 +155,7 @@ class ElasticDataLoader(Attributes):
         )
         at_first = 1 if count == "auto" else count
         self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers, forks, nodes)
-        at_most = max_workers or 4 * len(os.sched_getaffinity(0))
-        self._tuner = Tuner(at_most if streams is None else min(at_most, max(1, streams))) if count == "auto" else None
+        self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
         self._next_epoch = self._epoch = 0
@@ -244,7 +243,7 @@ class ElasticDataLoader(Attributes):
             given.waited,
             given.computed,
             tally.samples,
-            tally.seconds / max(1, tally.samples),
+            tally.effort.seconds / max(1, tally.samples),
             self._crew.depth,
             self._crew.ready,
             tally.died,
@@ -252,11 +251,14 @@ class ElasticDataLoader(Attributes):
 
     def _note(self, samples: int, waited: float, computed: float) -> None:
         self._given.note(samples, waited, computed)
-        if self._tuner is not None:
-            self._tuner.note(self._crew, waited, computed)
+        tuner = self._tuner  # which resize() in another thread takes away
+        if tuner is not None:
+            tuner.note(self._crew, waited, computed)
 
     def close(self) -> None:
         """Have the workers leave. The loader cannot be used any more, nor can its iterators: they raise ValueError."""
+        if self._tuner is not None:
+            self._tuner.close()
         self._finalizer()
 
     def __enter__(self) -> Self:

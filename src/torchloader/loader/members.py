@@ -16,6 +16,7 @@ from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.signals import name_of
+from torchloader.loader.effort import Effort
 from torchloader.loader.forks import Fork, Inherited
 
 __all__ = ["LoadingError", "Member", "Tally", "start_each", "started", "told_end"]
@@ -47,11 +48,11 @@ class Member:
 
 @dataclass
 class Tally:
-    """What the workers have done so far: batches, and seconds of their time."""
+    """What the workers have done so far: batches, and what these took."""
 
     batches: int = 0
     samples: int = 0
-    seconds: float = 0.0
+    effort: Effort = field(default=Effort())
     died: int = 0
 
 

@@ -1,70 +1,182 @@
-"""Finds the smallest number of workers that keeps a trainer from waiting."""
+"""Chooses a loader's number of workers while it loads: the smallest with which the trainer hardly waits.
+
+It looks at the trainer's batches for a while with one number of workers, asks the search for the next number, and the
+budget of the node how many of them it may have. A number that was found is kept; it is looked for anew when what was
+measured does not hold any more, and otherwise ever more rarely.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
 
-from torchloader.prediction.curve import Curve
+from dragon.native.machine import Node
+from torchloader.loader.budget import Budget, cores_of_node
+from torchloader.loader.look import Look
+from torchloader.loader.members import Tally
+from torchloader.loader.search import Search
+from torchloader.loader.tuning import Limit, Tuning
 
-if TYPE_CHECKING:
-    from torchloader.loader.crew import Crew
+__all__ = ["Resizable", "Tuner", "tuner_of"]
 
-__all__ = ["Tuner"]
+_BATCHES = 8  # of a look, at least, and 2 for each worker
+_SHORTEST, _LONGEST = 0.5, 2.0  # seconds of a look, after a change, and when nothing has changed for long
+_PATIENCE = 20.0, 600.0  # seconds after which a number is looked for anew: at first, and at most
+_FOR_EACH_CORE = 8  # workers: those that wait for a storage take little of one
+_NEEDED = 0.03  # the fraction of its time that a trainer that waits for more is held up
 
-_LOOKS = 8  # batches for each worker, between two decisions
-_SPARE = 1.1  # so much faster than the trainer are they to load
-_WAITING = 0.02  # the fraction of its time that a trainer may wait
-_HELPED = 0.9  # one worker more has helped if it then waits so much less
+_log = logging.getLogger(__name__)
+
+
+class Resizable(Protocol):
+    """What has workers: a crew."""
+
+    tally: Tally
+    size: int
+
+    @property
+    def ready(self) -> int: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def begun(self) -> int: ...
+
+    def resize(self, size: int) -> None: ...
 
 
 class Tuner:
-    """Watches a trainer's batches and resizes its crew, after every few.
+    """Watches one loader.
 
-    The trainer's rate comes from the time between its batches in which it did not wait, the workers' from the time that
-    their batches took. Where that says that there are enough and the trainer waits all the same (because workers
-    share what does not grow with them), more are tried as long as that makes it wait less.
+    Args:
+        at_most: workers.
+        budget: of the node.
+        cpu_clock: seconds of CPU time of the trainer.
     """
 
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
-        self._restart(0)
-        self._seconds, self._made = 0.0, 0
-        self._least = 1  # with fewer it was seen to wait
-        self._before: tuple[int, float] | None = None  # workers, and fraction of waiting with them
+    def __init__(self, at_most: int, budget: Budget, cpu_clock: Callable[[], float] = time.process_time) -> None:
+        self._at_most, self._budget, self._cpu_clock = at_most, budget, cpu_clock
+        self._search = Search()
+        self._wanted = 1
+        self._shortest = _SHORTEST
+        self._kept, self._patience = 0.0, _PATIENCE[0]  # seconds for which the number was kept, and is to be
+        self._told: int | None = None
+        self._epoch = 0
+        self._cpu_before = cpu_clock()
+        self.tuning: Tuning | None = None
+        self._size, self._arrived, self._skip = 0, False, 0
+        self._is_closed = False
+        self._begin(Tally(), False)
 
-    def _restart(self, size: int) -> None:
-        self._size, self._batches, self._waited, self._computed = size, 0, 0.0, 0.0
+    def _begin(self, tally: Tally, at_start: bool) -> None:
+        """A look begins."""
+        self._batches, self._waited, self._computed, self._cpu = 0, 0.0, 0.0, 0.0
+        self._made, self._effort = tally.batches, tally.effort
+        self._from_start, self._epochs = at_start, 0
 
-    def note(self, crew: Crew, waited: float, computed: float) -> None:
+    def note(self, crew: Resizable, waited: float, computed: float) -> None:
         """A batch was given, for which the trainer waited after it had computed."""
-        if crew.ready != self._size:
-            # What new workers do before all of them are there tells nothing.
-            self._restart(crew.ready)
-            self._seconds, self._made = crew.tally.seconds, crew.tally.batches
+        now = self._cpu_clock()
+        cpu, self._cpu_before = now - self._cpu_before, now
+        if self._budget.is_due:
+            self._fit(crew, self._budget.renew())
+        if crew.begun != self._epoch:
+            self._epoch, cpu = crew.begun, 0.0  # what the program did between two epochs is not of a batch
+            self._begin_epoch(crew)
+        if not self._is_there(crew):
+            self._begin(crew.tally, False)
             return
         self._batches += 1
         self._waited += waited
         self._computed += computed
-        if self._batches >= _LOOKS * max(1, self._size) and crew.ready == crew.size:
+        self._cpu += cpu
+        if self._is_long(1) and (not self._epochs or self._is_long(4)):
             self._decide(crew)
 
-    def _decide(self, crew: Crew) -> None:
-        made = crew.tally.batches - self._made
-        service = (crew.tally.seconds - self._seconds) / made if made else 0.0
-        waiting = self._waited / max(1e-9, self._waited + self._computed)
-        if service > 0 and self._computed > 0:
-            curve = Curve(_SPARE * self._batches / self._computed, service)
-            size = self._better(curve.enough(self._at_most), waiting)
-            self._before = (self._size, waiting)
-            if size != crew.size:
-                crew.resize(size)
-        self._restart(crew.ready)
-        self._seconds, self._made = crew.tally.seconds, crew.tally.batches
+    def _is_there(self, crew: Resizable) -> bool:
+        """Whether what happens now is due to the number of workers. Before all have been there it is not, nor with
+        the batches that others have made. Where workers leave at the end of each epoch, to wait for them is part of
+        the epochs."""
+        if crew.size != self._size:
+            self._size, self._arrived = crew.size, False
+        if not self._arrived and crew.ready == self._size:
+            self._arrived, self._skip = True, crew.window + 1
+        self._skip = max(0, self._skip - 1)
+        return self._arrived and not self._skip
 
-    def _better(self, enough: int, waiting: float) -> int:
-        if enough > self._size or waiting <= _WAITING:
-            return min(self._at_most, max(enough, self._least))
-        if self._before is not None and self._before[0] == self._size - 1 and waiting > _HELPED * self._before[1]:
-            return self._size
-        self._least = min(self._at_most, self._size + 1)
-        return self._least
+    def _begin_epoch(self, crew: Resizable) -> None:
+        """An epoch begins with waiting: of short ones a look has whole ones only."""
+        self._skip = 0  # no batch is left of the last one
+        if not self._from_start:
+            self._begin(crew.tally, True)
+        elif self._is_long(1):
+            self._decide(crew)
+            self._from_start = True
+        else:
+            self._epochs += 1
+
+    def _is_long(self, times: int) -> bool:
+        enough = self._batches >= times * max(_BATCHES, 2 * self._size)
+        return enough and self._waited + self._computed >= times * self._shortest
+
+    def _decide(self, crew: Resizable) -> None:
+        made = crew.tally.batches - self._made
+        effort = crew.tally.effort.since(self._effort)
+        look = Look(self._size, self._batches, self._waited, self._computed, self._cpu, made, effort)
+        if self._search.observe(look):
+            self._patience = _PATIENCE[0]
+        self._kept += look.seconds
+        if self._kept > self._patience:
+            self._kept, self._patience = 0.0, min(_PATIENCE[1], 2 * self._patience)
+            self._search.forget(self._size)
+        self._wanted = self._search.next(look, self._budget.cores, self._at_most)
+        granted = self._budget.ask(self._wanted, look.share, look.seconds / look.batches)
+        self.tuning = Tuning(
+            look.workers, look.step, look.service, look.share, look.waiting, self._limit(look, granted)
+        )
+        if granted == self._size:
+            self._shortest = min(_LONGEST, 2 * self._shortest)
+            self._tell()
+        else:
+            self._shortest, self._kept = _SHORTEST, 0.0
+        self._fit(crew, granted)
+        self._begin(crew.tally, False)
+
+    def _limit(self, look: Look, granted: int) -> Limit:
+        if granted != look.workers:
+            return Limit.SEARCH
+        if look.waiting <= _NEEDED:
+            return Limit.NEED
+        if granted < self._wanted:
+            return Limit.CORES
+        return Limit.MOST if granted >= self._at_most else Limit.GAIN
+
+    def _fit(self, crew: Resizable, size: int) -> None:
+        if size != crew.size and not self._is_closed:
+            crew.resize(size)
+
+    def _tell(self) -> None:
+        if self.tuning is not None and self.tuning.workers != self._told:
+            self._told = self.tuning.workers
+            _log.info('num_workers="auto": %s', self.tuning)
+
+    def close(self) -> None:
+        """Choose no more, and give back what it has of the node."""
+        self._is_closed = True
+        self._budget.close()
+
+
+def tuner_of(max_workers: int | None, streams: int | None, nodes: Collection[str | None]) -> Tuner:
+    """The tuner of a loader that may have so many workers, by default some for each core, and has so many streams. Its
+    workers are on these nodes, None is the trainer's; the cores of others are not shared."""
+    others = {name for name in nodes if name is not None}
+    cores = float(sum(Node(name).num_cpus for name in others))
+    if None in nodes:
+        cores += cores_of_node()
+    budget = Budget(cores, None) if others else Budget(cores)
+    at_most = max_workers or math.ceil(_FOR_EACH_CORE * cores)
+    return Tuner(at_most if streams is None else min(at_most, max(1, streams)), budget)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from queue import Empty
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.serialization import SnapshotGoneError
 from torchloader.loader import surroundings
+from torchloader.loader.effort import Effort, Meter
 from torchloader.loader.making import Maker
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
@@ -53,12 +53,12 @@ class Ready(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A batch, or the error that came instead, and the seconds that making it took."""
+    """A batch, or the error that came instead, and what making it and sending the one before it took."""
 
     worker: int
     iteration: int
     number: int
-    seconds: float
+    effort: Effort
     outcome: Packed
     samples: int
     progress: Progress | None
@@ -115,6 +115,7 @@ def work(
     except psutil.NoSuchProcess:
         return
     makers: dict[int, Maker] = {}
+    meter, sending = Meter(), Effort()
     has_begun = False
     while not trainer.dismisses:
         try:
@@ -140,7 +141,11 @@ def work(
             if message.dataset in makers:
                 makers[message.dataset].release(message.iteration, message.stream)
         elif trainer.needs(message.iteration) and message.dataset in makers:
-            _deliver(results, _make(worker, makers[message.dataset], message))
+            start = meter.now()
+            made = _make(worker, makers[message.dataset], message)
+            spent = meter.now()
+            _deliver(results, made._replace(effort=spent.since(start).plus(sending)))
+            sending = meter.now().since(spent)
         elif trainer.is_gone:
             return
 
@@ -154,11 +159,9 @@ def _prepare(shipment: Shipment, slot: int, workers: int) -> Maker:
 
 
 def _make(worker: int, maker: Maker, task: Task) -> Made:
-    start = time.perf_counter()
     made = maker.make(task)
-    seconds = time.perf_counter() - start
     packed = pack_error(made.error) if isinstance(made.error, Exception) else pack(made.batch)
-    return Made(worker, task.iteration, task.number, seconds, packed, made.samples, made.progress)
+    return Made(worker, task.iteration, task.number, Effort(), packed, made.samples, made.progress)
 
 
 def _deliver(results: Queue, made: Made) -> None:

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Curve"]
+__all__ = ["SAME", "Curve", "sufficient"]
+
+SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
+
+
+def sufficient(rates: Mapping[int, float]) -> int:
+    """The smallest number of workers whose rate none exceeds by more than `SAME`. Raises ValueError without rates."""
+    best = max(rates.values())
+    return min(workers for workers, rate in rates.items() if rate >= (1 - SAME) * best)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from torchloader.report.history import History
 from torchloader.scheduling.states import State
 
-__all__ = ["MissingError", "comparison", "overview"]
+__all__ = ["MissingError", "comparison", "overview", "pyplot"]
 
 _COLOURS = {
     State.QUEUED: "#d9d9d9",
@@ -26,7 +26,8 @@ class MissingError(ModuleNotFoundError):
     """matplotlib is not installed; says how it is."""
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Matplotlib's, which draws into files. Raises MissingError."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -39,10 +40,10 @@ def _pyplot() -> Any:
 
 def overview(run: History) -> Any:
     """One run: what each application did, how many workers it had, how fast it trained. Raises MissingError."""
-    pyplot = _pyplot()
+    plots = pyplot()
     lives = list(run.lives.values())
     height = 1.4 + 0.35 * len(lives)
-    figure, (schedule, workers, pace) = pyplot.subplots(
+    figure, (schedule, workers, pace) = plots.subplots(
         3, 1, figsize=(10, height + 5), sharex=True, height_ratios=[height, 2.2, 2.2], layout="constrained"
     )
     for place, life in enumerate(lives):
@@ -56,7 +57,7 @@ def overview(run: History) -> Any:
     schedule.set_yticks(range(len(lives)), [life.name for life in lives])
     schedule.invert_yaxis()
     schedule.set_title(run.name, loc="left")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in _COLOURS.values()]
+    handles = [plots.Rectangle((0, 0), 1, 1, color=colour) for colour in _COLOURS.values()]
     schedule.legend(
         handles, list(_COLOURS), ncols=7, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.02)
     )
@@ -77,9 +78,9 @@ def overview(run: History) -> Any:
 
 def comparison(runs: Sequence[History]) -> Any:
     """Several runs beside each other. Raises MissingError."""
-    pyplot = _pyplot()
+    plots = pyplot()
     summaries = [run.summary for run in runs]
-    figure, axes = pyplot.subplots(1, 3, figsize=(10, 1.2 + 0.4 * len(runs)), sharey=True, layout="constrained")
+    figure, axes = plots.subplots(1, 3, figsize=(10, 1.2 + 0.4 * len(runs)), sharey=True, layout="constrained")
     names = [run.name for run in runs]
     for axis, title, values in (
         (axes[0], "throughput, samples/s", [each.throughput for each in summaries]),

@@ -1,0 +1,159 @@
+"""The cores of a node, shared by the loaders of all ranks and programs of a user that choose their number of workers.
+
+Each says how many cores' worth of workers it wants and has. What it may have is its fair share (max-min: nobody gets
+more while another has less and wants more), and never what others still have. One worker each may always have. What a
+loader has is on lease: one that has given no batch for a while keeps its workers, and its share is free for others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from dragon.claims import Claim
+from dragon.cores import usable_cores
+from dragon.infrastructure.errors import RunEndedError
+
+__all__ = ["CORES", "Budget", "Lease", "cores_of_node", "fair_share"]
+
+CORES = "TORCHLOADER_CORES"
+_NAME = "loading_cores"
+_LEASE_S = 5.0  # seconds from one batch to the next after which others may take the cores
+_RENEWAL_S = 1.0
+_LEAST_SHARE = 1 / 16  # cores that a worker counts as, however little it computes: it takes memory
+_VARIATION = 0.5  # standard deviations of the number of workers that compute by which it may exceed the cores
+_ROUNDING = 0.1  # workers: a share is measured, and 1.02 cores are one
+
+_log = logging.getLogger(__name__)
+
+
+class Lease(msgspec.Struct):
+    """Cores that a loader wants and has, until then (the machine's monotonic clock)."""
+
+    wanted: float
+    held: float
+    until: float
+
+
+def cores_of_node() -> float:
+    """Cores' worth of time that loading workers of this node may take together. Raises ValueError for a number in
+    TORCHLOADER_CORES that is not positive."""
+    text = os.environ.get(CORES, "")
+    if not text:
+        return usable_cores()
+    try:
+        cores = float(text)
+    except ValueError:
+        cores = math.nan
+    if not 0 < cores < math.inf:
+        raise ValueError(f"{CORES} must be a positive number of cores, not {text!r}")
+    return cores
+
+
+def fair_share(wanted: float, others: Iterable[float], cores: float) -> float:
+    """The max-min fair share of who wants so much, beside others who want so much each."""
+    wishes = sorted([wanted, *others])
+    for number, wish in enumerate(wishes):
+        level = cores / (len(wishes) - number)
+        if wish > level:
+            return min(wanted, level)
+        cores -= wish
+    return wanted
+
+
+class Budget:
+    """One loader's part of the cores.
+
+    Args:
+        cores: of the node, for all of them.
+        claim: makes the claim on them, at the first use; None where they are this loader's alone.
+        clock: seconds, the same for all processes of the node.
+    """
+
+    def __init__(
+        self,
+        cores: float,
+        claim: Callable[[], Claim] | None = lambda: Claim(_NAME),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.cores = cores
+        self._make_claim, self._clock = claim, clock
+        self._lock = threading.Lock()  # the program may close() in another thread
+        self._claim: Claim | None = None
+        self._is_alone = claim is None
+        self._renewed = -math.inf
+        self._granted = 1
+        self._last = 1, 1.0, 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to renew() now."""
+        return self._clock() - self._renewed >= _RENEWAL_S
+
+    def renew(self) -> int:
+        """The workers that it may have now, of those that it asked for last."""
+        return self.ask(*self._last)
+
+    def ask(self, wanted: int, share: float, interval: float) -> int:
+        """How many of these workers it may have, at least one. Each takes this share of a core; a batch is given every
+        so many seconds."""
+        with self._lock:
+            return self._ask(wanted, share, interval)
+
+    def _ask(self, wanted: int, share: float, interval: float) -> int:
+        self._last = wanted, share, interval
+        self._renewed = self._clock()
+        if self._is_alone or self._make_claim is None:
+            return _workers(wanted, share, self.cores)
+
+        def decide(others: list[bytes]) -> bytes:
+            leases = [msgspec.json.decode(other, type=Lease) for other in others]
+            leases = [lease for lease in leases if lease.until > self._renewed]
+            fair = fair_share(_cores(wanted, share), [lease.wanted for lease in leases], self.cores)
+            free = self.cores - sum(lease.held for lease in leases)
+            self._granted = _workers(wanted, share, min(fair, free))
+            until = self._renewed + _LEASE_S + 10 * interval
+            return msgspec.json.encode(Lease(_cores(wanted, share), _cores(self._granted, share), until))
+
+        try:
+            if self._claim is None:
+                self._claim = self._make_claim()
+            self._claim.settle(decide)
+        except (OSError, RunEndedError, msgspec.MsgspecError) as error:
+            self._is_alone = True
+            _log.warning(
+                "this loader shares the cores of the node with no other one, as it cannot claim any: %s", error
+            )
+            return _workers(wanted, share, self.cores)
+        return min(wanted, self._granted)
+
+    def close(self) -> None:
+        """Give back what it has."""
+        with self._lock:
+            self._is_alone = True
+            if self._claim is not None:
+                self._claim.close()
+
+
+def _cores(workers: int, share: float) -> float:
+    """Cores that so many workers need, of whom each computes for this share of its time.
+
+    How many compute at a time varies, by sqrt(n q (1 - q)) where they do so by chance: for as many on average as there
+    are cores, some of these were often idle.
+    """
+    share = max(_LEAST_SHARE, share)
+    return workers * share - _VARIATION * math.sqrt(workers * share * max(0.0, 1 - share))
+
+
+def _workers(wanted: int, share: float, cores: float) -> int:
+    """The most of these workers that need no more cores, at least one."""
+    fitting = 1
+    while fitting < wanted and _cores(fitting + 1, share) <= cores + _ROUNDING * share:
+        fitting += 1
+    return fitting

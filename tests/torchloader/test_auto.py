@@ -1,0 +1,131 @@
+"""num_workers="auto" with real workers: it goes up and down, and shares the cores of a node with other programs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from loader_datasets import Computing, Stored
+
+from conftest import Site
+from dragon.claims import Claim
+from torchloader import ElasticDataLoader
+from torchloader.loader.budget import Lease
+
+HERE = Path(__file__).parent
+LONG = 10**6
+
+COMPUTING = f"""
+import os
+import sys
+
+sys.path.insert(0, {str(HERE)!r})
+from loader_datasets import Computing
+from torchloader import ElasticDataLoader
+
+if __name__ == "__main__":
+    told = 0
+    with ElasticDataLoader(Computing({LONG}, 0.005), num_workers="auto", collate_fn=list) as loader:
+        for _ in loader:
+            if loader.workers != told:
+                told = loader.workers
+                with open(sys.argv[1] + ".new", "w") as file:
+                    file.write(str(told))
+                os.rename(sys.argv[1] + ".new", sys.argv[1])
+            if os.path.exists("stop"):
+                break
+"""
+
+
+def loader_of(dataset: object, **options: object) -> ElasticDataLoader:
+    return ElasticDataLoader(dataset, **{"num_workers": "auto", "collate_fn": list, "seed": 1, **options})  # type: ignore[arg-type]
+
+
+def test_it_goes_up_for_a_slow_storage_and_down_when_that_becomes_fast(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO, "torchloader")
+    fast = tmp_path / "fast"
+    with loader_of(Stored(LONG, 0.03, 0.0005, str(fast)), max_workers=6) as loader:
+        assert loader.tuning is None
+        batches = iter(loader)
+        while loader.workers < 4:
+            next(batches)
+            time.sleep(0.004)  # the training step
+        fast.touch()
+        while loader.workers > 2:
+            next(batches)
+            time.sleep(0.004)
+        assert loader.tuning is not None
+        assert str(loader.tuning).endswith(("are not needed", "is tried next", "bring nothing"))
+    assert all(record.getMessage().startswith('num_workers="auto": ') for record in caplog.records)
+    assert capfd.readouterr().out == ""
+
+
+def test_short_epochs_find_their_number_too(tmp_path: Path) -> None:
+    with loader_of(Stored(20, 0.02, 0.0, str(tmp_path / "never")), max_workers=8) as loader:
+        while loader.workers < 3:
+            for _ in loader:
+                time.sleep(0.002)
+
+
+def test_computing_takes_no_more_workers_than_the_node_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHLOADER_CORES", "2")
+    with loader_of(Computing(400, 0.005), max_workers=16) as loader:
+        workers = set()
+        for _ in loader:
+            workers.add(loader.workers)
+        assert max(workers) <= 2
+
+
+def test_a_number_that_is_set_ends_the_search(tmp_path: Path) -> None:
+    with loader_of(Stored(300, 0.002, 0.0, str(tmp_path / "never"))) as loader:
+        for number, _ in enumerate(loader):
+            if number == 50:
+                loader.resize(2)
+            assert number < 50 or loader.workers == 2
+        assert loader.tuning is None
+
+
+def test_programs_of_a_node_share_its_cores_and_one_has_those_of_a_killed_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = site.write(COMPUTING)
+    one, two = (site.start(sys.executable, program, name, env={"TORCHLOADER_CORES": "4"}) for name in ("one", "two"))
+
+    def workers() -> list[str]:
+        time.sleep(0.02)
+        assert two.poll() is None
+        return [path.read_text() for path in (site.folder / "one", site.folder / "two") if path.exists()]
+
+    while workers() != ["2", "2"]:  # each begins with one, and alone comes to four
+        pass
+    monkeypatch.setenv("XDG_RUNTIME_DIR", site.environment["XDG_RUNTIME_DIR"])
+    mine = Claim("loading_cores")
+    for _ in range(100):
+        mine.settle(_within(4))
+        time.sleep(0.02)
+    mine.close()
+    one.kill()
+    one.communicate()
+    while workers()[1] != "4":
+        pass
+    (site.folder / "stop").touch()
+    assert two.communicate() == ("", "")
+
+
+def _within(cores: float) -> Callable[[list[bytes]], bytes]:
+    """Checks that all others together have no more, and wants nothing."""
+
+    def check(others: list[bytes]) -> bytes:
+        leases = [msgspec.json.decode(other, type=Lease) for other in others]
+        assert len(leases) == 2
+        assert sum(lease.held for lease in leases) <= cores * 1.1  # as measured, a worker takes 1.0 or 1.02
+        return msgspec.json.encode(Lease(0.0, 0.0, 0.0))
+
+    return check

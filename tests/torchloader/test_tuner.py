@@ -1,0 +1,301 @@
+"""How "auto" chooses a number of workers, against computed loads: no process, and no clock but the computed one."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from dragon.claims import Claim
+from torchloader.loader.budget import Budget
+from torchloader.loader.effort import Effort
+from torchloader.loader.look import Look
+from torchloader.loader.members import Tally
+from torchloader.loader.search import Search
+from torchloader.loader.tuner import Tuner
+from torchloader.loader.tuning import Limit
+
+CORES = 4
+PREFETCH = 2
+
+
+@dataclass(frozen=True)
+class Load:
+    """A batch takes `latency` seconds of waiting for a storage and `cpu` seconds of a core; the trainer computes `step`
+    seconds. The storage gives `bandwidth` batches per second at most."""
+
+    step: float
+    latency: float
+    cpu: float = 0.0
+    bandwidth: float = 1e9
+
+    def rate(self, workers: int) -> float:
+        """Batches per second."""
+        loading = min(workers / (self.latency + self.cpu), self.bandwidth)
+        if self.cpu:
+            loading = min(loading, CORES / self.cpu)
+        return min(loading, 1 / self.step)
+
+    def best(self, at_most: int) -> int:
+        """The smallest number of workers than which none is faster."""
+        return min(range(1, at_most + 1), key=lambda workers: (-round(self.rate(workers), 6), workers))
+
+
+class Alone(Claim):
+    """A claim where nobody else has one."""
+
+    def __init__(self) -> None:
+        pass
+
+    def settle(self, decide: Callable[[list[bytes]], bytes]) -> bool:
+        decide([])
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class Trainer:
+    """A crew whose workers are there at once, and the trainer that uses it."""
+
+    def __init__(self, load: Load, at_most: int = 32, noise: float = 0.0, epoch: int = 10**9) -> None:
+        self.load, self.noise, self.epoch = load, noise, epoch
+        self.tally, self.size = Tally(), 1
+        self.time = self.cpu = 0.0
+        self.given = self.begun = 0
+        self.waited = 0.0
+        self.sizes: list[int] = []
+        self.random = random.Random(7)
+        budget = Budget(CORES, Alone, lambda: self.time)
+        self.tuner = Tuner(at_most, budget, lambda: self.cpu)
+
+    @property
+    def ready(self) -> int:
+        return self.size
+
+    @property
+    def window(self) -> int:
+        return PREFETCH * self.size
+
+    def resize(self, size: int) -> None:
+        self.size = size
+        self.sizes.append(size)
+
+    def train(self, seconds: float, stall: float = 0.0) -> int:
+        """For so many seconds, with a stall of loading in each second; how many batches there were."""
+        end, given, stalled = self.time + seconds, self.given, int(self.time)
+        while self.time < end:
+            waited = 1 / self.load.rate(self.size) - self.load.step
+            if self.given % self.epoch == 0:
+                self.begun += 1
+                waited = max(waited, self.load.latency + self.load.cpu - self.load.step)
+            waited = max(0.0, waited * (1 + self.random.uniform(-self.noise, self.noise)))
+            if int(self.time) > stalled:
+                stalled = int(self.time)
+                waited += stall
+            # Whoever shares a core, or a storage, has each batch for longer.
+            busy = min(self.size / self.load.rate(self.size), self.load.latency + self.load.cpu)
+            took = max(busy, self.load.cpu) * (1 + self.random.uniform(-self.noise, self.noise))
+            if self.load.rate(self.size) >= self.load.bandwidth:
+                took = self.size / self.load.bandwidth
+            self.tally.batches += 1
+            self.tally.effort = self.tally.effort.plus(Effort(took, self.load.cpu, 0.0))
+            self.time += waited + self.load.step
+            self.waited += waited
+            self.given += 1
+            self.tuner.note(self, waited, self.load.step)
+        return self.given - given
+
+
+LOADS = {
+    "nothing to wait for": Load(0.010, 0.001),
+    "latency": Load(0.002, 0.020),
+    "more latency than workers": Load(0.0005, 0.100),
+    "computing": Load(0.001, 0.0, 0.010),
+    "both": Load(0.002, 0.010, 0.006),
+    "a storage that gives no more": Load(0.001, 0.020, 0.0, 150.0),
+}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+def test_it_is_within_5_percent_of_the_best_number_and_takes_not_many_more(load: Load, noise: float) -> None:
+    trainer = Trainer(load, noise=noise)
+    trainer.train(10)
+    given, before = trainer.train(60), trainer.time
+    best = load.best(32)
+    assert given >= 0.95 * 60 * load.rate(best)
+    assert trainer.time == before
+    assert trainer.size <= 1.25 * best + 1
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+def test_what_is_found_is_kept(load: Load) -> None:
+    trainer = Trainer(load, noise=0.1)
+    trainer.train(60)
+    changes = len(trainer.sizes)
+    trainer.train(600)
+    assert len(trainer.sizes) - changes <= 20  # in ten minutes
+
+
+def test_it_goes_down_when_the_storage_becomes_20_times_faster() -> None:
+    trainer = Trainer(Load(0.002, 0.040), noise=0.1)
+    trainer.train(20)
+    assert trainer.size >= 20
+    trainer.load = replace(trainer.load, latency=0.002)
+    trainer.train(20)
+    assert trainer.size <= 2
+
+
+def test_it_goes_up_when_the_storage_becomes_slower() -> None:
+    trainer = Trainer(Load(0.002, 0.002), noise=0.1)
+    trainer.train(20)
+    assert trainer.size <= 2
+    trainer.load = replace(trainer.load, latency=0.020)
+    trainer.train(20)
+    assert 10 <= trainer.size <= 13
+
+
+def test_a_stall_in_each_second_does_not_drive_it_up() -> None:
+    trainer = Trainer(Load(0.004, 0.010), noise=0.1)
+    trainer.train(300, stall=0.2)
+    assert trainer.size <= 5
+
+
+def test_short_epochs_are_looked_at_as_a_whole() -> None:
+    load = Load(0.002, 0.020)
+    trainer = Trainer(load, epoch=20)
+    trainer.train(30)
+    assert 10 <= trainer.size <= 13
+
+
+def test_more_workers_than_the_cores_can_run_are_not_taken() -> None:
+    trainer = Trainer(Load(0.0001, 0.0, 0.010), noise=0.2)
+    trainer.train(120)
+    assert max(trainer.sizes) <= CORES
+    assert trainer.size == CORES
+
+
+def test_max_workers_is_kept_to() -> None:
+    trainer = Trainer(LOADS["latency"], at_most=3)
+    trainer.train(20)
+    assert trainer.size == 3
+    assert trainer.tuner.tuning is not None
+    assert trainer.tuner.tuning.limit is Limit.MOST
+
+
+def test_while_it_searches_it_says_so() -> None:
+    trainer = Trainer(LOADS["latency"])
+    while trainer.size == 1:
+        trainer.train(0.01)
+    assert trainer.tuner.tuning is not None
+    assert str(trainer.tuner.tuning).startswith("1 loading worker: the trainer computes 2 ms a batch and waits 9")
+    assert trainer.tuner.tuning.limit is Limit.SEARCH
+
+
+def test_it_says_in_one_line_what_it_found(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    trainer = Trainer(Load(0.002, 0.008))
+    trainer.train(30)
+    found = trainer.tuner.tuning
+    assert found is not None
+    assert str(found) == (
+        f"{trainer.size} loading workers: the trainer computes 2 ms a batch and waits 0% of its time, a worker takes "
+        "8 ms a batch (0% of it CPU time); more are not needed"
+    )
+    assert [record.getMessage() for record in caplog.records] == [f'num_workers="auto": {found}']
+
+
+def test_a_busy_machine_does_not_make_it_give_up_workers_that_share_nothing() -> None:
+    search = Search()
+    alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.85, 0.85, 0.0))
+    search.observe(alone)
+    assert search.next(alone, 2.0, 2) == 2
+    # A batch takes as much of a worker as before, and much longer, as other programs have the cores.
+    crowded = Look(2, 100, 0.9, 0.1, made=100, effort=Effort(1.9, 0.85, 1.05))
+    search.observe(crowded)
+    assert search.next(crowded, 2.0, 16) >= 2
+
+
+def test_a_number_with_which_the_trainer_was_slow_and_did_not_wait_is_no_scarce_one() -> None:
+    search = Search()
+    slow = Look(2, 100, 0.0, 2.0, made=100, effort=Effort(1.0, 0.0, 0.0))
+    search.observe(slow)
+    fast = Look(6, 100, 0.0, 1.0, made=100, effort=Effort(1.0, 0.0, 0.0))
+    search.observe(fast)
+    assert search.next(fast, 4.0, 16) == 2
+
+
+def test_workers_that_hold_each_other_up_are_given_up() -> None:
+    search = Search()
+    alone = Look(1, 100, 0.9, 0.1, made=100, effort=Effort(0.9, 0.01, 0.0))
+    search.observe(alone)
+    assert search.next(alone, 2.0, 8) == 8
+    shared = Look(8, 100, 0.9, 0.1, made=100, effort=Effort(7.2, 0.01, 0.0))
+    search.observe(shared)
+    assert search.next(shared, 2.0, 8) == 1
+
+
+def test_workers_that_start_anew_in_each_epoch_are_tuned_too() -> None:
+    class Restarting(Trainer):
+        """Its workers are not there yet with the first batches of an epoch."""
+
+        @property
+        def ready(self) -> int:
+            return self.size if self.given % self.epoch > 3 else 0
+
+    trainer = Restarting(Load(0.002, 0.020), epoch=20)
+    trainer.train(60)
+    assert 9 <= trainer.size <= 13
+
+
+def test_it_takes_nothing_back_of_what_the_program_has_chosen() -> None:
+    trainer = Trainer(Load(0.002, 0.020))
+    trainer.train(5)
+    trainer.tuner.close()
+    trainer.size, trainer.sizes = 3, []
+    trainer.train(5)
+    assert trainer.sizes == []
+
+
+def best_of_fixed(train: Callable[[Trainer], int], **options: Any) -> int:
+    """Batches that the trainer has with the best number of workers that stays."""
+    given = []
+    for workers in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
+        trainer = Trainer(**options)
+        trainer.tuner.close()
+        trainer.size = workers
+        given.append(train(trainer))
+    return max(given)
+
+
+def trained_for_two_minutes(trainer: Trainer) -> int:
+    return trainer.train(120)
+
+
+def trained_while_the_storage_becomes_faster(trainer: Trainer) -> int:
+    given = trainer.train(60)
+    trainer.load = replace(trainer.load, latency=trainer.load.latency / 20)
+    return given + trainer.train(60)
+
+
+@pytest.mark.parametrize(
+    ("train", "options"),
+    [
+        (trained_for_two_minutes, {"load": Load(0.002, 0.016)}),
+        (trained_for_two_minutes, {"load": Load(0.001, 0.0, 0.008)}),
+        (trained_for_two_minutes, {"load": Load(0.003, 0.010, 0.004)}),
+        (trained_while_the_storage_becomes_faster, {"load": Load(0.004, 0.040)}),
+        (trained_for_two_minutes, {"load": Load(0.002, 0.016), "epoch": 20}),
+    ],
+    ids=["latency", "computing", "both", "a storage that becomes faster", "short epochs"],
+)
+def test_with_the_search_it_is_no_more_than_5_percent_behind_the_best_fixed_number(
+    train: Callable[[Trainer], int], options: dict[str, Any]
+) -> None:
+    given = train(Trainer(noise=0.2, **options))
+    assert given >= 0.95 * best_of_fixed(train, noise=0.2, **options)
