@@ -10,6 +10,7 @@ from torchloader.loader.checks import check_number, check_timeout, check_workers
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker, default_collate
 from torchloader.loader.order import SampleOrder
+from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.running import StreamMaker
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner
@@ -44,6 +45,7 @@ class Attributes(Base):
     _order: Any
     _context: Any
     _persistent_workers: bool | None
+    _policy: WorkerPolicy
     _max_workers: int | None
     _given_seed: int | None
     _given_samplers: tuple[Any, Any]
@@ -134,7 +136,7 @@ class Attributes(Base):
     @property
     def persistent_workers(self) -> bool:  # type: ignore[override]
         """Whether its workers stay from one epoch to the next."""
-        return self._persistent_workers is not False and self.workers > 0
+        return self._policy.stays and self.workers > 0
 
     @property
     def prefetch_factor(self) -> int | None:

@@ -18,7 +18,6 @@ __all__ = [
     "check_timeout",
     "check_worker_options",
     "check_workers",
-    "forks_workers",
     "is_iterable_style",
 ]
 
@@ -121,17 +120,6 @@ def _check_context(context: Any) -> None:
     method = context if isinstance(context, str) else context.get_start_method()
     if method not in methods:
         raise ValueError(f"multiprocessing_context must be one of {methods}, not {context!r}")
-
-
-def forks_workers(context: Any, is_streaming: bool) -> bool:
-    """Whether workers are forked from their trainer. Raises ValueError where they cannot be."""
-    forks = (context if isinstance(context, str) or context is None else context.get_start_method()) == "fork"
-    if forks and is_streaming:
-        raise ValueError(
-            "multiprocessing_context='fork' is for map-style datasets: each stream of an iterable-style one has a "
-            "dataset of its own, which is pickled. Leave multiprocessing_context out"
-        )
-    return forks
 
 
 def check_options(

@@ -19,7 +19,6 @@ from torchloader.loader.checks import (
     check_timeout,
     check_worker_options,
     check_workers,
-    forks_workers,
     is_iterable_style,
 )
 from torchloader.loader.counters import Counters, Given
@@ -27,6 +26,7 @@ from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
 from torchloader.loader.order import Indices
 from torchloader.loader.parts import AnyOrder, maker_of, order_of
+from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
 from torchloader.loader.samplers import digest, restore, state_of
 from torchloader.loader.stream_iteration import StreamIteration
@@ -148,8 +148,8 @@ class ElasticDataLoader(Attributes):
         )
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
-        staying = persistent_workers, forks_workers(multiprocessing_context, is_streaming)
-        self._crew = Crew(self._maker, assignments, 1 if count == "auto" else count, timeout, *staying)
+        self._policy = WorkerPolicy(multiprocessing_context, persistent_workers)
+        self._crew = Crew(self._maker, assignments, 1 if count == "auto" else count, timeout, self._policy)
         at_most = max_workers or 4 * len(os.sched_getaffinity(0))
         self._tuner = Tuner(at_most if streams is None else min(at_most, max(1, streams))) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
