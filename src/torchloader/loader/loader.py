@@ -47,8 +47,11 @@ class ElasticDataLoader(Attributes):
         num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number that keeps the
             trainer from waiting. `workers` is the same under the name that torchloader uses.
         max_workers: how many "auto" may take; by default four for each core that this process may use.
-        multiprocessing_context: "fork" has workers forked from the trainer, with all that it has in memory; by default
-            they are new processes, to which the dataset is sent.
+        multiprocessing_context: how workers start; by default with the start method of multiprocessing, as PyTorch's.
+            "fork" has them forked from the trainer, with all that it has in memory. With any other one they are new
+            processes, to which the dataset is sent.
+        persistent_workers: whether workers stay from one epoch to the next. By default new processes do, and get the
+            dataset again where it has changed; forked ones do not, as they keep the dataset of their fork.
         seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
             several ranks 0, as all must have the same.
         rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
@@ -60,8 +63,8 @@ class ElasticDataLoader(Attributes):
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
     Each iteration is the next epoch unless set_epoch() says otherwise. With several ranks an iteration counts once it
-    has given its last batch: a rank that looks at one batch stays at the epoch of the others. Workers stay from one
-    epoch to the next; all those of an epoch have the dataset as it was when its iterator was made.
+    has given its last batch: a rank that looks at one batch stays at the epoch of the others. All workers of an epoch
+    have the dataset as it was when its iterator was made, but for forked ones that stay, which keep that of the first.
 
     Of an iterable-style dataset batches come from its streams in turn, as from the workers of PyTorch's loader; the
     generators are seeded from (seed, epoch, stream, batch). A stream goes to another worker by its state, or is made
