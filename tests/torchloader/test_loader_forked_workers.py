@@ -100,6 +100,14 @@ def test_persistent_workers_keep_the_dataset_of_the_first_epoch_as_with_pytorch(
         assert {sample[1] for batch in loader for sample in batch} == {0}
 
 
+def test_persistent_workers_have_the_seed_of_a_state_that_is_loaded_later() -> None:
+    options = {"shuffle": True, "seed": None, "persistent_workers": True}
+    with loader_of(Noisy(40), **options) as loader:
+        list(loader)
+        loader.load_state_dict({"version": 1, "seed": 1, "epoch": 0, "position": 0})
+        assert list(loader) == list(ElasticDataLoader(Noisy(40), 4, shuffle=True, collate_fn=list, seed=1))
+
+
 def test_the_trainer_s_memory_is_not_copied() -> None:
     dataset = Large(128 * MIB)
     dataset.numbers, dataset.kind = np.zeros(128 * MIB, np.uint8) + np.uint8(0), "Private_Dirty"

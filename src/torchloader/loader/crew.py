@@ -101,7 +101,8 @@ class Crew:
                     continue  # they have become more meanwhile
                 if self._trouble is not None and not self._live:
                     self._begin_anew()
-                if not self._policy.stays and (self._policy.forks or not self._live):
+                begins_anew = not self._policy.stays and (self._policy.forks or not self._live)
+                if begins_anew or self._snapshots.is_foreign(snapshot):
                     self._dismiss_all()
                 self._iterations += 1
                 self._live.add(self._iterations)

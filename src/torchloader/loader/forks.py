@@ -142,7 +142,11 @@ class Inherited:
     """The maker of batches as each fork of a template has it: nothing is sent."""
 
     def __init__(self, maker: Any) -> None:
-        self.template = Template(maker)
+        self.template, self._seed = Template(maker), maker.seed
+
+    def serves(self, maker: Any) -> bool:
+        """Whether workers that stay make with it what the maker makes: it has the seed still, and can be forked."""
+        return bool(self._seed == maker.seed) and self.template.is_alive
 
     def same_as(self, other: object) -> bool:
         """Whether it is of the same moment."""

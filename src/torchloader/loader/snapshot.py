@@ -64,7 +64,7 @@ class Snapshots:
         self._policy.fix()
         latest = self._kept.get(self._latest)
         if self._policy.forks and not self._copied:
-            if isinstance(latest, Inherited) and self._policy.stays and latest.template.is_alive:
+            if isinstance(latest, Inherited) and self._policy.stays and latest.serves(self._value):
                 return latest
             return Inherited(self._value)
         if self._policy.forks and not (self._template and self._policy.stays and self._template.is_alive):
@@ -109,6 +109,10 @@ class Snapshots:
         self._needed[iteration] = None
         if snapshot is not None:
             self.keep(snapshot)
+
+    def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
+        """Whether workers that are there cannot have it, as they are not forked from it."""
+        return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self._latest)
 
     @property
     def lacking(self) -> bool:
