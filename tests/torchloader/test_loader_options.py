@@ -31,7 +31,9 @@ def test_what_pytorch_lets_nobody_set_cannot_be_set(name: str) -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context"])
+@pytest.mark.parametrize(
+    "name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context", "prefetch_epochs"]
+)
 def test_what_a_loader_needs_at_its_start_cannot_be_set(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after ElasticDataLoader is initialized"):
         setattr(ElasticDataLoader(range(8)), name, 0)

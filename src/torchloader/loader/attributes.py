@@ -29,6 +29,7 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "max_workers",
     "streams",
     "snapshot_every_n_steps",
+    "prefetch_epochs",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
 _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
@@ -46,6 +47,7 @@ class Attributes(Base):
     _context: Any
     _persistent_workers: bool | None
     _policy: WorkerPolicy
+    prefetch_epochs: bool
     _max_workers: int | None
     _given_seed: int | None
     _given_samplers: tuple[Any, Any]
@@ -70,6 +72,7 @@ class Attributes(Base):
             "num_workers": self.num_workers if self._tuner is None else "auto",
             "collate_fn": self._maker.collate_fn,
             "persistent_workers": self._persistent_workers if self.workers else None,
+            "prefetch_epochs": self.prefetch_epochs and self.workers > 0,
         }
 
     def _reflect(self) -> None:

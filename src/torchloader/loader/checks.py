@@ -94,10 +94,12 @@ def check_timeout(timeout: float) -> None:
 
 
 def check_worker_options(
-    workers: Any, prefetch_factor: int | None, persistent_workers: bool | None, context: Any, in_order: bool
+    workers: Any, prefetch_factor: int | None, staying: tuple[bool | None, bool], context: Any, in_order: bool
 ) -> None:
     """Raises what PyTorch raises for options of workers where there are none, and for a start method that the workers
-    of a loader do not have; warns of one without effect."""
+    of a loader do not have; warns of one without effect. `staying` is persistent_workers and prefetch_epochs."""
+    persistent_workers, prefetch_epochs = staying
+    _check_prefetch_epochs(prefetch_epochs, persistent_workers)
     if prefetch_factor is not None:
         check_number(1, prefetch_factor=prefetch_factor)
     if workers == 0:
@@ -111,6 +113,17 @@ def check_worker_options(
         _check_context(context)
     if not in_order:
         warnings.warn("in_order=False has no effect: the batches always come in order", stacklevel=3)
+
+
+def _check_prefetch_epochs(prefetches: bool, persistent_workers: bool | None) -> None:
+    """Raises ValueError where workers leave before the next epoch, TypeError for one of a wrong kind."""
+    if not isinstance(prefetches, bool):
+        raise TypeError(f"prefetch_epochs must be True or False, not {prefetches!r}")
+    if prefetches and not persistent_workers:
+        raise ValueError(
+            "prefetch_epochs needs persistent_workers=True: others leave with their epoch, and get the dataset as it "
+            "is when the next one begins"
+        )
 
 
 def _check_context(context: Any) -> None:

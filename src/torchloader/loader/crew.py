@@ -92,6 +92,28 @@ class Crew:
             self._here.keep_streams(iteration)
         return iteration
 
+    def open_ahead(self) -> int | None:
+        """An iteration begins before its iter(), with the dataset of the last one; its number. None where workers do
+        not stay for it."""
+        with self._lock:
+            if self._closed or not self._policy.stays or not self._snapshots.begin_ahead(self._iterations + 1):
+                return None
+            self._iterations += 1
+            self._live.add(self._iterations)
+            return self._iterations
+
+    def take_up(self, iteration: int) -> bool:
+        """The iter() of such an iteration has come: whether the dataset is still what it has. If not it is over."""
+        self._check_open()
+        snapshot = self._snapshots.take() if self.size else None
+        with self._lock:
+            is_same = iteration in self._live and snapshot is self._snapshots[self._snapshots.number_for(iteration)]
+            if is_same and self._trouble is None:
+                self._reconcile(is_first=True)
+                return True
+        self.finish(iteration)
+        return False
+
     def _open(self, with_snapshot: bool) -> int:
         while True:
             self._check_open()

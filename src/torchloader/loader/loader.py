@@ -9,6 +9,7 @@ from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
 
+from torchloader.loader.ahead import Ahead
 from torchloader.loader.attributes import Attributes
 from torchloader.loader.base import RankSampler, samplers_of
 from torchloader.loader.checks import (
@@ -59,6 +60,9 @@ class ElasticDataLoader(Attributes):
         streams: in how many parts an iterable-style dataset is read, what get_worker_info() tells it as num_workers. By
             default as many as there are workers at first. No more workers than streams have something to do.
         snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
+        prefetch_epochs: workers that stay begin with the next epoch while the trainer has the last batches of one. For
+            a dataset whose samples depend on nothing that is changed between epochs in a way that workers see, such as
+            shared memory. Without effect for a sampler of the program's own and for iterable-style datasets.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
@@ -102,6 +106,7 @@ class ElasticDataLoader(Attributes):
         max_workers: int | None = None,
         streams: int | None = None,
         snapshot_every_n_steps: int = 1,
+        prefetch_epochs: bool = False,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
@@ -128,10 +133,12 @@ class ElasticDataLoader(Attributes):
         chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_stream_options(is_streaming, streams, snapshot_every_n_steps, count, chosen)
         check_timeout(timeout)
-        check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context, in_order)
+        check_worker_options(
+            count, prefetch_factor, (persistent_workers, prefetch_epochs), multiprocessing_context, in_order
+        )
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
-        self.generator, self.in_order = generator, in_order
+        self.generator, self.in_order, self.prefetch_epochs = generator, in_order, prefetch_epochs
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self._context, self._persistent_workers, self._max_workers = (
             multiprocessing_context,
@@ -163,6 +170,7 @@ class ElasticDataLoader(Attributes):
         self._digest = 0
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         self._choices = 0  # of the next epoch, so far
+        self._ahead = Ahead()
         self._begun = self._taken = 0  # how often the next epoch has begun before, and its batches given at last
         self._given = Given()
         if world_size > 1:
@@ -198,11 +206,12 @@ class ElasticDataLoader(Attributes):
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
+        begun = self._ahead.take(self, self._crew, self._epoch, self._position, before)
         iteration: Iteration
         if isinstance(self._order, StreamOrder):
             iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
         else:
-            iteration = Iteration(self, self._epoch, self._position, before)
+            iteration = begun or Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
@@ -221,6 +230,11 @@ class ElasticDataLoader(Attributes):
         """All batches of an epoch are given: the one after it is next, unless the program has chosen another since."""
         if self._choices == choices:
             self._go_to(epoch + 1)
+
+    def _note_drawn(self, epoch: int) -> None:
+        """All batches of an epoch are asked for."""
+        if self.prefetch_epochs:
+            self._ahead.begin(self, epoch)
 
     def _warn_of_repetition(self) -> None:
         if self._taken > 1 or self._begun > 1:

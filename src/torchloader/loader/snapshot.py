@@ -110,6 +110,13 @@ class Snapshots:
         if snapshot is not None:
             self.keep(snapshot)
 
+    def begin_ahead(self, iteration: int) -> bool:
+        """An iteration needs the one that workers have; False where there is none."""
+        if self._latest not in self._kept:
+            return False
+        self._needed[iteration] = self._latest
+        return True
+
     def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
         """Whether workers that are there cannot have it, as they are not forked from it."""
         return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self._latest)
