@@ -212,6 +212,14 @@ def test_an_iteration_whose_template_was_killed_says_so_and_the_next_one_has_ano
             assert list(loader) == UNDISTURBED
 
 
+def test_iterations_that_are_left_at_once_do_not_disturb_the_next_one() -> None:
+    with loader_of(Noisy(400), shuffle=True) as loader:
+        for _ in range(20):
+            iter(loader)
+        loader.set_epoch(0)
+        assert list(loader) == UNDISTURBED
+
+
 class Threads:
     """Samples that show which thread of the trainer was forked."""
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from queue import SimpleQueue
 from typing import Any
-from weakref import WeakMethod
 
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from torchloader.loader.assignments import Assignments, Key
-from torchloader.loader.forks import Template
 from torchloader.loader.here import Here
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, heard, start_each, started, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, heard, started, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.policy import WorkerPolicy
-from torchloader.loader.snapshot import AnySnapshot, Snapshots
+from torchloader.loader.snapshot import Snapshots
+from torchloader.loader.starts import Starts
 from torchloader.loader.stream_assignments import HERE, StreamAssignments
 from torchloader.loader.streams import Place, Share, StreamBatch
 from torchloader.loader.tasks import Task
@@ -55,9 +53,7 @@ class Crew:
         self._made: dict[Key, Outcome] = {}
         self._failed_starts = 0
         self._trouble: BaseException | None = None
-        self._starts: SimpleQueue[Member | None] = SimpleQueue()
-        self._postponed: list[Member] = []  # until the trainer is forked
-        self._starter: threading.Thread | None = None
+        self._starts = Starts(self._snapshots, policy, self._lock)
         self._results: Queue | None = None
         self._floor: Any = None
         self._looked = time.monotonic()
@@ -130,7 +126,7 @@ class Crew:
                 self._live.add(self._iterations)
                 self._snapshots.begin(self._iterations, snapshot)
                 self._reconcile(is_first=True)
-                self._start_postponed(snapshot)
+                self._starts.resume(snapshot)
                 return self._iterations
 
     def finish(self, iteration: int) -> None:
@@ -178,8 +174,8 @@ class Crew:
         here; with `alone` also where they are still starting. Raises LoadingError, TimeoutError after the loader's
         time, and ValueError once it is closed."""
         self._check_live(iteration)
-        if self._postponed:
-            self._start_postponed(self._snapshots.take())
+        if self._starts.wait_for_fork:
+            self._starts.resume(self._snapshots.take())
         self._receive(0)
         made = self._made.pop((iteration, number), None)
         if made is not None:
@@ -294,30 +290,6 @@ class Crew:
         worker.tasks.put(Shipment(dataset, needed, self._snapshots[dataset]))
         worker.datasets = worker.datasets & needed | {dataset}
 
-    def _first_shipment(self, worker: Member) -> tuple[Shipment, Template | None] | None:
-        """What a worker gets first, and what it is forked from. None where the trainer itself has to be forked before
-        that: in this thread the others would be forked in the middle of anything."""
-        with self._lock:
-            lacking = self._snapshots.lacking
-            if lacking and self._policy.forks:
-                self._postponed.append(worker)
-                return None
-        snapshot = self._snapshots.take() if lacking else None
-        with self._lock:
-            if snapshot is not None:
-                self._snapshots.keep(snapshot)
-            latest = self._snapshots.latest
-            shipment = Shipment(latest, self._snapshots.numbers, self._snapshots[latest])
-            return shipment, self._snapshots.template_of(latest)
-
-    def _start_postponed(self, snapshot: AnySnapshot | None) -> None:
-        with self._lock:
-            if snapshot is not None:
-                self._snapshots.keep(snapshot)
-                postponed, self._postponed = self._postponed, []
-                for worker in postponed:
-                    self._starts.put(worker)
-
     # ---- workers
 
     def _reconcile(self, is_first: bool = False) -> None:
@@ -337,20 +309,16 @@ class Crew:
             self._workers[worker.number] = worker
             self._born += 1
             self._starts.put(worker)
-        if self._starter is None:
-            self._starter = threading.Thread(
-                target=start_each, args=(self._starts, WeakMethod(self._start)), name="loading workers", daemon=True
-            )
-            self._starter.start()
+        self._starts.begin(self._start)
 
     def _start(self, worker: Member) -> None:
-        """In a thread of its own, so that a trainer never waits for a start."""
-        if worker.leaving:
-            self._ended(worker, died=False)
+        """In the thread of the starts."""
+        if self._starts.postpones(worker):
             return
         try:
-            first = self._first_shipment(worker)
+            first = self._starts.first_of(worker)
             if first is None:
+                self._ended(worker, died=False)
                 return
             shipment, template = first
             worker.datasets.add(shipment.dataset)
@@ -363,7 +331,8 @@ class Crew:
                 if template is not None and worker.is_first and worker.number in self._workers:
                     self._take_on(worker)
         except Exception as error:
-            self._trouble = error
+            if not worker.leaving:  # or nobody needs it any more
+                self._trouble = error
             self._ended(worker, died=False)
 
     def _begin_anew(self) -> None:
@@ -383,9 +352,7 @@ class Crew:
         self.assignments.leave(worker.number)
         worker.leave.set()
         worker.tasks.put(None)
-        if worker in self._postponed:
-            self._postponed.remove(worker)
-            self._starts.put(worker)
+        self._starts.dismiss(worker)
 
     def _look_after_workers(self) -> None:
         self._looked = time.monotonic()
@@ -421,7 +388,7 @@ class Crew:
             self._closed = True
             self.size = 0
             self._reconcile()
-            self._starts.put(None)
+            self._starts.end()
             self._snapshots.close()
 
     def _check_open(self) -> None:
