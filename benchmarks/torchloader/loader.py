@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from torchloader import ElasticDataLoader
+from torchloader.loader.forks import Fork
 
 
 class Images(Dataset[Any]):
@@ -52,8 +53,8 @@ def rate(loader: Any, epochs: int = 3) -> float:
     return samples / (time.perf_counter() - start)
 
 
-def throughput(repeats: int) -> None:
-    """In pairs, one after the other."""
+def throughput(repeats: int, counts: list[int]) -> None:
+    """In pairs, one after the other, with equal options."""
     print(
         f"{'sample':>14} {'work':>5} {'workers':>7} {'elastic/s':>10} {'PyTorch/s':>10} {'ratio':>6}  (least to most)"
     )
@@ -63,15 +64,17 @@ def throughput(repeats: int) -> None:
         ((3, 32, 32), 4000, 64, 20),
         ((3, 224, 224), 600, 32, 0),
         ((3, 224, 224), 400, 32, 3),
+        ((25, 512, 512), 40, 1, 0),
+        ((25, 512, 512), 40, 4, 0),
     ):
-        for workers in (0, 1, 2, 4):
+        for workers in counts:
             pairs = []
             for _ in range(repeats):
                 dataset = Images(length, shape, work)
-                with ElasticDataLoader(dataset, batch, num_workers=workers, seed=1) as ours:
+                options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
+                with ElasticDataLoader(dataset, batch, seed=1, **options) as ours:
                     elastic = rate(ours)
-                theirs = rate(DataLoader(dataset, batch, num_workers=workers, persistent_workers=workers > 0))
-                pairs.append((elastic, theirs))
+                pairs.append((elastic, rate(DataLoader(dataset, batch, **options))))
             ratios = sorted(ours / theirs for ours, theirs in pairs)
             ours, theirs = (statistics.median(each) for each in zip(*pairs, strict=True))
             print(
@@ -150,7 +153,8 @@ def exactness(schedules: int, seed: int) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "collate_fn": list}
     expected = list(ElasticDataLoader(Noisy(80), **options))
     dice, start, kills, resizes = random.Random(seed), time.perf_counter(), 0, 0
-    with ElasticDataLoader(Noisy(80), num_workers=2, **options) as loader:
+    forked: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": True}
+    with ElasticDataLoader(Noisy(80), num_workers=2, **forked, **options) as loader:
         for number in range(1, schedules + 1):
             loader.set_epoch(0)
             at = {dice.randrange(20): dice.random() for _ in range(dice.randrange(6))}
@@ -174,11 +178,12 @@ def exactness(schedules: int, seed: int) -> None:
 
 def kill_one(loader: ElasticDataLoader, dice: random.Random) -> int:
     """Kill a worker that is ready, the hard way; how many that were."""
-    ready = [worker.process for worker in list(loader._crew._workers.values()) if worker.ready and worker.process]
+    workers = [worker.process for worker in list(loader._crew._workers.values()) if worker.ready]
+    ready = [process.pid for process in workers if isinstance(process, Fork)]
     if not ready:
         return 0
     try:
-        os.kill(dice.choice(ready)._started.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        os.kill(dice.choice(ready), signal.SIGKILL)
     except ProcessLookupError:
         return 0
     return 1
@@ -188,11 +193,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["throughput", "resize", "exactness"])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="of throughput")
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="of the schedules")
     arguments = parser.parse_args()
     if arguments.what == "throughput":
-        throughput(arguments.repeats)
+        throughput(arguments.repeats, arguments.workers)
     elif arguments.what == "resize":
         resize(arguments.repeats)
     else:

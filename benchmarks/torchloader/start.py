@@ -26,8 +26,8 @@ from torchloader import ElasticDataLoader
 WAYS = {
     "PyTorch, fork": (DataLoader, "fork"),
     "PyTorch, spawn": (DataLoader, "spawn"),
-    "elastic, new processes": (ElasticDataLoader, None),
-    "elastic, fork": (ElasticDataLoader, "fork"),
+    "elastic, the default": (ElasticDataLoader, None),
+    "elastic, spawn": (ElasticDataLoader, "spawn"),
 }
 
 

@@ -59,6 +59,17 @@ def test_exit_handlers_and_finalizers_can_be_forgotten() -> None:
     assert output_of(program) == ""
 
 
+def test_hooks_of_forks_are_called() -> None:
+    program = """
+        from multiprocessing import util
+        class Held: pass
+        held = Held()
+        util.register_after_fork(held, lambda one: print("hook", one is held))
+        cpython.call_fork_hooks()
+    """
+    assert output_of(program) == "hook True\n"
+
+
 def test_streams_are_flushed() -> None:
     program = """
         import os

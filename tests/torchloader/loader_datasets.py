@@ -9,6 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from torchloader.loader.forks import Fork
+
+
+def pid_of(process: Any) -> int:
+    """Of a loading worker, forked or not."""
+    pid: int = process.pid if isinstance(process, Fork) else process._started.pid
+    return pid
+
 
 class Noisy:
     """Samples that show the random state in which they were made."""
@@ -163,6 +171,11 @@ class Asking(Noisy):
 
 
 calls = 0
+
+
+def be_slow(worker: int) -> None:
+    """What a worker takes its time for at first."""
+    time.sleep(1.0)
 
 
 def count_call(worker: int) -> None:

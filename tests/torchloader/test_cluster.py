@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from clusters import TORCHLOADER, Cluster
 
@@ -240,18 +241,22 @@ def test_a_job_outlives_what_is_killed(cluster: Cluster, victim: str) -> None:
         assert "queued" not in cluster.states("job")[1:]
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("victim", ["job-rank0-1", "application master on"])
-def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster, victim: str) -> None:
-    cluster.start(cluster.job("job", 5, 1000.0, 0.01), options=("--device", "cpu", "--cores", "8", "--hold"))
+def test_workers_that_hang_in_the_dataset_end_after_their_rank(cluster: Cluster, victim: str, method: str) -> None:
+    cluster.start(cluster.job("job", 5, 1000.0, 0.01, method), options=("--device", "cpu", "--cores", "8", "--hold"))
 
-    def workers() -> set[int]:
-        return {pid for name, pid in cluster.processes().items() if name.startswith("dragon_process_")}
+    def workers() -> set[psutil.Process]:
+        processes = cluster.processes()
+        if method == "spawn":
+            return {psutil.Process(pid) for name, pid in processes.items() if name.startswith("dragon_process_")}
+        return set(psutil.Process(processes["job-rank0-1"]).children(recursive=True))
 
     cluster.until_state("job", "running")
     cluster.until(lambda: len(workers()) >= 2)
     hanging = workers()
     cluster.kill(next(name for name in cluster.processes() if name.startswith(victim)))
-    cluster.until(lambda: not hanging & workers())
+    cluster.until(lambda: not any(worker.is_running() for worker in hanging))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -32,7 +32,9 @@ from loader_datasets import (
     SlowToOpen,
     Unreadable,
     UnreadableInTwoArguments,
+    be_slow,
     count_call,
+    pid_of,
 )
 
 from conftest import Site
@@ -61,7 +63,9 @@ def all_indices_of(batches: Any) -> list[int]:
 
 def kill_a_worker(loader: ElasticDataLoader, which: int) -> None:
     """The hard way, one of those that are ready."""
-    pids = [worker.process._started.pid for worker in list(loader._crew._workers.values()) if worker.ready]  # type: ignore[union-attr]
+    pids = [
+        pid_of(worker.process) for worker in list(loader._crew._workers.values()) if worker.ready and worker.process
+    ]
     if pids:
         try:
             os.kill(pids[which % len(pids)], signal.SIGKILL)
@@ -108,8 +112,17 @@ def test_no_schedule_of_resizes_and_kills_changes_a_batch(
     assert given == UNDISTURBED
 
 
-def test_a_resize_does_not_wait_for_the_new_workers() -> None:
-    with loader_of(SlowToOpen(40_000), num_workers=0) as loader:
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (SlowToOpen(40_000), {"multiprocessing_context": "spawn"}),
+        (Noisy(40_000), {"multiprocessing_context": "fork", "worker_init_fn": be_slow}),
+    ],
+    ids=["spawn", "fork"],
+)
+def test_a_resize_does_not_wait_for_the_new_workers(dataset: Noisy, options: dict[str, Any]) -> None:
+    with loader_of(dataset, num_workers=1, **options) as loader:
+        loader.resize(0)
         batches = iter(loader)
         next(batches)
         loader.resize(2)
@@ -291,7 +304,7 @@ def test_all_workers_of_an_epoch_have_the_dataset_as_it_was_at_its_beginning(at_
 
 def test_two_iterations_at_the_same_time_have_each_its_dataset() -> None:
     dataset = Changing(40)
-    with loader_of(dataset, num_workers=2) as loader:
+    with loader_of(dataset, num_workers=2, multiprocessing_context="spawn") as loader:
         one = iter(loader)
         dataset.content = 1
         other = iter(loader)
@@ -311,7 +324,8 @@ def test_workers_of_an_epoch_that_began_without_any_have_the_dataset() -> None:
 
 def test_a_worker_begins_anew_with_a_dataset_that_has_changed() -> None:
     dataset = Counting(8)
-    with loader_of(dataset, num_workers=1, worker_init_fn=count_call) as loader:
+    options = {"worker_init_fn": count_call, "multiprocessing_context": "spawn"}
+    with loader_of(dataset, num_workers=1, **options) as loader:
         assert seen(loader) == seen(loader) == {1}
         dataset.content = 1
         assert seen(loader) == {2}
@@ -330,7 +344,7 @@ def test_workers_that_start_late_have_what_the_dataset_shared() -> None:
     dataset = Asking(40_000, latency=0.001)
     dataset.queue = Queue()
     dataset.queue.put("one")
-    with loader_of(dataset, num_workers=1) as loader:
+    with loader_of(dataset, num_workers=1, multiprocessing_context="spawn") as loader:
         batches = iter(loader)
         given = [next(batches)]
         dataset.queue = None  # only the workers have it now
@@ -456,7 +470,7 @@ def test_the_next_epoch_is_loaded_though_workers_could_not_begin_in_the_last_one
 
 def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:
     with (
-        loader_of(Unreadable(20), num_workers=2) as loader,
+        loader_of(Unreadable(20), num_workers=2, multiprocessing_context="spawn") as loader,
         pytest.raises(RuntimeError, match="the file of this dataset is not there"),
     ):
         list(loader)
@@ -464,7 +478,7 @@ def test_a_dataset_that_cannot_be_sent_is_an_error() -> None:
 
 def test_a_dataset_that_cannot_be_sent_is_an_error_in_words() -> None:
     with (
-        loader_of(UnreadableInTwoArguments(20), num_workers=1, timeout=60) as loader,
+        loader_of(UnreadableInTwoArguments(20), num_workers=1, timeout=60, multiprocessing_context="spawn") as loader,
         pytest.raises(RuntimeError, match=r"TwoArguments: 1 of 2 \(this error cannot be rebuilt"),
     ):
         list(loader)

@@ -110,7 +110,7 @@ class Modules:
 WORKERS = """
 if __name__ == "__main__":
     from words import ElasticDataLoader, Modules
-    print(*ElasticDataLoader(Modules(), 2, num_workers=1, collate_fn=list))
+    print(*ElasticDataLoader(Modules(), 2, num_workers=1, collate_fn=list, multiprocessing_context="spawn"))
 """
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from loader_datasets import Changing, Deadly, Large, Noisy
+from loader_datasets import Changing, Deadly, Large, Noisy, pid_of
 
 from conftest import Site
 from torchloader import ElasticDataLoader, LoadingError
@@ -58,8 +61,10 @@ def test_no_resize_and_no_kill_changes_a_batch() -> None:
         for number, batch in enumerate(loader):
             given.append(batch)
             if number in (10, 30):
-                victim = next(worker.process for worker in loader._crew._workers.values() if worker.ready)
-                os.kill(victim.pid, signal.SIGKILL)  # type: ignore[union-attr]
+                victim = next(
+                    worker.process for worker in loader._crew._workers.values() if worker.ready and worker.process
+                )
+                os.kill(pid_of(victim), signal.SIGKILL)
             if number % 20 == 19:
                 loader.resize(1 + number % 3)
         assert given == UNDISTURBED
@@ -95,6 +100,14 @@ def test_persistent_workers_keep_the_dataset_of_the_first_epoch_as_with_pytorch(
         assert {sample[1] for batch in loader for sample in batch} == {0}
 
 
+def test_persistent_workers_have_the_seed_of_a_state_that_is_loaded_later() -> None:
+    options = {"shuffle": True, "seed": None, "persistent_workers": True}
+    with loader_of(Noisy(40), **options) as loader:
+        list(loader)
+        loader.load_state_dict({"version": 1, "seed": 1, "epoch": 0, "position": 0})
+        assert list(loader) == list(ElasticDataLoader(Noisy(40), 4, shuffle=True, collate_fn=list, seed=1))
+
+
 def test_the_trainer_s_memory_is_not_copied() -> None:
     dataset = Large(128 * MIB)
     dataset.numbers, dataset.kind = np.zeros(128 * MIB, np.uint8) + np.uint8(0), "Private_Dirty"
@@ -110,46 +123,135 @@ def test_a_sample_that_ends_its_worker_is_named() -> None:
         list(loader)
 
 
-def test_an_iterable_style_dataset_is_refused() -> None:
-    with pytest.raises(ValueError, match="'fork' is for map-style datasets"):
-        loader_of(_Stream())
+def test_a_stream_s_dataset_is_pickled_as_each_stream_has_one_of_its_own() -> None:
+    with (
+        loader_of(_Stream(threading.Lock())) as loader,
+        pytest.raises(TypeError, match=r"dataset\.held cannot be sent .* at the first __iter__\(\) or in") as caught,
+    ):
+        iter(loader)
+    assert "fork" not in str(caught.value)
 
 
 class _Stream:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
     def __iter__(self) -> Any:
-        return iter(range(8))
+        return iter([os.getppid(), *self.held])
 
 
-def test_workers_are_gone_once_their_loader_is_closed() -> None:
+def test_workers_of_streams_are_forked_with_each_epoch() -> None:
+    with loader_of(_Stream([1, 2]), 3) as loader:
+        first, second = ({batch[0] for batch in loader} for _ in range(2))
+        assert len(first) == len(second) == 1
+        assert os.getpid() not in first | second
+        assert first != second
+
+
+@pytest.mark.parametrize("ends", [lambda loader: None, lambda loader: loader.close()], ids=["epoch", "loader"])
+def test_workers_are_gone_with_their_epoch(ends: Callable[[ElasticDataLoader], None]) -> None:
     loader = loader_of(Held())
     pids = {pid for batch in loader for pid in batch}
-    loader.close()
+    ends(loader)
     deadline = time.monotonic() + 10
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    loader.close()
 
 
-GLOBAL = """
-from torchloader import ElasticDataLoader
-
-words = []
-
-class Words:
-    def __len__(self): return 2
-    def __getitem__(self, index): return words[index]
-
-if __name__ == "__main__":
-    words += ["one", "two"]
-    print("begun", end=" ")
-    with ElasticDataLoader(Words(), 2, num_workers=2, multiprocessing_context="fork", collate_fn=list) as loader:
-        print(*loader)
-"""
+def test_all_batches_that_may_be_ahead_are_asked_for_at_iter() -> None:
+    with loader_of(Noisy(400), shuffle=True, prefetch_factor=3) as loader:
+        batches = iter(loader)
+        deadline = time.monotonic() + 20
+        while loader.counters.depth < 6 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert loader.counters.depth >= 6
+        assert list(batches) == UNDISTURBED
 
 
-def test_workers_have_what_the_program_has_in_globals(site: Site) -> None:
-    done = site.python(GLOBAL)
-    assert (done.stdout, done.stderr) == ("begun ['one', 'two']\n", "")
+class Proxied:
+    """A dictionary of another process, and who reads it over which connection."""
+
+    def __init__(self, proxy: Any) -> None:
+        self.proxy = proxy
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> str:
+        self.proxy[index] = index
+        assert self.proxy[index] == index
+        return self.connection()
+
+    def connection(self) -> str:
+        return os.readlink(f"/proc/self/fd/{self.proxy._tls.connection.fileno()}")
+
+
+def test_a_proxy_of_a_manager_has_a_connection_in_each_process() -> None:
+    with multiprocessing.Manager() as manager:
+        dataset = Proxied(manager.dict())
+        dataset[0]  # connects
+        with loader_of(dataset) as loader:
+            connections = {one for batch in loader for one in batch}
+        assert dataset.connection() not in connections
+
+
+def test_an_iteration_whose_template_was_killed_says_so_and_the_next_one_has_another() -> None:
+    for persistent in (False, True):
+        with loader_of(Noisy(400, latency=0.001), shuffle=True, persistent_workers=persistent) as loader:
+            batches = iter(loader)
+            next(batches)
+            worker = next(
+                worker.process for worker in loader._crew._workers.values() if worker.ready and worker.process
+            )
+            os.kill(psutil.Process(pid_of(worker)).ppid(), signal.SIGKILL)
+            with pytest.raises(LoadingError, match=r"process \d+, which they are forked from, has ended"):
+                list(batches)
+            loader.set_epoch(0)
+            assert list(loader) == UNDISTURBED
+
+
+def test_iterations_that_are_left_at_once_do_not_disturb_the_next_one() -> None:
+    with loader_of(Noisy(400), shuffle=True) as loader:
+        for _ in range(20):
+            iter(loader)
+        loader.set_epoch(0)
+        assert list(loader) == UNDISTURBED
+
+
+class Threads:
+    """Samples that show which thread of the trainer was forked."""
+
+    def __len__(self) -> int:
+        return 40_000
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        return os.getpid(), threading.current_thread().name
+
+
+def test_the_trainer_is_forked_in_the_thread_that_takes_batches() -> None:
+    with loader_of(Threads()) as loader:
+        loader.resize(0)
+        batches = iter(loader)
+        next(batches)
+        loader.resize(1)
+        while loader.counters.workers != 1:
+            next(batches)
+        told = {sample for _ in range(40) for sample in next(batches)}
+    assert {name for pid, name in told if pid != os.getpid()} == {threading.current_thread().name}
+
+
+def leave_at_once(worker: int) -> None:
+    os._exit(7)
+
+
+def test_workers_that_end_at_their_start_are_told_from_those_that_end_over_a_batch() -> None:
+    with (
+        loader_of(Noisy(8), worker_init_fn=leave_at_once) as loader,
+        pytest.raises(LoadingError, match="loading workers end at their start, with exit code 7"),
+    ):
+        list(loader)
 
 
 KILLED = """

@@ -1,4 +1,4 @@
-"""A dataset in memory: there once on a node, whatever the number of workers and epochs."""
+"""A dataset in memory of workers that are new processes: there once on a node, for all workers and epochs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from conftest import Site
 from torchloader import ElasticDataLoader
 
 MIB = 1 << 20
+NEW = {"multiprocessing_context": "spawn"}  # new processes
 
 
 def loader_of(dataset: Any, **options: Any) -> ElasticDataLoader:
-    return ElasticDataLoader(dataset, **{"batch_size": 2, "num_workers": 2, "collate_fn": list, "seed": 1, **options})
+    return ElasticDataLoader(
+        dataset, **{"batch_size": 2, "num_workers": 2, "collate_fn": list, "seed": 1, **NEW, **options}
+    )
 
 
 def test_workers_have_no_copies_of_a_dataset_s_arrays() -> None:
@@ -78,7 +81,8 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     dataset = Zeros()
     dataset.numbers = np.zeros(4 << 20, np.uint8)
-    with ElasticDataLoader(dataset, batch_size=2, num_workers=1, collate_fn=list) as loader:
+    options = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    with ElasticDataLoader(dataset, batch_size=2, collate_fn=list, **options) as loader:
         with warnings.catch_warnings(record=True) as told:
             totals = list(loader)
     print(totals, told[0].message)

@@ -31,7 +31,9 @@ def test_what_pytorch_lets_nobody_set_cannot_be_set(name: str) -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context"])
+@pytest.mark.parametrize(
+    "name", ["generator", "seed", "rank", "world_size", "in_order", "multiprocessing_context", "prefetch_epochs"]
+)
 def test_what_a_loader_needs_at_its_start_cannot_be_set(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attribute should not be set after ElasticDataLoader is initialized"):
         setattr(ElasticDataLoader(range(8)), name, 0)
@@ -69,13 +71,15 @@ def test_what_pytorch_lets_set_has_an_effect() -> None:
         assert len(list(loader)) == 2
 
 
+@pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("persistent", [None, True, False])
-def test_workers_that_do_not_stay_begin_anew(persistent: bool | None) -> None:
-    with ElasticDataLoader(
-        Pid(), 4, num_workers=1, worker_init_fn=count_call, collate_fn=list, persistent_workers=persistent
-    ) as loader:
+def test_workers_that_do_not_stay_begin_anew(persistent: bool | None, context: str) -> None:
+    options = {"persistent_workers": persistent, "multiprocessing_context": context}
+    with ElasticDataLoader(Pid(), 4, num_workers=1, worker_init_fn=count_call, collate_fn=list, **options) as loader:
+        stays = context == "spawn" if persistent is None else persistent
+        assert loader.persistent_workers is stays
         first, second = ({pid for batch in loader for pid in batch} for _ in range(2))
-        assert (first == second) is (persistent is not False)
+        assert (first == second) is stays
 
 
 class Pid:
@@ -180,7 +184,7 @@ def test_a_dataset_that_holds_what_cannot_be_sent_is_told_which_and_what_to_do(o
     held = open_it()
     try:
         with (
-            ElasticDataLoader(Holding({"first": held}), num_workers=1) as loader,
+            ElasticDataLoader(Holding({"first": held}), num_workers=1, multiprocessing_context="spawn") as loader,
             pytest.raises(TypeError, match=r"^dataset\.held\['first'\] cannot be sent to another process") as caught,
         ):
             iter(loader)
@@ -188,6 +192,7 @@ def test_a_dataset_that_holds_what_cannot_be_sent_is_told_which_and_what_to_do(o
         if hasattr(held, "close"):
             held.close()
     assert "have it open files, connections and the like there, at the first __getitem__()" in str(caught.value)
+    assert 'or have the workers forked, with multiprocessing_context="fork"' in str(caught.value)
 
 
 WORKER_INFO = """
@@ -231,12 +236,13 @@ def fill(worker):
 if __name__ == "__main__":
     vocabulary["one"] = vocabulary["two"] = 1
     print(*ElasticDataLoader(Words(vocabulary), num_workers=0, collate_fn=list))
-    print(*ElasticDataLoader(Words(vocabulary), num_workers=1, collate_fn=list))
-    print(*ElasticDataLoader(Words(vocabulary), num_workers=1, collate_fn=list, worker_init_fn=fill))
+    new = {"num_workers": 1, "collate_fn": list, "multiprocessing_context": "spawn"}
+    print(*ElasticDataLoader(Words(vocabulary), **new))
+    print(*ElasticDataLoader(Words(vocabulary), **new, worker_init_fn=fill))
 """
 
 
-def test_workers_import_modules_afresh(site: Site) -> None:
+def test_workers_that_are_new_processes_import_modules_afresh(site: Site) -> None:
     done = site.python(GLOBALS)
     assert done.stdout == "[(2, 2)] [(2, 2)]\n[(0, 2)] [(0, 2)]\n[(1, 2)] [(1, 2)]\n", done.stderr
 

@@ -49,7 +49,7 @@ class Play:
         self.assignments.begin(self.iteration, place.progress, shares, False)
 
     def ask(self) -> None:
-        while not self.is_over and self.asked - self.taken < self.assignments.window:
+        while not self.is_over and self.asked - self.taken < self.assignments.window():
             batch = self.turns.ask()
             if batch is None:
                 self.is_over = True

@@ -19,6 +19,7 @@ from typing import Any
 
 __all__ = [
     "call_exit_handlers",
+    "call_fork_hooks",
     "check_not_importing_main",
     "end_multiprocessing",
     "end_threads",
@@ -77,6 +78,11 @@ def forget_exit_handlers() -> None:
 def forget_finalizers() -> None:
     """Forget what multiprocessing would do at the end of the process that this one was forked from."""
     mp_util._finalizer_registry.clear()  # type: ignore[attr-defined]
+
+
+def call_fork_hooks() -> None:
+    """Call what was registered with `multiprocessing.util.register_after_fork()`, as in a child that is forked."""
+    mp_util._run_after_forkers()  # type: ignore[attr-defined]
 
 
 def flush_streams() -> None:

@@ -37,10 +37,9 @@ class Assignments(Generic[Task]):
         """Workers that take batches."""
         return len(self._held)
 
-    @property
-    def window(self) -> int:
-        """Batches that may be asked for before the first of them is taken."""
-        return self.prefetch * max(1, self.workers)
+    def window(self, workers: int = 0) -> int:
+        """Batches that may be asked for before the first of them is taken, where so many workers are coming."""
+        return self.prefetch * max(1, workers, self.workers)
 
     def is_here(self, key: Key) -> bool:
         """Whether only the trainer makes it."""

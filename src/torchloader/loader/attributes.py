@@ -10,6 +10,7 @@ from torchloader.loader.checks import check_number, check_timeout, check_workers
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker, default_collate
 from torchloader.loader.order import SampleOrder
+from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.running import StreamMaker
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import Tuner
@@ -30,6 +31,7 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "streams",
     "snapshot_every_n_steps",
     "workers_on",
+    "prefetch_epochs",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
 _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
@@ -46,6 +48,8 @@ class Attributes(Base):
     _order: Any
     _context: Any
     _persistent_workers: bool | None
+    _policy: WorkerPolicy
+    prefetch_epochs: bool
     _max_workers: int | None
     _workers_on: str | Sequence[str] | None
     _given_seed: int | None
@@ -69,6 +73,7 @@ class Attributes(Base):
             "num_workers": self.num_workers if self._tuner is None else "auto",
             "collate_fn": self._maker.collate_fn,
             "persistent_workers": self._persistent_workers if self.workers else None,
+            "prefetch_epochs": self.prefetch_epochs and self.workers > 0,
         }
 
     def _reflect(self) -> None:
@@ -148,7 +153,7 @@ class Attributes(Base):
     @property
     def persistent_workers(self) -> bool:  # type: ignore[override]
         """Whether its workers stay from one epoch to the next."""
-        return self._persistent_workers is not False and self.workers > 0
+        return self._policy.stays and self.workers > 0
 
     @property
     def prefetch_factor(self) -> int | None:

@@ -18,7 +18,6 @@ __all__ = [
     "check_timeout",
     "check_worker_options",
     "check_workers",
-    "forks_workers",
     "is_iterable_style",
 ]
 
@@ -95,10 +94,12 @@ def check_timeout(timeout: float) -> None:
 
 
 def check_worker_options(
-    workers: Any, prefetch_factor: int | None, persistent_workers: bool | None, context: Any, in_order: bool
+    workers: Any, prefetch_factor: int | None, staying: tuple[bool | None, bool], context: Any, in_order: bool
 ) -> None:
     """Raises what PyTorch raises for options of workers where there are none, and for a start method that the workers
-    of a loader do not have; warns of one without effect."""
+    of a loader do not have; warns of one without effect. `staying` is persistent_workers and prefetch_epochs."""
+    persistent_workers, prefetch_epochs = staying
+    _check_prefetch_epochs(prefetch_epochs, persistent_workers)
     if prefetch_factor is not None:
         check_number(1, prefetch_factor=prefetch_factor)
     if workers == 0:
@@ -114,6 +115,17 @@ def check_worker_options(
         warnings.warn("in_order=False has no effect: the batches always come in order", stacklevel=3)
 
 
+def _check_prefetch_epochs(prefetches: bool, persistent_workers: bool | None) -> None:
+    """Raises ValueError where workers leave before the next epoch, TypeError for one of a wrong kind."""
+    if not isinstance(prefetches, bool):
+        raise TypeError(f"prefetch_epochs must be True or False, not {prefetches!r}")
+    if prefetches and not persistent_workers:
+        raise ValueError(
+            "prefetch_epochs needs persistent_workers=True: others leave with their epoch, and get the dataset as it "
+            "is when the next one begins"
+        )
+
+
 def _check_context(context: Any) -> None:
     methods = multiprocessing.get_all_start_methods()
     if not isinstance(context, (str, BaseContext)):
@@ -121,17 +133,6 @@ def _check_context(context: Any) -> None:
     method = context if isinstance(context, str) else context.get_start_method()
     if method not in methods:
         raise ValueError(f"multiprocessing_context must be one of {methods}, not {context!r}")
-
-
-def forks_workers(context: Any, is_streaming: bool) -> bool:
-    """Whether workers are forked from their trainer. Raises ValueError where they cannot be."""
-    forks = (context if isinstance(context, str) or context is None else context.get_start_method()) == "fork"
-    if forks and is_streaming:
-        raise ValueError(
-            "multiprocessing_context='fork' is for map-style datasets: each stream of an iterable-style one has a "
-            "dataset of its own, which is pickled. Leave multiprocessing_context out"
-        )
-    return forks
 
 
 def check_options(

@@ -17,13 +17,13 @@ def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
 
     `changes` are options of ElasticDataLoader that are to be others, as num_workers="auto", or rank and world_size.
     A plain sequential or shuffled order becomes the loader's own, so that ranks can share it and its state is small;
-    other samplers are taken as they are. Workers stay from one epoch to the next unless persistent_workers=False is
-    among the changes. The loader itself is left as it is, and its iterators.
+    other samplers are taken as they are. Workers start as those of the loader, and stay from one epoch to the next as
+    with ElasticDataLoader unless persistent_workers is among the changes. The loader itself is left as it is, and its
+    iterators.
 
     An iterable-style dataset is read in as many streams as the loader has workers.
 
-    Raises TypeError for what is no DataLoader and for one of a class that iterates in a way of its own; ValueError
-    where workers of an iterable-style dataset are to be forked.
+    Raises TypeError for what is no DataLoader and for one of a class that iterates in a way of its own.
     """
     if not isinstance(loader, DataLoader):
         raise TypeError(f"elastic() takes a torch.utils.data.DataLoader, not {type(loader).__name__}")

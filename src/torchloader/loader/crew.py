@@ -6,23 +6,21 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
 from typing import Any
-from weakref import WeakMethod
 
 from dragon.infrastructure.errors import NodeLostError
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
-from dragon.serialization import dumps, loads
 from torchloader.loader.assignments import Assignments, Key
-from torchloader.loader.effort import Effort
+from torchloader.loader.here import Here
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, start_each, started, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, heard, started, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
-from torchloader.loader.randomness import Kept
-from torchloader.loader.snapshot import Snapshots, received
+from torchloader.loader.policy import WorkerPolicy
+from torchloader.loader.snapshot import Snapshots
+from torchloader.loader.starts import Starts
 from torchloader.loader.stream_assignments import HERE, StreamAssignments
 from torchloader.loader.streams import Place, Share, StreamBatch
 from torchloader.loader.tasks import Task
@@ -47,20 +45,15 @@ class Crew:
         assignments: Assignments[Task],
         size: int,
         timeout: float,
-        stays: bool | None,
-        forks: bool = False,
+        policy: WorkerPolicy,
         nodes: Sequence[str | None] = (None,),
     ) -> None:
         """`nodes`: those that the workers are on, by turns; None is this one."""
-        self._maker, self._forks = maker, forks
-        self._nodes = list(nodes)
-        # Its workers do, from one epoch to the next.
-        self._stays = bool(stays) if forks else stays is not False
-        self._snapshots = Snapshots(maker, forks, self._stays)
+        self._policy, self._nodes = policy, list(nodes)
+        self._snapshots = Snapshots(maker, policy, copied=not assignments.is_plain)
         self.timeout = timeout
         self._lock = threading.RLock()
         self.assignments = assignments
-        self._makers_here: dict[int, Maker] = {}  # of iterations with streams
         self._workers: dict[int, Member] = {}
         self._born = 0
         self._iterations = 0
@@ -68,13 +61,13 @@ class Crew:
         self._made: dict[Key, Outcome] = {}
         self._failed_starts = 0
         self._trouble: BaseException | None = None
-        self._starts: SimpleQueue[Member | None] = SimpleQueue()
-        self._starter: threading.Thread | None = None
+        self._starts = Starts(self._snapshots, policy, self._lock)
         self._results: Queue | None = None
         self._floor: Any = None
         self._looked = time.monotonic()
         self._closed = False
         self.tally = Tally()
+        self._here = Here(maker, self._snapshots, self.tally)
         self.size = size
 
     # ---- how many there are
@@ -100,8 +93,30 @@ class Crew:
         with self._lock:
             self.assignments.begin(iteration, place.progress, shares, is_plain)
         if is_plain:
-            self._makers_here[iteration] = self._maker
+            self._here.keep_streams(iteration)
         return iteration
+
+    def open_ahead(self) -> int | None:
+        """An iteration begins before its iter(), with the dataset of the last one; its number. None where workers do
+        not stay for it."""
+        with self._lock:
+            if self._closed or not self._policy.stays or not self._snapshots.begin_ahead(self._iterations + 1):
+                return None
+            self._iterations += 1
+            self._live.add(self._iterations)
+            return self._iterations
+
+    def take_up(self, iteration: int) -> bool:
+        """The iter() of such an iteration has come: whether the dataset is still what it has. If not it is over."""
+        self._check_open()
+        snapshot = self._snapshots.take() if self.size else None
+        with self._lock:
+            is_same = iteration in self._live and snapshot is self._snapshots[self._snapshots.number_for(iteration)]
+            if is_same and self._trouble is None:
+                self._reconcile(is_first=True)
+                return True
+        self.finish(iteration)
+        return False
 
     def _open(self, with_snapshot: bool) -> int:
         while True:
@@ -112,12 +127,14 @@ class Crew:
                     continue  # they have become more meanwhile
                 if self._trouble is not None and not self._live:
                     self._begin_anew()
-                if not self._stays and (self._forks or not self._live):
+                begins_anew = not self._policy.stays and (self._policy.forks or not self._live)
+                if begins_anew or self._snapshots.is_foreign(snapshot):
                     self._dismiss_all()
                 self._iterations += 1
                 self._live.add(self._iterations)
                 self._snapshots.begin(self._iterations, snapshot)
-                self._reconcile()
+                self._reconcile(is_first=True)
+                self._starts.resume(snapshot)
                 return self._iterations
 
     def finish(self, iteration: int) -> None:
@@ -126,7 +143,10 @@ class Crew:
             self._live.discard(iteration)
             self._snapshots.finish(iteration)
             self.assignments.drop(iteration)
-            self._makers_here.pop(iteration, self._maker).forget(iteration)
+            self._here.forget(iteration)
+            if not self._live and self._policy.forks and not self._policy.stays:
+                self._dismiss_all()
+                self._snapshots.leave_templates()
             for key in [key for key in self._made if key[0] == iteration]:
                 del self._made[key]
             if self._floor is not None:
@@ -145,7 +165,7 @@ class Crew:
     @property
     def window(self) -> int:
         """Batches that may be asked for before the first of them is taken."""
-        return self.assignments.window
+        return self.assignments.window(self.size)
 
     @property
     def depth(self) -> int:
@@ -167,6 +187,8 @@ class Crew:
         here; with `alone` also where they are still starting. Raises LoadingError, TimeoutError after the loader's
         time, and ValueError once it is closed."""
         self._check_live(iteration)
+        if self._starts.wait_for_fork:
+            self._starts.resume(self._snapshots.take())
         self._receive(0)
         made = self._made.pop((iteration, number), None)
         if made is not None:
@@ -206,30 +228,17 @@ class Crew:
     def make_here(self, iteration: int, number: int, epoch: int, indices: Indices) -> Outcome:
         """A batch that workers need not know of."""
         self._check_live(iteration)
-        return self._made_by(self._maker, Task(iteration, number, epoch, indices))
-
-    def _made_by(self, maker: Maker, task: Task) -> Outcome:
-        start = time.perf_counter()
-        with Kept():
-            outcome = maker.make(task)
-        self._count(Effort(time.perf_counter() - start), outcome.samples)
-        return outcome
+        return self._here.make(Task(iteration, number, epoch, indices))
 
     def _make_here(self, key: Key, task: Task) -> Outcome:
         with self._lock:
             task = self.assignments.started(HERE, task)
             self._release()
-            maker = self._maker_here(task)
-        outcome = self._made_by(maker, task)
+            maker = self._here.maker_for(task)
+        outcome = self._here.make(task, maker)
         with self._lock:
             self.assignments.made(HERE, key, outcome.progress)
         return outcome
-
-    def _maker_here(self, task: Task) -> Maker:
-        if task.start is None or task.iteration in self._makers_here:
-            return self._makers_here.get(task.iteration, self._maker)
-        kept = self._snapshots[self._snapshots.number_for(task.iteration)]
-        return self._makers_here.setdefault(task.iteration, received(loads(dumps(kept))))
 
     def _receive(self, timeout: float) -> bool:
         """Take in what workers have sent; whether there was anything."""
@@ -237,22 +246,16 @@ class Crew:
             if timeout:
                 time.sleep(timeout)
             return False
-        try:
-            message = self._results.get(timeout=timeout) if timeout else self._results.get_nowait()
-        except Empty:
-            return False
-        while True:
+        has_heard = False
+        for message in heard(self._results, timeout):
+            has_heard = True
             if isinstance(message, Ready):
                 self._begins(message)
             else:
                 self._is_made(message)
-            try:
-                message = self._results.get_nowait()
-            except Empty:
-                break
-        if time.monotonic() - self._looked > _SLOW:
+        if has_heard and time.monotonic() - self._looked > _SLOW:
             self._look_after_workers()
-        return True
+        return has_heard
 
     def _begins(self, message: Ready) -> None:
         with self._lock:
@@ -264,21 +267,22 @@ class Crew:
                 self._dismiss(worker)
                 return
             worker.ready, self._failed_starts = True, 0
+            self._take_on(worker)
+
+    def _take_on(self, worker: Member) -> None:
+        """A worker takes batches from now on."""
+        if not worker.takes and not worker.leaving:
+            worker.takes = True
             self.assignments.join(worker.number)
-            self._hand_out()
+        self._hand_out()
 
     def _is_made(self, made: Made) -> None:
         key, outcome = (made.iteration, made.number), unpack(made.outcome)
         with self._lock:
             if self.assignments.made(made.worker, key, made.progress):
                 self._made[key] = outcome._replace(samples=made.samples, progress=made.progress)
-                self._count(made.effort, made.samples)
+                self.tally.note(made.effort, made.samples)
             self._hand_out()
-
-    def _count(self, effort: Effort, samples: int) -> None:
-        self.tally.batches += 1
-        self.tally.samples += samples
-        self.tally.effort = self.tally.effort.plus(effort)
 
     def _hand_out(self) -> None:
         for number, _, task in self.assignments.hand_out():
@@ -299,19 +303,9 @@ class Crew:
         worker.tasks.put(Shipment(dataset, needed, self._snapshots.content(dataset, worker.node is None)))
         worker.datasets = worker.datasets & needed | {dataset}
 
-    def _first_shipment(self, is_here: bool) -> Shipment:
-        with self._lock:
-            lacking = self._snapshots.lacking
-        snapshot = self._snapshots.take() if lacking else None
-        with self._lock:
-            if snapshot is not None:
-                self._snapshots.keep(snapshot)
-            latest = self._snapshots.latest
-            return Shipment(latest, self._snapshots.numbers, self._snapshots.content(latest, is_here))
-
     # ---- workers
 
-    def _reconcile(self) -> None:
+    def _reconcile(self, is_first: bool = False) -> None:
         if self._results is None:
             if not self.size or not self._live:
                 return  # none is started before it is needed
@@ -319,39 +313,44 @@ class Crew:
         staying = [worker for worker in self._workers.values() if not worker.leaving]
         for worker in sorted(staying, key=lambda each: -each.number)[: max(0, len(staying) - self.size)]:
             self._dismiss(worker)
-        if self._closed:
+        if self._closed or not (self._live or self._policy.stays):
             return
         taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
         free = (slot for slot in range(self.size) if slot not in taken)
         for slot in list(free)[: max(0, self.size - len(staying))]:
-            worker = Member(self._born, slot, Queue(0), Event(), self._nodes[slot % len(self._nodes)])
+            node = self._nodes[slot % len(self._nodes)]
+            worker = Member(self._born, slot, Queue(0), Event(), node, is_first=is_first)
             self._workers[worker.number] = worker
             self._born += 1
             self._starts.put(worker)
-        if self._starter is None:
-            self._starter = threading.Thread(
-                target=start_each, args=(self._starts, WeakMethod(self._start)), name="loading workers", daemon=True
-            )
-            self._starter.start()
+        self._starts.begin(self._start)
 
     def _start(self, worker: Member) -> None:
-        """In a thread of its own, so that a trainer never waits for a start."""
-        if worker.leaving:
-            self._ended(worker, died=False)
+        """In the thread of the starts."""
+        if self._starts.postpones(worker):
             return
         try:
-            shipment = self._first_shipment(worker.node is None)
+            first = self._starts.first_of(worker)
+            if first is None:
+                self._ended(worker, died=False)
+                return
+            shipment, template = first
             worker.datasets.add(shipment.dataset)
             worker.tasks.put(shipment)
             assert self._results is not None
             arguments = worker.arguments(self.size, self._results, self._floor)
-            worker.process = started(work, arguments, shipment.content, worker.node)
+            worker.process = started(work, arguments, template, worker.node)
+            with self._lock:
+                # Others take batches once they are ready, and a trainer never waits for one that starts.
+                if template is not None and worker.is_first and worker.number in self._workers:
+                    self._take_on(worker)
         except NodeLostError as error:
             with self._lock:
                 self._lost(worker, error)
                 self._reconcile()
         except Exception as error:
-            self._trouble = error
+            if not worker.leaving:  # or nobody needs it any more
+                self._trouble = error
             self._ended(worker, died=False)
 
     def _lost(self, worker: Member, error: NodeLostError) -> None:
@@ -379,6 +378,7 @@ class Crew:
         self.assignments.leave(worker.number)
         worker.leave.set()
         worker.tasks.put(None)
+        self._starts.dismiss(worker)
 
     def _look_after_workers(self) -> None:
         self._looked = time.monotonic()
@@ -395,7 +395,7 @@ class Crew:
     def _ended(self, worker: Member, died: bool) -> None:
         with self._lock:
             del self._workers[worker.number]
-            key = self.assignments.gone(worker.number, died)
+            key = self.assignments.gone(worker.number, died and worker.ready)
             if not died or worker.process is None:
                 return
             self.tally.died += 1
@@ -416,7 +416,7 @@ class Crew:
             self._closed = True
             self.size = 0
             self._reconcile()
-            self._starts.put(None)
+            self._starts.end()
             self._snapshots.close()
 
     def _check_open(self) -> None:

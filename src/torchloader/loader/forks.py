@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from dragon.infrastructure.cpython import call_fork_hooks, forget_finalizers
 from dragon.native.event import Event
 from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
@@ -76,17 +77,32 @@ class Template:
                 self._ours.close()
                 surroundings.inherited = inherited
                 _serve(theirs, self._trainer)
+        self._pid = pid
         # No __del__, which may come after that of the socket, whose own warns that nobody closed it.
         weakref.finalize(self, _leave, self._ours, self._trainer, pid).atexit = False
 
-    def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
-        """Fork a worker, which calls the function. Raises OSError where the system starts none."""
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
         with self._lock:
-            self._ours.send(dumps((target, arguments)))
+            self._hear_all()
+            return not self._is_gone
+
+    def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
+        """Fork a worker, which calls the function. Raises OSError where the system starts none, ChildProcessError where
+        the template has ended."""
+        with self._lock:
+            try:
+                self._ours.send(dumps((target, arguments)))
+            except ConnectionError:
+                self._is_gone = True
             while True:
-                told = self._hear()
+                told = None if self._is_gone else self._hear()
                 if told is None:
-                    raise ChildProcessError("the process that loading workers are forked from has ended")
+                    raise ChildProcessError(
+                        f"no loading worker can be started: process {self._pid}, which they are forked from, has "
+                        "ended, perhaps for lack of memory. The next iteration has another one"
+                    )
                 if isinstance(told, OSError):
                     raise told
                 if isinstance(told, int):
@@ -95,9 +111,13 @@ class Template:
     def code_of(self, pid: int) -> int | None:
         """The exit code of a worker; None while it runs."""
         with self._lock:
-            while not self._is_gone and pid not in self._codes and _readable(0, self._ours.fileno()):
-                self._hear()
+            self._hear_all()
             return self._codes.get(pid, _GONE if self._is_gone else None)
+
+    def _hear_all(self) -> None:
+        """Take in what the template has said so far."""
+        while not self._is_gone and _readable(0, self._ours.fileno()):
+            self._hear()
 
     def _hear(self) -> Any:
         """What the template says next: a new worker, an error, or how a worker has ended; None where it is gone."""
@@ -122,7 +142,11 @@ class Inherited:
     """The maker of batches as each fork of a template has it: nothing is sent."""
 
     def __init__(self, maker: Any) -> None:
-        self.template = Template(maker)
+        self.template, self._seed = Template(maker), maker.seed
+
+    def serves(self, maker: Any) -> bool:
+        """Whether workers that stay make with it what the maker makes: it has the seed still, and can be forked."""
+        return bool(self._seed == maker.seed) and self.template.is_alive
 
     def same_as(self, other: object) -> bool:
         """Whether it is of the same moment."""
@@ -236,6 +260,9 @@ def _be_worker(trainer: socket.socket, data: bytes, template: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         end_with_parent(signal.SIGKILL)
+        # Or a proxy of a multiprocessing.Manager would use the trainer's connection, both at once.
+        forget_finalizers()
+        call_fork_hooks()
         if os.getppid() == template:
             target, arguments = loads(data)
             target(*arguments)

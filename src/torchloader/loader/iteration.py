@@ -31,13 +31,19 @@ class Loader(Protocol):
 
     def _note_end(self, epoch: int) -> None: ...
 
+    def _note_drawn(self, epoch: int) -> None: ...
+
 
 class Iteration:
     """One epoch of a map-style dataset, or what is left of it."""
 
-    def __init__(self, loader: Loader, epoch: int, position: int, before: int | None) -> None:
+    def __init__(
+        self, loader: Loader, epoch: int, position: int, before: int | None, number: int | None = None
+    ) -> None:
+        """`number`: it is begun ahead, and this is its number."""
         self._source = loader._order.batches(epoch, position, before)
-        self._begin(loader, epoch, loader._crew.open())
+        self._begin(loader, epoch, loader._crew.open() if number is None else number)
+        self._is_ahead = number is not None
 
     def _begin(self, loader: Loader, epoch: int, number: int) -> None:
         self._loader, self._epoch = loader, epoch
@@ -46,7 +52,7 @@ class Iteration:
         self._asked = self._given = 0
         self._ahead: dict[int, Any] = {}
         self._next: tuple[Any, Any] | None = None  # what follows, where nothing is asked for ahead
-        self._over = False
+        self._over = self._is_ahead = False
         self._error: Exception | None = None  # that came before the first batch was asked for
         self._choices = loader._choices
         self._before = time.perf_counter()
@@ -73,6 +79,20 @@ class Iteration:
                 self._ask()
             except Exception as error:
                 self._error = error
+
+    def begin_ahead(self) -> None:
+        """The same before its iter(). It keeps no loader alive meanwhile."""
+        self.begin()
+        del self._loader
+
+    def take_up(self, loader: Loader) -> None:
+        """Its iter() has come."""
+        self._loader, self._choices, self._is_ahead = loader, loader._choices, False
+        self._before = time.perf_counter()
+
+    def leave(self) -> None:
+        """Nobody goes on with it."""
+        self._finalizer()
 
     def _take(self) -> tuple[Outcome, Any, float]:
         """The next batch or error, what was asked for, and the seconds of waiting for it. Raises StopIteration at the
@@ -145,6 +165,8 @@ class Iteration:
         while self._asked - self._given < self._crew.window:
             following = self._draw()
             if following is None:
+                if not self._is_ahead:
+                    self._loader._note_drawn(self._epoch)
                 return
             self._ahead[self._asked], indices = following
             self._crew.want(self._number, self._asked, self._epoch, indices)

@@ -8,6 +8,7 @@ from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
 
+from torchloader.loader.ahead import Ahead
 from torchloader.loader.attributes import Attributes
 from torchloader.loader.base import RankSampler, samplers_of
 from torchloader.loader.checks import (
@@ -18,7 +19,6 @@ from torchloader.loader.checks import (
     check_timeout,
     check_worker_options,
     check_workers,
-    forks_workers,
     is_iterable_style,
 )
 from torchloader.loader.counters import Counters, Given
@@ -27,6 +27,7 @@ from torchloader.loader.iteration import Iteration
 from torchloader.loader.nodes import nodes_for
 from torchloader.loader.order import Indices
 from torchloader.loader.parts import AnyOrder, maker_of, order_of
+from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
 from torchloader.loader.samplers import digest, restore, state_of
 from torchloader.loader.stream_iteration import StreamIteration
@@ -48,8 +49,11 @@ class ElasticDataLoader(Attributes):
             hardly waits, and keeps to the cores of the node that all such loaders share; `tuning` tells what it found.
             `workers` is the same under the name that torchloader uses.
         max_workers: how many "auto" may take; by default eight for each core that this process may use.
-        multiprocessing_context: "fork" has workers forked from the trainer, with all that it has in memory; by default
-            they are new processes, to which the dataset is sent.
+        multiprocessing_context: how workers start; by default with the start method of multiprocessing, as PyTorch's.
+            "fork" has them forked from the trainer, with all that it has in memory. With any other one they are new
+            processes, to which the dataset is sent.
+        persistent_workers: whether workers stay from one epoch to the next. By default new processes do, and get the
+            dataset again where it has changed; forked ones do not, as they keep the dataset of their fork.
         seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
             several ranks 0, as all must have the same.
         rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
@@ -59,12 +63,15 @@ class ElasticDataLoader(Attributes):
         workers_on: names of the nodes whose workers load for this trainer, by turns, one name or several; by default
             its own node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
         snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
+        prefetch_epochs: workers that stay begin with the next epoch while the trainer has the last batches of one. For
+            a dataset whose samples depend on nothing that is changed between epochs in a way that workers see, such as
+            shared memory. Without effect for a sampler of the program's own and for iterable-style datasets.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
     Each iteration is the next epoch unless set_epoch() says otherwise. With several ranks an iteration counts once it
-    has given its last batch: a rank that looks at one batch stays at the epoch of the others. Workers stay from one
-    epoch to the next; all those of an epoch have the dataset as it was when its iterator was made.
+    has given its last batch: a rank that looks at one batch stays at the epoch of the others. All workers of an epoch
+    have the dataset as it was when its iterator was made, but for forked ones that stay, which keep that of the first.
 
     Of an iterable-style dataset batches come from its streams in turn, as from the workers of PyTorch's loader; the
     generators are seeded from (seed, epoch, stream, batch). A stream goes to another worker by its state, or is made
@@ -103,6 +110,7 @@ class ElasticDataLoader(Attributes):
         streams: int | None = None,
         snapshot_every_n_steps: int = 1,
         workers_on: str | Sequence[str] | None = None,
+        prefetch_epochs: bool = False,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
@@ -129,10 +137,12 @@ class ElasticDataLoader(Attributes):
         chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_stream_options(is_streaming, streams, snapshot_every_n_steps, count, chosen)
         check_timeout(timeout)
-        check_worker_options(count, prefetch_factor, persistent_workers, multiprocessing_context, in_order)
+        check_worker_options(
+            count, prefetch_factor, (persistent_workers, prefetch_epochs), multiprocessing_context, in_order
+        )
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
-        self.generator, self.in_order = generator, in_order
+        self.generator, self.in_order, self.prefetch_epochs = generator, in_order, prefetch_epochs
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self._context, self._workers_on = multiprocessing_context, workers_on
         self._persistent_workers, self._max_workers = persistent_workers, max_workers
@@ -149,12 +159,10 @@ class ElasticDataLoader(Attributes):
         )
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
-        forks, nodes = (
-            forks_workers(multiprocessing_context, is_streaming),
-            nodes_for(workers_on, multiprocessing_context),
-        )
-        at_first = 1 if count == "auto" else count
-        self._crew = Crew(self._maker, assignments, at_first, timeout, persistent_workers, forks, nodes)
+        # Workers of other nodes are new processes, whatever the start method is.
+        self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers)
+        nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if count == "auto" else count
+        self._crew = Crew(self._maker, assignments, at_first, timeout, self._policy, nodes)
         self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
@@ -165,6 +173,7 @@ class ElasticDataLoader(Attributes):
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
         # Choices of the next epoch so far, how often it has begun before, and its batches given at last.
         self._choices = self._begun = self._taken = 0
+        self._ahead = Ahead()
         self._given = Given()
         if world_size > 1:
             self._is_accelerate_prepared = True  # Accelerate would share this rank's samples once more
@@ -199,11 +208,12 @@ class ElasticDataLoader(Attributes):
         self._epoch, (self._position, before) = self._next_epoch, self._resumed
         self._sampler_state = self._state_of_sampler()
         self._digest = before or 0
+        begun = self._ahead.take(self, self._crew, self._epoch, self._position, before)
         iteration: Iteration
         if isinstance(self._order, StreamOrder):
             iteration = StreamIteration(self, self._epoch, self._position or self._order.beginning())
         else:
-            iteration = Iteration(self, self._epoch, self._position, before)
+            iteration = begun or Iteration(self, self._epoch, self._position, before)
         if self.world_size == 1:
             self._go_to(self._epoch + 1)
         else:
@@ -222,6 +232,11 @@ class ElasticDataLoader(Attributes):
         """All batches of an epoch are given: the one after it is next, unless the program has chosen another since."""
         if self._choices == choices:
             self._go_to(epoch + 1)
+
+    def _note_drawn(self, epoch: int) -> None:
+        """All batches of an epoch are asked for."""
+        if self.prefetch_epochs:
+            self._ahead.begin(self, epoch)
 
     def _warn_of_repetition(self) -> None:
         if self._taken > 1 or self._begun > 1:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
@@ -17,9 +17,9 @@ from dragon.native.queue import Queue
 from dragon.native.value import Value
 from dragon.signals import name_of
 from torchloader.loader.effort import Effort
-from torchloader.loader.forks import Fork, Inherited
+from torchloader.loader.forks import Fork, Template
 
-__all__ = ["LoadingError", "Member", "Tally", "start_each", "started", "told_end"]
+__all__ = ["LoadingError", "Member", "Tally", "heard", "start_each", "started", "told_end"]
 
 
 class LoadingError(RuntimeError):
@@ -37,6 +37,8 @@ class Member:
     node: str | None = None  # that it is to be on; None: the trainer's
     process: Process | Fork | None = None
     datasets: set[int] = field(default_factory=set)  # numbers of the snapshots that it has
+    is_first: bool = False  # started as an iteration began, which waits for it
+    takes: bool = False  # batches
     ready: bool = False
     leaving: bool = False
 
@@ -55,14 +57,24 @@ class Tally:
     effort: Effort = field(default=Effort())
     died: int = 0
 
+    def note(self, effort: Effort, samples: int) -> None:
+        """A batch was made."""
+        self.batches += 1
+        self.samples += samples
+        self.effort = self.effort.plus(effort)
+
 
 def started(
-    target: Callable[..., None], arguments: tuple[Any, ...], snapshot: object, node: str | None = None
+    target: Callable[..., None], arguments: tuple[Any, ...], template: Template | None, node: str | None = None
 ) -> Process | Fork:
-    """A process that calls the function, on this node or the named one; one that has the snapshot, where that is not
-    sent. Raises OSError where the system starts none, NodeLostError where the node is lost."""
-    if isinstance(snapshot, Inherited):
-        return snapshot.template.start(target, arguments)
+    """A process that calls the function, on this node or the named one, forked from the template where there is one.
+    Raises OSError where the system starts none, NodeLostError where the node is lost, LoadingError where the template
+    has ended."""
+    if template is not None:
+        try:
+            return template.start(target, arguments)
+        except ChildProcessError as error:
+            raise LoadingError(str(error)) from None
     place = Policy(placement=Policy.Placement.HOST_NAME, host_name=node or current().hostname)
     process = Process(target, arguments, policy=place)
     process.start()
@@ -77,6 +89,16 @@ def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[M
         if method is not None:
             method(worker)
         del method, worker
+
+
+def heard(results: Queue, timeout: float) -> Iterator[Any]:
+    """The messages that are there, after so many seconds at most."""
+    try:
+        yield results.get(timeout=timeout) if timeout else results.get_nowait()
+        while True:
+            yield results.get_nowait()
+    except Empty:
+        return
 
 
 def told_end(code: int | None) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dragon.serialization import UNSENDABLE, NodeSnapshot, OnNode, Snapshot, explained, snapshot_on_node
-from torchloader.loader.forks import Inherited
+from torchloader.loader.forks import Inherited, Template
 from torchloader.loader.making import Maker
+from torchloader.loader.policy import WorkerPolicy
 
 __all__ = ["AnySnapshot", "Snapshots", "Unkept", "received"]
 
 _ADVICE = (
     "A dataset is pickled for its workers: have it open files, connections and the like there, at the first "
-    "__getitem__() or in worker_init_fn, not in __init__()"
+    "{first} or in worker_init_fn, not in __init__(){otherwise}"
 )
+_OTHERWISE = '; or have the workers forked, with multiprocessing_context="fork"'
 
 
 class Unkept:
@@ -47,21 +49,28 @@ def received(content: Any) -> Maker:
 class Snapshots:
     """Those that iterations need, by numbers: an object that has not changed since has the number that it had."""
 
-    def __init__(self, value: Any, forks: bool = False, stays: bool = True) -> None:
-        """`forks`: workers are forked from this process; with `stays` they keep what they had at first."""
-        self._value, self._forks, self._stays = value, forks, stays
+    def __init__(self, value: Any, policy: WorkerPolicy, copied: bool) -> None:
+        """`copied`: forked workers need the object pickled as well, to make copies of it as it was."""
+        self._value, self._policy, self._copied = value, policy, copied
+        self._template: Template | None = None  # what workers are forked from that get the object pickled
         self._repeatable: bool | None = None
         self._kept: dict[int, AnySnapshot] = {}
         self._latest = -1
         self._needed: dict[int, int | None] = {}
 
     def take(self) -> AnySnapshot:
-        """The object as it is. It may take a while, and raises what pickling raises."""
+        """The object as it is. It may take a while, and raises what pickling raises. Where workers are forked they are
+        from this moment on, so that no thread of the loader's calls this: others would be in the middle of anything."""
+        self._policy.fix()
+        latest = self._kept.get(self._latest)
+        if self._policy.forks and not self._copied:
+            if isinstance(latest, Inherited) and self._policy.stays and latest.serves(self._value):
+                return latest
+            return Inherited(self._value)
+        if self._policy.forks and not (self._template and self._policy.stays and self._template.is_alive):
+            self._template = Template(None)
         if self._repeatable is False:
             return Unkept(self._value)
-        latest = self._kept.get(self._latest)
-        if self._forks:
-            return latest if self._stays and latest is not None else Inherited(self._value)
         try:
             if isinstance(latest, Snapshot | NodeSnapshot) and latest.is_of(self._value):
                 return latest
@@ -76,19 +85,41 @@ class Snapshots:
     def _advised(self, error: Exception) -> Exception:
         """The error with the part that cannot be sent, as the user calls it."""
         told = explained(error, vars(self._value))
-        return type(told)(f"{told}. {_ADVICE}")
+        first, otherwise = ("__iter__()", "") if self._copied else ("__getitem__()", _OTHERWISE)
+        return type(told)(f"{told}. {_ADVICE.format(first=first, otherwise=otherwise)}")
+
+    def template_of(self, number: int) -> Template | None:
+        """What a worker that is to have this one at first is forked from; None: it is a new process."""
+        kept = self._kept[number]
+        return kept.template if isinstance(kept, Inherited) else self._template
 
     def close(self) -> None:
         """No worker starts any more."""
-        for kept in self._kept.values():
-            if isinstance(kept, Inherited):
-                kept.template.end()
+        for template in filter(None, map(self.template_of, self._kept)):
+            template.end()
+
+    def leave_templates(self) -> None:
+        """No worker is started for iterations that are over: what they were forked from ends."""
+        if not self._needed and self._policy.forks:
+            self._template = None
+            self._kept = {number: kept for number, kept in self._kept.items() if not isinstance(kept, Inherited)}
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
         """An iteration needs this one; None: that of the first worker that starts."""
         self._needed[iteration] = None
         if snapshot is not None:
             self.keep(snapshot)
+
+    def begin_ahead(self, iteration: int) -> bool:
+        """An iteration needs the one that workers have; False where there is none."""
+        if self._latest not in self._kept:
+            return False
+        self._needed[iteration] = self._latest
+        return True
+
+    def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
+        """Whether workers that are there cannot have it, as they are not forked from it."""
+        return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self._latest)
 
     @property
     def lacking(self) -> bool:

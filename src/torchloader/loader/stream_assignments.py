@@ -48,10 +48,9 @@ class StreamAssignments(Assignments[Task]):
         """Whether only the trainer makes it."""
         return key[0] in self._staying
 
-    @property
-    def window(self) -> int:
+    def window(self, workers: int = 0) -> int:
         """Batches that may be asked for ahead; more workers than streams make no more of them."""
-        return self.prefetch * max(1, min(self.workers, len(self._progress)))
+        return self.prefetch * max(1, min(max(workers, self.workers), len(self._progress)))
 
     def join(self, worker: int) -> None:
         """See Assignments. The worker gets its part of the streams."""

@@ -3,11 +3,13 @@
     trainer.py ITERATIONS LATENCY STEP [DEED]
 
 LATENCY and STEP are seconds, of a sample to load and of an iteration. A DEED is done after the fifth iteration, but for
-those that come before the first. One that waits does so until there is a file `go` in the output folder.
+those that come before the first. One that waits does so until there is a file `go` in the output folder. The name of a
+start method is no deed: loading workers have it.
 """
 
 import base64
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -44,6 +46,11 @@ class Samples:
         return index
 
 
+def start_method():
+    told = [word for word in sys.argv[4:] if word in multiprocessing.get_all_start_methods()]
+    return {"multiprocessing_context": told[0]} if told else {}
+
+
 def wait(folder):
     while not (folder / "go").exists():
         time.sleep(0.02)
@@ -74,7 +81,7 @@ def main():
 
     place = folder / f"place-{os.environ['TORCHLOADER_APPLICATION']}-{rank}.json"
     new = place.with_suffix(".new")
-    loader = ElasticDataLoader(Samples(latency), 4, num_workers=workers, collate_fn=list, seed=1)
+    loader = ElasticDataLoader(Samples(latency), 4, num_workers=workers, collate_fn=list, seed=1, **start_method())
     done = 0
     if place.exists():
         state, done = json.loads(place.read_text())

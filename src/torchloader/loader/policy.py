@@ -1,0 +1,47 @@
+"""How the workers of a loader are started, and how long they stay."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+__all__ = ["WorkerPolicy"]
+
+
+class WorkerPolicy:
+    """Whether workers are forked from the trainer, and whether they stay from one epoch to the next.
+
+    The context that the loader was given says how they are started, without one the start method of multiprocessing,
+    as with PyTorch's loader: "fork" has them forked, with every other one they are new processes of the run. It may be
+    set after the loader is made, so it is asked for until fix() is called, when the first worker is needed.
+
+    New processes stay by default, as they get a dataset that has changed. What was forked keeps what the trainer had
+    at that time, so that such workers stay only if they are asked to.
+    """
+
+    def __init__(self, context: Any, persistent: bool | None) -> None:
+        self._context, self._persistent = context, persistent
+        self._forks: bool | None = None
+
+    @property
+    def forks(self) -> bool:
+        """Whether workers are forked."""
+        return _method_of(self._context) == "fork" if self._forks is None else self._forks
+
+    def fix(self) -> None:
+        """The start method of now is the one of all workers."""
+        self._forks = self.forks
+
+    @property
+    def stays(self) -> bool:
+        """Whether workers stay from one epoch to the next."""
+        return bool(self._persistent) if self.forks else self._persistent is not False
+
+
+def _method_of(context: Any) -> str:
+    if isinstance(context, str):
+        return context
+    if context is not None:
+        return str(context.get_start_method())
+    # With get_start_method() alone asking would fix the program's start method.
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]

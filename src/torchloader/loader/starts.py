@@ -1,0 +1,89 @@
+"""Workers that are to be started, in a thread of its own, so that a trainer never waits for a start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from weakref import WeakMethod
+
+from torchloader.loader.forks import Template
+from torchloader.loader.members import Member, start_each
+from torchloader.loader.policy import WorkerPolicy
+from torchloader.loader.snapshot import AnySnapshot, Snapshots
+from torchloader.loader.worker import Shipment
+
+__all__ = ["Starts"]
+
+
+class Starts:
+    """Those that wait for their start. `lock` is that of the snapshots.
+
+    Where workers are forked and there is nothing yet to fork them from, they wait until the trainer comes by: in this
+    thread the others would be forked in the middle of anything.
+    """
+
+    def __init__(self, snapshots: Snapshots, policy: WorkerPolicy, lock: threading.RLock) -> None:
+        self._snapshots, self._policy, self._lock = snapshots, policy, lock
+        self._queue: SimpleQueue[Member | None] = SimpleQueue()
+        self._postponed: list[Member] = []
+        self._thread: threading.Thread | None = None
+
+    def put(self, worker: Member) -> None:
+        """It is to be started."""
+        self._queue.put(worker)
+
+    def begin(self, start: Callable[[Member], None]) -> None:
+        """Have the method start each."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=start_each, args=(self._queue, WeakMethod(start)), name="loading workers", daemon=True
+            )
+            self._thread.start()
+
+    def end(self) -> None:
+        """No other one is started."""
+        self._queue.put(None)
+
+    @property
+    def wait_for_fork(self) -> bool:
+        """Whether some wait until the trainer is forked."""
+        return bool(self._postponed)
+
+    def resume(self, snapshot: AnySnapshot | None) -> None:
+        """Start those that waited for the trainer, which was forked if this is not None."""
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+                postponed, self._postponed = self._postponed, []
+                for worker in postponed:
+                    self._queue.put(worker)
+
+    def dismiss(self, worker: Member) -> None:
+        """It leaves: if it waits for the trainer, it waits no longer."""
+        if worker in self._postponed:
+            self._postponed.remove(worker)
+            self._queue.put(worker)
+
+    def postpones(self, worker: Member) -> bool:
+        """Whether it has to wait until the trainer is forked."""
+        with self._lock:
+            postpones = self._policy.forks and self._snapshots.lacking and not worker.leaving
+            if postpones:
+                self._postponed.append(worker)
+            return postpones
+
+    def first_of(self, worker: Member) -> tuple[Shipment, Template | None] | None:
+        """What a worker gets first, and what it is forked from; None where it leaves."""
+        with self._lock:
+            lacking = self._snapshots.lacking and not self._policy.forks
+        snapshot = self._snapshots.take() if lacking and not worker.leaving else None
+        with self._lock:
+            if snapshot is not None:
+                self._snapshots.keep(snapshot)
+            if worker.leaving:
+                return None
+            latest = self._snapshots.latest
+            content = self._snapshots.content(latest, worker.node is None)
+            shipment = Shipment(latest, self._snapshots.numbers, content)
+            return shipment, self._snapshots.template_of(latest)
