@@ -38,15 +38,19 @@ class Resizable(Protocol):
     size: int
 
     @property
-    def ready(self) -> int: ...
+    def ready(self) -> int:
+        """Workers that take batches now."""
 
     @property
-    def window(self) -> int: ...
+    def window(self) -> int:
+        """Batches that may be asked for before the first of them is taken."""
 
     @property
-    def begun(self) -> int: ...
+    def begun(self) -> int:
+        """Iterations that have begun so far."""
 
-    def resize(self, size: int) -> None: ...
+    def resize(self, size: int) -> None:
+        """Have so many workers."""
 
 
 class Tuner:
