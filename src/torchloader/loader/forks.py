@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from dragon.infrastructure.cpython import call_fork_hooks, forget_finalizers
+from dragon.forking import begin_child
 from dragon.native.event import Event
 from dragon.serialization import dumps, loads
 from dragon.signals import end_with_parent
@@ -260,9 +260,7 @@ def _be_worker(trainer: socket.socket, data: bytes, template: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         end_with_parent(signal.SIGKILL)
-        # Or a proxy of a multiprocessing.Manager would use the trainer's connection, both at once.
-        forget_finalizers()
-        call_fork_hooks()
+        begin_child()
         if os.getppid() == template:
             target, arguments = loads(data)
             target(*arguments)

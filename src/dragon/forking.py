@@ -1,0 +1,16 @@
+"""What a process that was forked by `os.fork()` has to do first."""
+
+from __future__ import annotations
+
+from dragon.infrastructure.cpython import call_fork_hooks, forget_finalizers
+
+__all__ = ["begin_child"]
+
+
+def begin_child() -> None:
+    """Let go of what is the parent's, as a child that `multiprocessing` forks does.
+
+    Without it a proxy of a `multiprocessing.Manager` uses the parent's connection, at the same time as the parent.
+    """
+    forget_finalizers()
+    call_fork_hooks()
