@@ -171,7 +171,9 @@ def test_a_job_whose_rank_is_killed_while_it_pauses_is_paused(cluster: Cluster) 
 
 
 def test_a_program_without_a_session_runs_to_its_own_end(cluster: Cluster) -> None:
-    good = cluster.site.write("import os, time; time.sleep(3); print('rank', os.environ['RANK'])", "good.py")
+    # Its loading workers would give way to it.
+    checks = "assert os.environ['RANK'] in '01' and os.environ['TORCHLOADER_NICE'] == '10'"
+    good = cluster.site.write(f"import os, time; time.sleep(3); {checks}", "good.py")
     bad = cluster.site.write("raise ValueError('no such data set')", "bad.py")
     cluster.start(
         cluster.job("good", script=str(good), arguments=[], devices=2),

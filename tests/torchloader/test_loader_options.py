@@ -332,3 +332,49 @@ def test_one_trainer_s_look_at_a_batch_is_an_epoch() -> None:
     whole = [list(other) for _ in range(3)]
     assert looks == [first for first, *_ in whole]
     assert looks[0] != looks[1]
+
+
+class Priorities:
+    """Of who reads it."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return os.nice(0)
+
+
+def priorities(**options: Any) -> set[int]:
+    """Of the workers."""
+    # A batch for a single worker that is not there yet is the trainer's to make.
+    with ElasticDataLoader(
+        Priorities(), 1, num_workers=1, collate_fn=list, persistent_workers=True, **options
+    ) as loader:
+        while loader._crew.ready < 1:
+            list(loader)
+        return {given for (given,) in loader}
+
+
+def lowered(nice: int) -> set[int]:
+    """The trainer's priority, so much lower."""
+    return {min(19, os.nice(0) + nice)}
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_give_way_to_other_programs_only_if_that_is_asked_for(
+    context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert priorities(multiprocessing_context=context) == lowered(0)
+    assert priorities(multiprocessing_context=context, nice=3) == lowered(3)
+    monkeypatch.setenv("TORCHLOADER_NICE", "10")
+    assert priorities(multiprocessing_context=context) == lowered(10)
+    assert priorities(multiprocessing_context=context, nice=0) == lowered(0)
+
+
+@pytest.mark.parametrize(("variable", "options"), [("0", {"nice": 20}), ("low", {}), ("0", {"nice": -1})])
+def test_a_priority_that_there_is_not_is_refused(
+    variable: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHLOADER_NICE", variable)
+    with pytest.raises(ValueError, match="must be"):
+        ElasticDataLoader(range(8), num_workers=1, **options)

@@ -31,6 +31,7 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "streams",
     "snapshot_every_n_steps",
     "workers_on",
+    "nice",
     "prefetch_epochs",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
@@ -64,7 +65,7 @@ class Attributes(Base):
     def _options(self) -> dict[str, Any]:
         """Those that make such a loader."""
         names = "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers"
-        options = {name: getattr(self, name) for name in f"{names} streams workers_on {_REFLECTED}".split()}
+        options = {name: getattr(self, name) for name in f"{names} streams workers_on nice {_REFLECTED}".split()}
         options["sampler"], options["batch_sampler"] = self._given_samplers
         options["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         return options | {
@@ -82,7 +83,7 @@ class Attributes(Base):
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED.split()}, collate_fn=self.collate_fn)
         given: dict[str, Any] = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}
-        given["workers_on"] = self._workers_on
+        given |= {"workers_on": self._workers_on, "nice": self.nice or None}
         if isinstance(self._maker, StreamMaker):
             given["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         vars(self).update({name: value for name, value in given.items() if value is not None})
@@ -106,6 +107,11 @@ class Attributes(Base):
     def max_workers(self) -> int | None:
         """How many "auto" may take, as it was given."""
         return self._max_workers
+
+    @property
+    def nice(self) -> int:
+        """By how much the priority of the workers is below the trainer's."""
+        return self._policy.nice
 
     @property
     def workers_on(self) -> str | Sequence[str] | None:

@@ -338,7 +338,7 @@ class Crew:
             worker.datasets.add(shipment.dataset)
             worker.tasks.put(shipment)
             assert self._results is not None
-            arguments = worker.arguments(self.size, self._results, self._floor)
+            arguments = worker.arguments(self.size, self._policy.nice, self._results, self._floor)
             worker.process = started(work, arguments, template, worker.node)
             with self._lock:
                 # Others take batches once they are ready, and a trainer never waits for one that starts.

@@ -63,6 +63,8 @@ class ElasticDataLoader(Attributes):
         workers_on: names of the nodes whose workers load for this trainer, by turns, one name or several; by default
             its own node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
         snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
+        nice: by how much the priority of the workers is below the trainer's, from 0 to 19. By default 0, in jobs of
+            torchloader 10: where cores lack a trainer then goes first, and so does every other program.
         prefetch_epochs: workers that stay begin with the next epoch while the trainer has the last batches of one. For
             a dataset whose samples depend on nothing that is changed between epochs in a way that workers see, such as
             shared memory. Without effect for a sampler of the program's own and for iterable-style datasets.
@@ -110,6 +112,7 @@ class ElasticDataLoader(Attributes):
         streams: int | None = None,
         snapshot_every_n_steps: int = 1,
         workers_on: str | Sequence[str] | None = None,
+        nice: int | None = None,
         prefetch_epochs: bool = False,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
@@ -160,7 +163,7 @@ class ElasticDataLoader(Attributes):
         functions, prefetch = (collate_fn, worker_init_fn), prefetch_factor or _PREFETCH
         self._maker, assignments = maker_of(self._order, dataset, functions, batch, snapshot_every_n_steps, prefetch)
         # Workers of other nodes are new processes, whatever the start method is.
-        self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers)
+        self._policy = WorkerPolicy("dragon" if workers_on else multiprocessing_context, persistent_workers, nice)
         nodes, at_first = nodes_for(workers_on, multiprocessing_context), 1 if count == "auto" else count
         self._crew = Crew(self._maker, assignments, at_first, timeout, self._policy, nodes)
         self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None

@@ -42,10 +42,10 @@ class Member:
     ready: bool = False
     leaving: bool = False
 
-    def arguments(self, workers: int, results: Queue, floor: Value) -> tuple[Any, ...]:
-        """What it is called with, as one of so many workers."""
+    def arguments(self, workers: int, nice: int, results: Queue, floor: Value) -> tuple[Any, ...]:
+        """What it is called with, as one of so many workers, whose priority is so much lower."""
         orders = (os.getpid(), self.leave, floor) if self.node is None else None
-        return self.number, self.slot, workers, self.tasks, results, orders
+        return self.number, (self.slot, workers), nice, self.tasks, results, orders
 
 
 @dataclass

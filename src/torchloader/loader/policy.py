@@ -1,11 +1,17 @@
-"""How the workers of a loader are started, and how long they stay."""
+"""How the workers of a loader are started, how long they stay, and with which priority."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 from typing import Any
 
-__all__ = ["WorkerPolicy"]
+from torchloader.loader.checks import check_number
+
+__all__ = ["NICE", "WorkerPolicy"]
+
+NICE = "TORCHLOADER_NICE"  # the variable that says it for loaders that were told nothing
+_LOWEST = 19
 
 
 class WorkerPolicy:
@@ -17,10 +23,14 @@ class WorkerPolicy:
 
     New processes stay by default, as they get a dataset that has changed. What was forked keeps what the trainer had
     at that time, so that such workers stay only if they are asked to.
+
+    `nice` is by how much their priority is below the trainer's; None: what TORCHLOADER_NICE says, else 0. Raises
+    ValueError where that is not from 0 to 19.
     """
 
-    def __init__(self, context: Any, persistent: bool | None) -> None:
+    def __init__(self, context: Any, persistent: bool | None, nice: int | None = None) -> None:
         self._context, self._persistent = context, persistent
+        self.nice = _checked(nice)
         self._forks: bool | None = None
 
     @property
@@ -36,6 +46,18 @@ class WorkerPolicy:
     def stays(self) -> bool:
         """Whether workers stay from one epoch to the next."""
         return bool(self._persistent) if self.forks else self._persistent is not False
+
+
+def _checked(nice: int | None) -> int:
+    if nice is not None:
+        check_number(0, nice=nice)
+        if nice > _LOWEST:
+            raise ValueError(f"nice must be at most {_LOWEST}, not {nice}")
+        return nice
+    text = os.environ.get(NICE, "0")
+    if not text.isdigit() or int(text) > _LOWEST:
+        raise ValueError(f"{NICE} must be a whole number from 0 to {_LOWEST}, not {text!r}")
+    return int(text)
 
 
 def _method_of(context: Any) -> str:

@@ -26,7 +26,6 @@ from torchloader.loader.tasks import Task
 __all__ = ["Made", "Ready", "Release", "Shipment", "work"]
 
 _LOOK_AFTER_TRAINER = 1.0  # seconds
-_NICENESS = 10  # where cores lack a trainer goes first: it waits for its workers soon enough, and they never for it
 
 
 class Shipment(NamedTuple):
@@ -104,12 +103,26 @@ class FarTrainer:
 
 
 def work(
-    worker: int, slot: int, workers: int, tasks: Queue, results: Queue, orders: tuple[int, Event, Value] | None
+    worker: int,
+    place: tuple[int, int],
+    nice: int,
+    tasks: Queue,
+    results: Queue,
+    orders: tuple[int, Event, Value] | None,
 ) -> None:
-    """Make batches. The first message of `tasks` is a Shipment. `orders` are a Trainer's; None on another node."""
+    """Make batches.
+
+    Args:
+        worker: its number.
+        place: its slot, and how many workers there are.
+        nice: by how much its priority is below the trainer's.
+        tasks: what to do; the first message is a Shipment.
+        results: where batches go.
+        orders: a Trainer's; None on another node.
+    """
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
-    os.nice(_NICENESS)
+    os.nice(nice)
     try:
         trainer = FarTrainer() if orders is None else Trainer(*orders)
     except psutil.NoSuchProcess:
@@ -123,7 +136,7 @@ def work(
             if isinstance(message, Shipment):
                 makers = {number: maker for number, maker in makers.items() if number in message.needed}
                 with suppress(SnapshotGoneError):  # its iteration is over, and there are no batches of it to be made
-                    makers[message.dataset] = _prepare(message, slot, workers)
+                    makers[message.dataset] = _prepare(message, *place)
                 if not has_begun:
                     results.put(Ready(worker, None))
                 has_begun = True

@@ -107,6 +107,7 @@ class Part:
         launch = self._launch
         local = [each.number for each in launch.ranks].index(rank.number)
         environment = {
+            "TORCHLOADER_NICE": "10",  # of loading workers: trainers that wait for a core go first
             **launch.environment,
             "RANK": str(rank.number),
             "WORLD_SIZE": str(launch.world_size),
