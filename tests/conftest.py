@@ -130,8 +130,9 @@ class Site:
         # Unlike Path.rglob(), this may look while a run is still removing its folder.
         runtime = os.walk(self.folder / "r")
         files = [os.path.join(at, name) for at, folders, names in runtime for name in folders + names]
-        # The standard library's semaphores are none of ours: its own processes, which tests start besides, make them.
-        names = {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")} - self.shared
+        # Semaphores of the standard library and of loky are none of ours: processes that tests start make them.
+        others = ("sem.mp-", "sem.loky-")
+        names = {name for name in os.listdir("/dev/shm") if not name.startswith(others)} - self.shared
         data = [name for name in names if _owner(name) in self.users and not _is_in_use(name)]
         return [f"process {pid}: {command}" for pid, command in self.processes()] + files + data
 
