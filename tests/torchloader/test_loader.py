@@ -414,7 +414,9 @@ def test_a_dataset_that_raises_stop_iteration_does_not_end_the_epoch(workers: in
 
 def the_error_at_the_second_batch(dataset: Any) -> RuntimeError:
     """That of a loader whose other batches are all given."""
-    with loader_of(dataset, num_workers=2, timeout=60) as loader:
+    # A worker that is forked has what libraries such as tblib made of pickle in this process, and sends more errors.
+    options: dict[str, Any] = {"num_workers": 2, "timeout": 60, "multiprocessing_context": "spawn"}
+    with loader_of(dataset, **options) as loader:
         batches = iter(loader)
         assert indices_of([next(batches)]) == [[0, 1, 2, 3]]
         with pytest.raises(RuntimeError) as caught:

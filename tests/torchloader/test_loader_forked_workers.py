@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -279,3 +280,25 @@ def test_workers_end_with_a_trainer_that_is_killed_also_in_the_middle_of_a_sampl
     while site.processes() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert site.processes() == []
+
+
+def children() -> set[int]:
+    """Processes that this one has forked, and that have not ended."""
+    found = psutil.Process().children()
+    return {each.pid for each in found if each.status() != psutil.STATUS_ZOMBIE}
+
+
+def test_nothing_is_left_where_the_program_keeps_the_error_of_a_loader() -> None:
+    before = children()
+    gc.collect()
+    gc.disable()  # which would find what the error refers to
+    try:
+        with loader_of(Deadly(20)) as loader, pytest.raises(LoadingError) as caught:
+            list(loader)
+        deadline = time.monotonic() + 20
+        while children() - before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert children() - before == set()
+        assert caught.value.__traceback__ is not None
+    finally:
+        gc.enable()

@@ -46,6 +46,13 @@ def received(content: Any) -> Maker:
     return maker
 
 
+def _end(template: Template | None) -> None:
+    """Have a template end once it has no workers. That it is dropped is not enough: an error that the program keeps, or
+    what only the garbage collector finds, may refer to it."""
+    if template is not None:
+        template.end()
+
+
 class Snapshots:
     """Those that iterations need, by numbers: an object that has not changed since has the number that it had."""
 
@@ -68,6 +75,7 @@ class Snapshots:
                 return latest
             return Inherited(self._value)
         if self._policy.forks and not (self._template and self._policy.stays and self._template.is_alive):
+            _end(self._template)
             self._template = Template(None)
         if self._repeatable is False:
             return Unkept(self._value)
@@ -95,14 +103,17 @@ class Snapshots:
 
     def close(self) -> None:
         """No worker starts any more."""
-        for template in filter(None, map(self.template_of, self._kept)):
-            template.end()
+        for number in self._kept:
+            _end(self.template_of(number))
+        _end(self._template)
 
     def leave_templates(self) -> None:
         """No worker is started for iterations that are over: what they were forked from ends."""
         if not self._needed and self._policy.forks:
+            _end(self._template)
             self._template = None
-            self._kept = {number: kept for number, kept in self._kept.items() if not isinstance(kept, Inherited)}
+            for number in [number for number, kept in self._kept.items() if isinstance(kept, Inherited)]:
+                self._drop(number)
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
         """An iteration needs this one; None: that of the first worker that starts."""
@@ -144,7 +155,12 @@ class Snapshots:
 
     def _forget(self) -> None:
         for number in self._kept.keys() - self.numbers:
-            del self._kept[number]
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        kept = self._kept.pop(number)
+        if isinstance(kept, Inherited):
+            _end(kept.template)
 
     @property
     def numbers(self) -> set[int]:
