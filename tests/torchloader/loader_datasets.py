@@ -32,13 +32,6 @@ class Noisy:
         return index, random.random(), float(np.random.rand())
 
 
-class Niceness(Noisy):
-    """Samples that show the priority of who made them."""
-
-    def __getitem__(self, index: int) -> int:  # type: ignore[override]
-        return os.getpriority(os.PRIO_PROCESS, 0)
-
-
 class Failing(Noisy):
     """One sample cannot be read."""
 

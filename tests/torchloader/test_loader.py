@@ -26,7 +26,6 @@ from loader_datasets import (
     FailingInTwoArguments,
     Holding,
     HoldingUnrebuildable,
-    Niceness,
     Noisy,
     RunningDry,
     SlowToOpen,
@@ -166,11 +165,6 @@ def test_workers_that_leave_are_gone() -> None:
         loader.resize(1)
         assert loader.counters.workers == loader.workers == 1
         assert indices_of([next(batches)]) != []
-
-
-def test_workers_give_way_to_their_trainer() -> None:
-    with ElasticDataLoader(Niceness(8), batch_size=4, num_workers=2, collate_fn=list) as loader:
-        assert all(min(batch) > os.getpriority(os.PRIO_PROCESS, 0) for batch in loader)
 
 
 def test_each_epoch_is_another_one_and_can_be_had_again() -> None:
