@@ -61,6 +61,7 @@ class Crew:
         self._made: dict[Key, Outcome] = {}
         self._failed_starts = 0
         self._trouble: BaseException | None = None
+        self._to_warn = ""  # of what another thread may have met, in the one that takes batches
         self._starts = Starts(self._snapshots, policy, self._lock)
         self._results: Queue | None = None
         self._floor: Any = None
@@ -217,6 +218,9 @@ class Crew:
             if self._trouble is not None:
                 self.finish(key[0])
                 raise self._trouble
+            if self._to_warn:
+                told, self._to_warn = self._to_warn, ""
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
             if self.timeout and time.perf_counter() - since > self.timeout:
                 raise TimeoutError(f"no batch in {self.timeout} s from {self.ready} loading workers")
 
@@ -357,8 +361,7 @@ class Crew:
         """The node of a worker is lost: others take its workers, the trainer's own where none is left."""
         self._nodes = [name for name in self._nodes if name != worker.node]
         if not self._nodes:
-            warnings.warn(f"loading workers start on this node now: {error}", RuntimeWarning, stacklevel=2)
-            self._nodes = [None]
+            self._nodes, self._to_warn = [None], f"loading workers start on this node now: {error}"
         self._ended(worker, died=False)
 
     def _begin_anew(self) -> None:
