@@ -38,6 +38,7 @@ for number, handler in (
         signal.signal(number, handler)
 pytest_plugins = [
     "at_once",
+    "forks",
     "peers.browser",
     "peers.mpi",
     "peers.pods",
@@ -155,6 +156,14 @@ class Site:
         while (left := self.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert left == []
+
+
+@pytest.fixture
+def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Folders of runs and claims that no other test uses."""
+    place = tmp_path_factory.mktemp("c")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    monkeypatch.setenv("TMPDIR", str(place))
 
 
 @pytest.fixture

@@ -26,11 +26,7 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(autouse=True)
-def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    place = tmp_path_factory.mktemp("c")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    monkeypatch.setenv("TMPDIR", str(place))
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 class Time:
