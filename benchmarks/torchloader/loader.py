@@ -101,7 +101,9 @@ def resize(repeats: int) -> None:
     """The wait of the trainer for the batches after a resize, and for the first batch of a program started anew."""
     loader = ElasticDataLoader(Images(8000 * repeats, (3, 32, 32), latency=0.002), 8, num_workers=4, seed=1)
     dice = random.Random(1)
-    steady, after, before = [], [], loader.counters.waited
+    steady: list[float] = []
+    after: list[float] = []
+    before = loader.counters.waited
     with loader:
         for number, _ in enumerate(loader):
             waited, before = loader.counters.waited - before, loader.counters.waited
