@@ -142,6 +142,18 @@ def test_workers_that_are_there_begin_to_load_at_iter() -> None:
         assert list(batches) == UNDISTURBED
 
 
+def test_the_depth_is_of_batches_and_of_nothing_else_that_workers_send() -> None:
+    with loader_of(Noisy(LENGTH), num_workers=1, shuffle=True) as loader:
+        batches = iter(loader)
+        depths = []
+        until = time.monotonic() + 20
+        while depths[-20:] != [2] * 20 and time.monotonic() < until:
+            depths.append(loader.counters.depth)
+            time.sleep(0.005)
+        assert max(depths) == 2
+        assert list(batches) == UNDISTURBED
+
+
 def test_what_a_sampler_raises_at_first_comes_with_the_first_batch() -> None:
     def broken() -> Iterator[int]:
         raise OSError("no samples")

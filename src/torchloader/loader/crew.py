@@ -171,8 +171,9 @@ class Crew:
     @property
     def depth(self) -> int:
         """Batches that are made and not taken."""
-        waiting = 0 if self._results is None else self._results.size()
-        return len(self._made) + waiting
+        if not self._closed:
+            self._receive(0)  # workers also send that they are ready
+        return len(self._made)
 
     # ---- batches
 
