@@ -82,6 +82,19 @@ def test_a_job_that_is_paused_goes_on_where_it_stopped(cluster: Cluster) -> None
     assert len(cluster.samples("job")) == 600
 
 
+def test_a_long_job_yields_to_a_short_one_and_goes_on_where_it_stopped(cluster: Cluster) -> None:
+    cluster.start(
+        cluster.job("long", 400, 0.001, 0.02, minimum=4),
+        cluster.job("short", 10, 0.001, 0.02, minimum=4, arrival=3.0),
+        options=("--device", "cpu", "--cores", "4", "--order", "srtf"),
+    )
+    assert cluster.end() == 0, cluster.err
+    assert cluster.states("long")[2:] == ["running", "pausing", "paused", "resuming", "running", "finished"]
+    ended = {event["application"]: event["time"] for event in cluster.events() if event["to"] == "finished"}
+    assert ended["short"] < ended["long"]
+    assert in_order(cluster.samples("long"))
+
+
 def test_commands_that_make_no_sense_say_why(cluster: Cluster) -> None:
     cluster.start(cluster.job("job", 100_000, 0.001, 0.01), options=("--device", "cpu", "--cores", "4", "--mode", "1"))
     cluster.until_state("job", "running")

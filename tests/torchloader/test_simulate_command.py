@@ -156,3 +156,11 @@ def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> N
         main(words)
     assert ended.value.code == 0
     assert "  torchloader simulate  " in capsys.readouterr().out
+
+
+def test_each_policy_is_simulated_under_each_order(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ["--policy", "even", "--policy", "jct", "--order", "arrival", "--order", "tiresias", "--against", "even"]
+    assert main(["simulate", *SMALL, *rows]) == 0
+    _, *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["even", "jct", "even+tiresias", "jct+tiresias"]
+    assert "against even;" in last

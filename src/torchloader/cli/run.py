@@ -28,6 +28,7 @@ from torchloader.inputs.reading import read
 from torchloader.prediction.curve import Curve
 from torchloader.prediction.prior import Prior
 from torchloader.scheduling.log import EventLog
+from torchloader.scheduling.orders import ORDERS
 from torchloader.service.settings import JOBS, LOG, PRELOAD, Settings
 
 __all__ = ["main", "parser"]
@@ -59,6 +60,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", action="append", metavar="NAME", help="of its jobs only this one; may be given again")
     made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all that is in it is optional")
     made.add_argument("--policy", default="proportional", choices=sorted(POLICIES), help="who gets how many workers")
+    made.add_argument(
+        "--order",
+        default="arrival",
+        choices=sorted(ORDERS),
+        help="which jobs hold GPUs first: in the order of arrival and to their end (default), or preempting others: "
+        "tiresias (least attained service in queues), srtf (shortest remaining time first)",
+    )
     made.add_argument(
         "--mode",
         type=int,
@@ -171,6 +179,7 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
         folder=str(folder),
         began=began,
         policy=arguments.policy,
+        order=arguments.order,
         mode=arguments.mode,
         device=arguments.device,
         rehearse=arguments.rehearse,

@@ -16,6 +16,7 @@ from torchloader.cli.numbers import at_least, not_negative, positive
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
+from torchloader.scheduling.orders import ORDERS, order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
@@ -36,6 +37,8 @@ examples:
   torchloader simulate jobs.csv                         a workload that you would give to `torchloader run`
   torchloader simulate results/events.jsonl --nodes 2   a live run again, with what was measured in it
   torchloader simulate --trace cluster_log.csv --format helios --jobs 500 --nodes 16 --gpus 8 --cores 64
+  torchloader simulate --policy jct --order arrival --order tiresias --start 30
+                                                        with and without jobs that preempt others, which costs 30 s
   torchloader simulate --anywhere --cores 16            where loading workers may be on nodes without the job's GPUs
   torchloader simulate --out results                    and what became of each job, and the event logs, as files
 
@@ -45,6 +48,10 @@ end. "GPU h lost" are hours for which GPUs were held and waited for data; "unfai
 of a job (above 1 it was served worse than by an equal share of the cluster). The policies that were published,
 waa-fill and waa-trim, stop a job for 20 s to change its workers, as their authors' system does, and make every change;
 --elastic gives them this system's loader and scheduler instead. No policy knows what will arrive.
+
+A policy shares cores; an order (--order) says which jobs hold GPUs. By arrival nobody gives GPUs up. tiresias and srtf
+pause jobs for others that come before them, and resume them later; each start and resumption takes --start seconds.
+Rows of these are named POLICY+ORDER.
 
 A made-up workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
 arrive by chance. Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData,
@@ -73,7 +80,15 @@ def parser() -> argparse.ArgumentParser:
         help=f"may be given several times (default {', '.join(_DEFAULT)}); there are {', '.join(POLICIES)}",
     )
     result.add_argument(
-        "--against", metavar="NAME", help="the policy that others are compared with (default: the last)"
+        "--order",
+        action="append",
+        choices=sorted(ORDERS),
+        metavar="NAME",
+        help="which jobs hold GPUs first, each policy under each order: arrival (the default), tiresias (least "
+        "attained service in queues), or srtf (shortest remaining time first, which knows how long jobs go on)",
+    )
+    result.add_argument(
+        "--against", metavar="ROW", help="the row that others are compared with, such as even+srtf (default: the last)"
     )
     result.add_argument(
         "--mode",
@@ -148,7 +163,8 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str]) -> int:
     """The command; its exit code is 2 where nothing could be simulated."""
     arguments = parser().parse_args(list(words))
-    names = list(dict.fromkeys(arguments.policy or _DEFAULT))
+    schedulers = _schedulers(arguments)
+    names = [each.name for each in schedulers]
     against = arguments.against or names[-1]
     if against not in names:
         parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
@@ -161,7 +177,7 @@ def main(words: Sequence[str]) -> int:
                 (mistaken(jobs, arguments.error, arguments.seed + place), nodes)
                 for place, (jobs, nodes) in enumerate(workloads)
             ]
-        results = _simulated(workloads, names, arguments)
+        results = _simulated(workloads, schedulers, arguments)
         rows = compare(results, names.index(against), _devices(workloads[0]))
         if arguments.out:
             _write(arguments.out, results, arguments.seed)
@@ -224,24 +240,38 @@ def _given(path: str) -> list[Job]:
     return jobs_of_workload(workload.jobs)
 
 
-def _simulated(workloads: list[_Workload], names: list[str], arguments: argparse.Namespace) -> list[list[Result]]:
-    """The results of each policy on each workload."""
-    total, before = sum(len(jobs) for jobs, _ in workloads) * len(names), 0
+def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
+    """Each policy under each order."""
+    made = []
+    for ranks in dict.fromkeys(arguments.order or ["arrival"]):
+        for name in dict.fromkeys(arguments.policy or _DEFAULT):
+            published = name.startswith("waa-") and not arguments.elastic
+            cost = arguments.stop if published else 0.0
+            anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
+            mode = Mode(arguments.mode)
+            made.append(Scheduler(policy(name), mode, order(ranks), cost, weigh=not published, anywhere=anywhere))
+    return made
+
+
+def _simulated(
+    workloads: list[_Workload], schedulers: list[Scheduler], arguments: argparse.Namespace
+) -> list[list[Result]]:
+    """The results of each scheduler on each workload."""
+    total, before = sum(len(jobs) for jobs, _ in workloads) * len(schedulers), 0
     shown = sys.stderr.isatty()
 
     def tell(ended: int) -> None:
         if shown:
-            print(f"\r{100 * (before + ended) // total:3} % {name}\033[K", end="", file=sys.stderr, flush=True)
+            done = f"{100 * (before + ended) // total:3} % {scheduler.name}"
+            print(f"\r{done}\033[K", end="", file=sys.stderr, flush=True)
 
     results: list[list[Result]] = []
-    for name in names:
-        published = name.startswith("waa-") and not arguments.elastic
-        stop = arguments.stop if published else 0.0
-        anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
-        scheduler = Scheduler(policy(name), Mode(arguments.mode), cost=stop, weigh=not published, anywhere=anywhere)
+    for scheduler in schedulers:
         results.append([])
         for jobs, nodes in workloads:
-            results[-1].append(simulate(jobs, nodes, scheduler, stop=stop, start=arguments.start, progress=tell))
+            # What the scheduler believes a change of workers to cost is what it costs.
+            made = simulate(jobs, nodes, scheduler, stop=scheduler.cost, start=arguments.start, progress=tell)
+            results[-1].append(made)
             before += len(jobs)
     if shown:
         print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Action", "Cause", "Launch", "Mode", "Node", "Pause", "Requeue", "Resize", "Resume"]
+__all__ = ["Action", "Cause", "Launch", "Mode", "Node", "Pause", "Promote", "Requeue", "Resize", "Resume"]
 
 
 class Mode(enum.IntEnum):
@@ -71,7 +71,8 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop an application that the nodes have no cores for any more, to be resumed later."""
+    """Stop an application that the nodes have no cores for any more, or that yields its devices, to be resumed
+    later."""
 
     name: str
     reason: str
@@ -85,4 +86,12 @@ class Requeue:
     reason: str
 
 
-Action = Requeue | Pause | Resize | Launch | Resume
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """An application waited for too long: count the time for which it held devices from 0 again."""
+
+    name: str
+    reason: str
+
+
+Action = Requeue | Promote | Pause | Resize | Launch | Resume

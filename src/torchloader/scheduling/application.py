@@ -88,6 +88,8 @@ class Application:
         held: whether it was paused by somebody, and so is not to be resumed by the scheduler.
         cost: seconds of training that changing its workers costs, where that was measured.
         starts: how often its ranks were started, after pauses too.
+        began: when it was first started, in seconds.
+        executed: seconds for which it held devices until it came to its state, since it was promoted last.
     """
 
     spec: Spec
@@ -101,6 +103,8 @@ class Application:
     held: bool = False
     cost: float | None = None
     starts: int = 0
+    began: float | None = None
+    executed: float = 0.0
 
     @property
     def expected(self) -> Curve:
@@ -116,6 +120,10 @@ class Application:
     def waits(self) -> bool:
         """Whether it is to be started, or resumed, as soon as there is room."""
         return self.state is State.QUEUED or (self.state is State.PAUSED and not self.held)
+
+    def service(self, now: float) -> float:
+        """Return the device seconds that it has attained: its devices, times the time for which it held them."""
+        return self.spec.size * (self.executed + (now - self.since if self.holds else 0.0))
 
     @property
     def left(self) -> float:

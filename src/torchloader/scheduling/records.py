@@ -30,7 +30,7 @@ class Event:
         before, after: the states; None before the first, and the same twice where only what is known of it changed.
         reason: why, for people.
         details: what changed with it: `spec` (first event only), `devices`, which are then those to train on, `curve`,
-            `workers`, `placement`, `progress`, `held`, `cost`, as in `Application`.
+            `workers`, `placement`, `progress`, `held`, `cost`, `executed`, as in `Application`.
     """
 
     sequence: int
@@ -53,6 +53,7 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     progress: float | None = None
     held: bool | None = None
     cost: float | None = None
+    executed: float | None = None
 
 
 def applied(record: Application | None, event: Event) -> Application:
@@ -82,18 +83,28 @@ def applied(record: Application | None, event: Event) -> Application:
             raise ValueError(f"event {event.sequence} of {name!r}: from {record.state} to {allowed}, not {event.after}")
     changes: dict[str, Any] = {
         key: value
-        for key in ("curve", "workers", "placement", "progress", "held", "cost")
+        for key in ("curve", "workers", "placement", "progress", "held", "cost", "executed")
         if (value := getattr(details, key)) is not None
     }
     if details.devices is not None:
         changes["spec"] = replace(record.spec, devices=details.devices)
     if event.after is not record.state:
-        changes |= {"state": event.after, "since": event.time}
-        changes["starts"] = record.starts + (event.after in (State.STARTING, State.RESUMING))
+        changes |= _moved_on(record, event.after, event.time)
     if record.holds and changes.get("workers", record.workers) != record.workers:
         changes["moved"] = event.time
     after = replace(record, **changes)
     return after if after.holds else replace(after, workers=0, placement={})
+
+
+def _moved_on(record: Application, after: State, time: float) -> dict[str, Any]:
+    """What changes with the state."""
+    return {
+        "state": after,
+        "since": time,
+        "starts": record.starts + (after in (State.STARTING, State.RESUMING)),
+        "began": time if record.began is None and after is State.STARTING else record.began,
+        "executed": record.executed + (time - record.since if record.holds else 0.0),
+    }
 
 
 class Records(Mapping[str, Application]):

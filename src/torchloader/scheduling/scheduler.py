@@ -10,10 +10,12 @@ from torchloader.allocation.plain import Fifo
 from torchloader.allocation.policies import Best, MaxMin
 from torchloader.allocation.problem import Allocation, Demand, Policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Requeue, Resize, Resume
+from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.application import Application, Placement
 from torchloader.scheduling.headroom import with_headroom
+from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
+from torchloader.scheduling.preemption import yielding
 from torchloader.scheduling.states import State
 from torchloader.scheduling.worth import Worth
 
@@ -37,9 +39,13 @@ class Scheduler:
     those behind it from starting. Workers of running applications are changed where what that gains until the next
     expected event is worth more than what it costs.
 
+    Another order than that of arrival may have some that run yield their devices: they are paused, and nothing else is
+    done until they have. Whoever they yield to starts when the scheduler is asked again, after that.
+
     Args:
         policy: shares cores.
         mode: when workers of running applications are reallocated at all.
+        order: which applications are served with devices first, and whether others yield to them.
         cost: seconds of training that a change of workers costs an application, where its own record says nothing.
         interval: seconds for which an application is left alone after a change.
         horizon: seconds until something happens that changes the allocation anyway, at most.
@@ -54,6 +60,7 @@ class Scheduler:
 
     policy: Policy
     mode: Mode = Mode.ARRIVALS_AND_DEPARTURES
+    order: Order = ARRIVAL
     cost: float = 0.0
     interval: float = 0.0
     horizon: float = 600.0
@@ -61,6 +68,11 @@ class Scheduler:
     headroom: float = 1.0
     patience: float = 1800.0
     anywhere: bool = False
+
+    @property
+    def name(self) -> str:
+        """What tells it from others: its policy, and its order where that is not the order of arrival."""
+        return self.policy.name + ("" if self.order == ARRIVAL else f"+{self.order.name}")
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
@@ -77,21 +89,30 @@ class Scheduler:
             name for name, each in applications.items() if each.holds and any(n not in nodes for n in each.placement)
         ]
         holding = [each for name, each in applications.items() if each.holds and name not in lost]
-        waiting = [each for name, each in applications.items() if each.waits or name in lost]
-        running, paused, devices = self._stay(now, holding, nodes, cause)
-        started = self._start(now, waiting, devices)
+        waiting = [_requeued(now, each) for name, each in applications.items() if each.waits or name in lost]
         actions: list[Action] = [Requeue(name, cause.value) for name in sorted(lost)]
+        starved = {each.spec.name for each in self.order.starved(now, waiting)}
+        actions += [Promote(name, "it waited for too long") for name in sorted(starved)]
+        waiting = [replace(each, executed=0.0) if each.spec.name in starved else each for each in waiting]
+        if yields := self._yielding(now, holding, waiting, nodes):
+            return actions + [Pause(name, "it yields its devices") for name in yields]
+        running, paused, devices = self._stay(now, holding, nodes, cause)
+        leaving = self.order.preempts and any(each.state is State.PAUSING for each in holding)
+        started = self._start(now, waiting, devices, 0.0 if leaving else self._patience)
         actions += [Pause(name, cause.value) for name in paused]
         return actions + self._allocate(running, started, nodes, cause)
 
     def next_time(self, now: float, applications: Mapping[str, Application]) -> float | None:
-        """When to ask again with `Cause.DUE`: when one that was moved lately can be moved again; None for never."""
+        """When to ask again with `Cause.DUE`: when one that was moved lately can be moved again, or the order of
+        applications changes; None for never."""
+        changes = self.order.next_time(now, list(applications.values()))
         ends = [
             each.moved + self.interval
             for each in applications.values()
             if each.state is State.RUNNING and each.moved is not None and each.moved + self.interval > now
         ]
-        return min(ends) if ends and self.mode is not Mode.NEVER else None
+        ends = [] if self.mode is Mode.NEVER else ends
+        return min(ends if changes is None else [*ends, changes], default=None)
 
     def _movable(self, now: float, application: Application, cause: Cause) -> bool:
         rested = application.moved is None or now - application.moved >= self.interval
@@ -114,10 +135,26 @@ class Scheduler:
             running[each.spec.name] = _Running(each, each.placement, movable)
         return running, paused, devices
 
-    def _start(self, now: float, waiting: list[Application], devices: Devices) -> dict[str, _Running]:
+    @property
+    def _patience(self) -> float:
+        return 0.0 if isinstance(self.policy, Fifo) else self.patience
+
+    def _yielding(
+        self, now: float, holding: list[Application], waiting: list[Application], nodes: Mapping[str, Node]
+    ) -> list[str]:
+        """Those that yield their devices. What follows when they have is a departure, so cores are counted for that."""
+
+        def least(each: Application) -> int:
+            return each.spec.minimum if self._movable(now, each, Cause.DEPARTURE) else each.workers
+
+        if not self.order.preempts or not waiting:
+            return []
+        ranked = self.order.ranked(now, [*holding, *waiting])
+        return yielding(now, ranked, nodes, least, self._patience)
+
+    def _start(self, now: float, waiting: list[Application], devices: Devices, patience: float) -> dict[str, _Running]:
         started = {}
-        patience = 0.0 if isinstance(self.policy, Fifo) else self.patience
-        for each in sorted(waiting, key=lambda each: (each.spec.arrival, each.spec.name)):
+        for each in self.order.ranked(now, waiting):
             placement = devices.find(each)
             if placement is not None:
                 devices.take(each, placement, each.spec.minimum)
@@ -202,6 +239,14 @@ class Scheduler:
             if before.get(demand.name, 0) > 0 and demand.remaining is not None
         ]
         return max(1.0, min([self.horizon, *ends]))
+
+
+def _requeued(now: float, application: Application) -> Application:
+    """One that waits; and one whose node is lost as it is when it waits again."""
+    if application.waits:
+        return application
+    executed = application.service(now) / application.spec.size
+    return replace(application, state=State.QUEUED, since=now, workers=0, placement={}, executed=executed)
 
 
 @dataclass(frozen=True, slots=True)

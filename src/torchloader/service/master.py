@@ -16,6 +16,7 @@ from torchloader.scheduling import actions
 from torchloader.scheduling.actions import Action, Cause, Mode, Node
 from torchloader.scheduling.application import Application
 from torchloader.scheduling.log import EventLog
+from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.attempt import Attempt
@@ -73,7 +74,9 @@ class Master:
         folder = Path(settings.folder)
         self._log = EventLog(folder / LOG)
         self.records = self._log.records
-        self._scheduler = Scheduler(policy(settings.policy), Mode(settings.mode), interval=_CHANGE_INTERVAL_S)
+        self._scheduler = Scheduler(
+            policy(settings.policy), Mode(settings.mode), order(settings.order), interval=_CHANGE_INTERVAL_S
+        )
         self.joined: dict[str, Joined] = {}
         self.reasons: dict[str, str] = {}
         self.attempts: dict[str, Attempt] = {}
@@ -333,6 +336,8 @@ class Master:
             case actions.Pause():
                 self.change(action.name, State.PAUSING, action.reason)
                 self.tell(action.name, Pause())
+            case actions.Promote():
+                self.change(action.name, self.records[action.name].state, action.reason, executed=0.0)
             case actions.Requeue():
                 self._lose(action.name, action.reason)
 

@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder: for the event log, the traces and what the jobs write.
         began: when the workload began, in Unix time.
         policy: how workers are allocated, by name. mode: when they are reallocated, 1 to 3.
+        order: which applications hold devices first, by name.
         device: "cpu" or "cuda".
         rehearse: whether nodes are simulated: host names of the workload then stand for any of them.
         cores: for loading, of each node; 0 for all that it has.
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     began: float
     policy: str = "proportional"
     mode: int = 3
+    order: str = "arrival"
     device: str = "cpu"
     rehearse: bool = False
     cores: int = 0

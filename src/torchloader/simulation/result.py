@@ -29,6 +29,7 @@ class JobResult:
         samples: that it trained on.
         resizes: how often its workers were changed.
         stopped: seconds that it stood still for that.
+        away: seconds, after its start, for which it was paused and held no devices.
     """
 
     name: str
@@ -41,11 +42,17 @@ class JobResult:
     samples: int
     resizes: int
     stopped: float
+    away: float = 0.0
 
     @property
     def completion(self) -> float:
         """Seconds from its arrival to its end."""
         return self.finished - self.arrival
+
+    @property
+    def holding(self) -> float:
+        """Seconds for which it held its devices."""
+        return self.finished - self.started - self.away
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class Result:
     """A simulation's results.
 
     Args:
-        policy: that shared the cores.
+        policy: the name of what shared the cores, and of the order of jobs where that was not the order of arrival.
         jobs: in the order of arrival.
         moments: when anything changed.
         events: as a live run logs them.
@@ -93,13 +100,13 @@ class Result:
     @property
     def busy(self) -> float:
         """The part of the time for which devices were held in which they computed."""
-        held = sum((job.finished - job.started) * job.devices for job in self.jobs)
+        held = sum(job.holding * job.devices for job in self.jobs)
         return sum(job.shortest * job.devices for job in self.jobs) / held
 
     @property
     def lost_device_hours(self) -> float:
         """Hours for which devices were held and did not compute."""
-        return sum((job.finished - job.started - job.shortest) * job.devices for job in self.jobs) / 3600
+        return sum((job.holding - job.shortest) * job.devices for job in self.jobs) / 3600
 
     def unfairness(self, devices: int) -> list[float]:
         """Return the finish-time fairness of each job (Themis, NSDI '20): its completion, divided by the time that it

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Requeue, Resize, Resume
+from torchloader.scheduling.actions import Action, Cause, Launch, Node, Pause, Promote, Requeue, Resize, Resume
 from torchloader.scheduling.placement import shared
 from torchloader.scheduling.records import Event, Records
 from torchloader.scheduling.scheduler import Scheduler
@@ -55,6 +55,8 @@ class _Running:
     finished: float = 0.0
     resizes: int = 0
     stopped: float = 0.0
+    paused: float | None = None  # since when
+    away: float = 0.0  # seconds for which it was paused before
     told: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
 
     @property
@@ -94,7 +96,7 @@ class _Simulation:
                 self._decide(cause)
             self._rates()
         results = [self._result(each) for each in self._all.values()]
-        return Result(self._scheduler.policy.name, results, self._moments, self._events)
+        return Result(self._scheduler.name, results, self._moments, self._events)
 
     def _next(self) -> float:
         """When something happens next."""
@@ -154,8 +156,12 @@ class _Simulation:
         known = {name: replace(self._records[name], progress=each.done) for name, each in self._alive.items()}
         if any(each.holds and each.state is not State.RUNNING for each in known.values()):
             self._missed = cause
-        for action in self._scheduler.decide(self._now, known, self._nodes, cause):
+        actions = self._scheduler.decide(self._now, known, self._nodes, cause)
+        for action in actions:
             self._do(action)
+        if any(isinstance(action, Pause) for action in actions):
+            self._decide(Cause.DEPARTURE)  # as the master does when one has paused
+            return
         self._due = self._scheduler.next_time(self._now, {name: self._records[name] for name in self._alive})
 
     def _do(self, action: Action) -> None:
@@ -164,6 +170,8 @@ class _Simulation:
             case Launch() | Resume():
                 state = State.STARTING if isinstance(action, Launch) else State.RESUMING
                 each.started = self._now if each.started is None else each.started
+                each.away += 0.0 if each.paused is None else self._now - each.paused
+                each.paused = None
                 self._change(action, state, workers=action.workers, placement=action.placement)
                 self._stand(name, self._begin)
             case Resize():
@@ -174,6 +182,9 @@ class _Simulation:
             case Pause():
                 self._change(action, State.PAUSING)
                 self._change(action, State.PAUSED)
+                each.paused = self._now
+            case Promote():
+                self._change(action, self._records[name].state, executed=0.0)
             case Requeue():
                 self._change(action, State.QUEUED)
 
@@ -214,4 +225,5 @@ class _Simulation:
             spec.iterations * spec.batch,
             each.resizes,
             each.stopped,
+            each.away,
         )

@@ -1,0 +1,111 @@
+"""Which applications give up their devices to those that wait and come before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torchloader.scheduling.actions import Node
+from torchloader.scheduling.application import Application, Placement
+from torchloader.scheduling.placement import Devices
+from torchloader.scheduling.states import State
+
+__all__ = ["yielding"]
+
+_Taken = tuple[Application, Placement, int]  # an application, its devices, and the cores for each of them
+
+
+def yielding(
+    now: float,
+    ranked: Sequence[Application],
+    nodes: Mapping[str, Node],
+    least: Callable[[Application], int],
+    patience: float,
+) -> list[str]:
+    """Names of those that run and have to yield, as few and as low in the order as will do.
+
+    Nobody yields to one that comes after it, nor where free devices suffice, nor where what would be freed does not.
+    Whoever is about to start keeps its devices; those of who is pausing already are as good as free.
+
+    Args:
+        now: seconds, on the clock of the records.
+        ranked: those that hold devices or wait, the one that is served first at the front.
+        nodes: the cluster.
+        least: cores for each device that one that runs must keep, if it keeps its devices.
+        patience: seconds after which one that waits, and finds nothing, keeps those behind it from starting.
+    """
+    taken: list[_Taken] = [
+        (each, each.placement, least(each)) for each in ranked if each.holds and each.state is not State.PAUSING
+    ]
+    found: list[str] = []
+    devices = _devices(nodes, taken)
+    for place, each in enumerate(ranked):
+        if not each.waits:
+            continue
+        placement = devices.find(each)
+        if placement is None:
+            after = {other.spec.name for other in ranked[place + 1 :] if other.state is State.RUNNING}
+            kept, lower = _parted(taken, after)
+            freed = _freed(each, kept, lower, nodes)
+            if freed is not None:
+                placement, taken, names = freed
+                found += names
+                devices = _devices(nodes, taken)
+        if placement is not None:
+            devices.take(each, placement, each.spec.minimum)
+            taken.append((each, placement, each.spec.minimum))
+        elif now - each.since >= patience:
+            break
+    return found
+
+
+def _devices(nodes: Mapping[str, Node], taken: Sequence[_Taken]) -> Devices:
+    devices = Devices(nodes)
+    for each in taken:
+        devices.take(*each)
+    return devices
+
+
+def _parted(taken: Sequence[_Taken], names: set[str]) -> tuple[list[_Taken], list[_Taken]]:
+    """Those that are not of these names, and those that are: in the order of `taken`, which is that of service."""
+    return (
+        [each for each in taken if each[0].spec.name not in names],
+        [each for each in taken if each[0].spec.name in names],
+    )
+
+
+def _freed(
+    application: Application, kept: list[_Taken], lower: list[_Taken], nodes: Mapping[str, Node]
+) -> tuple[dict[str, tuple[int, ...]], list[_Taken], list[str]] | None:
+    """Where an application can run if some of `lower` yield, who then has what, and who they are; None for nowhere."""
+
+    def find(stay: int) -> dict[str, tuple[int, ...]] | None:
+        return _devices(nodes, [*kept, *lower[:stay]]).find(application)
+
+    if not lower or find(0) is None:
+        return None
+    most, none = 0, len(lower)  # it finds devices where `most` stay, and none where `none` do
+    while none - most > 1:
+        middle = (most + none) // 2
+        if find(middle) is None:
+            none = middle
+        else:
+            most = middle
+    placement = find(most)
+    assert placement is not None
+    staying, yields = [*kept, *lower[:most]], []
+    devices = _devices(nodes, staying)
+    devices.take(application, placement, application.spec.minimum)
+    for each in lower[most:]:
+        other, has, cores = each
+        if _apart(application, placement, other, has) and devices.fits(has, cores):
+            devices.take(*each)
+            staying.append(each)
+        else:
+            yields.append(other.spec.name)
+    return placement, staying, yields
+
+
+def _apart(application: Application, placement: Placement, other: Application, has: Placement) -> bool:
+    """Whether both can have what they have: other devices, or those that the workload names for both."""
+    named = not isinstance(application.spec.devices, int) and not isinstance(other.spec.devices, int)
+    return named or not any(set(devices) & set(has.get(node, ())) for node, devices in placement.items())
