@@ -115,6 +115,10 @@ def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: 
         (["--policy", "jct", "--against", "even"], "not among the policies"),
         (["--policy", "fare"], "invalid choice: 'fare'"),
         (["--jobs", "0"], "at least 1"),
+        (["--mix", "20,70"], "must be 3 numbers from 0 on"),
+        (["--mix", "0,0,0"], "not all 0"),
+        (["--mix", "1,1,1", "--load", "1"], "--rate instead of --load"),
+        (["--rate", "9"], "made by --mix"),
     ],
 )
 def test_a_mistake_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,3 +168,9 @@ def test_each_policy_is_simulated_under_each_order(capsys: pytest.CaptureFixture
     _, *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["even", "jct", "even+tiresias", "jct+tiresias"]
     assert "against even;" in last
+
+
+def test_jobs_of_a_mix_of_tasks_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    mix = ["--mix", "20,70,10", "--rate", "2", "--several", "--policy", "synergy", "--policy", "static"]
+    assert main(["simulate", *SMALL, *mix]) == 0
+    assert "2 workloads of 8 jobs on 4 devices" in capsys.readouterr().out

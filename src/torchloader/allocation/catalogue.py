@@ -8,6 +8,7 @@ from torchloader.allocation.plain import Even, Fifo, PerDevice, Static
 from torchloader.allocation.policies import Best, MaxMin
 from torchloader.allocation.problem import Policy
 from torchloader.allocation.published import Fill, Trim
+from torchloader.allocation.synergy import Synergy
 
 __all__ = ["POLICIES", "policy"]
 
@@ -21,6 +22,7 @@ _ALL: list[Policy] = [
     WithinBudget(Trim()),
     Even(),
     PerDevice(),
+    Synergy(),
     WithinBudget(Static()),
     Fifo(),
 ]

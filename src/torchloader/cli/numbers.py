@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-__all__ = ["at_least", "not_negative", "positive"]
+__all__ = ["at_least", "not_negative", "parts", "positive"]
 
 _MOST = 1e9  # seconds are thirty years then; far beyond, times do not go on when seconds are added to them
 _LEAST = 1e-6  # far below, what is divided by it is more than that
@@ -30,6 +30,21 @@ def at_least(least: int) -> Callable[[str], int]:
 def positive(most: float = _MOST) -> Callable[[str], float]:
     """A number above 0, by a millionth at least, and no larger than `most`."""
     return _number(lambda number: _LEAST <= number <= most, f"a number from {_LEAST:f} to {most:.0f}")
+
+
+def parts(count: int) -> Callable[[str], tuple[float, ...]]:
+    """So many numbers from 0 on, with commas between them, and not all 0."""
+
+    def read(text: str) -> tuple[float, ...]:
+        try:
+            found = tuple(map(float, text.split(",")))
+        except ValueError:
+            found = ()
+        if len(found) != count or not all(0 <= each <= _MOST for each in found) or not sum(found) > 0:
+            raise ArgumentTypeError(f"must be {count} numbers from 0 on, not all 0, such as 20,70,10, not {text}")
+        return found
+
+    return read
 
 
 def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from dragon.commands import worded
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.cli.numbers import at_least, not_negative, positive
+from torchloader.cli.numbers import at_least, not_negative, parts, positive
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
@@ -20,6 +20,7 @@ from torchloader.scheduling.orders import ORDERS, order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
+from torchloader.simulation.derived import derived
 from torchloader.simulation.given import jobs_of_log, jobs_of_workload, nodes_for
 from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
@@ -39,6 +40,8 @@ examples:
   torchloader simulate --trace cluster_log.csv --format helios --jobs 500 --nodes 16 --gpus 8 --cores 64
   torchloader simulate --policy jct --order arrival --order tiresias --start 30
                                                         with and without jobs that preempt others, which costs 30 s
+  torchloader simulate --mix 20,70,10 --nodes 16 --gpus 8 --jobs 1000 --seeds 3 --policy synergy --policy static
+                                                        the setting of Synergy's paper
   torchloader simulate --anywhere --cores 16            where loading workers may be on nodes without the job's GPUs
   torchloader simulate --out results                    and what became of each job, and the event logs, as files
 
@@ -54,9 +57,12 @@ pause jobs for others that come before them, and resume them later; each start a
 Rows of these are named POLICY+ORDER.
 
 A made-up workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
-arrive by chance. Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData,
-petuum/adaptdl for pollux, siasosp23/artifacts for sia, alibaba/clusterdata for pai) times and devices are used; what
-jobs load is made up, as traces do not tell it.
+arrive by chance. With --mix a job is an image, language or speech task, has one device (--several: up to eight), asks
+for an equal share of the cores and takes from half an hour to a week with that.
+
+Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData, petuum/adaptdl for pollux,
+siasosp23/artifacts for sia, alibaba/clusterdata for pai) times and devices are used; what jobs load is made up, as
+traces do not tell it.
 """
 
 
@@ -99,6 +105,17 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--trace", metavar="FILE", help="jobs of a public trace")
     result.add_argument("--format", choices=sorted(FORMATS), help="of the trace")
+    result.add_argument(
+        "--mix",
+        type=parts(3),
+        metavar="I,L,S",
+        help="made-up jobs as papers derive them from the Philly trace: heavy-tailed lengths, and so many parts each "
+        "of image, language and speech tasks, such as 20,70,10",
+    )
+    result.add_argument(
+        "--rate", type=positive(), metavar="N", help="of --mix: jobs that arrive in an hour (default 9)"
+    )
+    result.add_argument("--several", action="store_true", help="of --mix: some jobs on two, four or eight GPUs")
     result.add_argument("--jobs", type=at_least(1), metavar="N", help="how many (default 100, or all of a trace)")
     result.add_argument(
         "--load",
@@ -168,6 +185,10 @@ def main(words: Sequence[str]) -> int:
     against = arguments.against or names[-1]
     if against not in names:
         parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
+    if (arguments.rate or arguments.several) and not arguments.mix:
+        parser().error("--rate and --several are of workloads that are made by --mix")
+    if arguments.mix and (arguments.trace or arguments.workload or arguments.load):
+        parser().error("--mix makes jobs up: give neither a workload nor a trace, and --rate instead of --load")
     if bool(arguments.trace) != bool(arguments.format) or (arguments.trace and arguments.workload):
         parser().error("a trace is given by --trace FILE and --format together, and without a workload file")
     try:
@@ -211,6 +232,10 @@ def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
     count, gpus = arguments.nodes or 4, arguments.gpus or 4
     nodes = {f"node{number}": Node(arguments.cores, tuple(range(gpus))) for number in range(count)}
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    if arguments.mix:
+        rate, share = arguments.rate or 9.0, arguments.cores / gpus
+        many, largest = arguments.jobs or 100, count * gpus if arguments.several else 1
+        return [(derived(many, seed, arguments.mix, rate, share, largest), nodes) for seed in seeds]
     if not arguments.trace:
         load, many = arguments.load or 1.5, arguments.jobs or 100
         return [(synthetic(many, seed, count * gpus, load, arguments.minutes, gpus), nodes) for seed in seeds]
