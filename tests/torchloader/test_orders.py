@@ -14,6 +14,7 @@ from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote
 from torchloader.scheduling.application import Application, Spec
+from torchloader.scheduling.gavel import Gavel, portions
 from torchloader.scheduling.orders import ORDERS, Order, Tiresias, order
 from torchloader.scheduling.records import Records
 from torchloader.scheduling.scheduler import Scheduler
@@ -122,7 +123,7 @@ def test_thresholds_that_do_not_rise_are_refused(thresholds: tuple[float, ...]) 
 
 
 def test_an_order_that_there_is_not_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match="no order 'lifo'; the orders are arrival, srtf, tiresias"):
+    with pytest.raises(ValueError, match="no order 'lifo'; the orders are arrival, srtf, tiresias, gavel"):
         order("lifo")
 
 
@@ -164,7 +165,7 @@ def test_every_job_ends_and_no_device_is_held_twice(
 ) -> None:
     nodes = {"a": Node(6, (0, 1)), "b": Node(5, (0, 1))}
     jobs = [job(f"job{place}", *shape) for place, shape in enumerate(shapes)]
-    by = Tiresias((60.0, 200.0), 2.0) if name == "tiresias" else order(name)
+    by = {"tiresias": Tiresias((60.0, 200.0), 2.0), "gavel": Gavel(20.0)}.get(name, order(name))
     result = simulate(jobs, nodes, Scheduler(policy(shares), mode, by), start=start)
     assert len(result.jobs) == len(jobs)
     for each in result.jobs:
@@ -186,3 +187,53 @@ def test_a_resumed_job_goes_on_where_it_stood() -> None:
     result = simulate([job("long", 0, 1000), job("short", 300, 50)], one, Scheduler(policy("even"), order=SRTF))
     assert [each.finished for each in result.jobs] == pytest.approx([1050, 350])
     assert [event.after for event in result.events if event.application == "long"].count(State.RESUMING) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "devices", "parts"),
+    [
+        ((1, 1, 1), (1, 1, 1), 2, (2 / 3, 2 / 3, 2 / 3)),
+        ((4, 1), (1, 1), 2, (1 / 4, 1)),
+        ((1, 1), (3, 1), 1, (3 / 4, 1 / 4)),
+        ((1, 2), (1, 1), 8, (1, 1)),
+        ((), (), 4, ()),
+    ],
+)
+def test_what_some_cannot_use_of_their_part_of_the_time_goes_to_others(
+    sizes: tuple[int, ...], weights: tuple[float, ...], devices: int, parts: tuple[float, ...]
+) -> None:
+    assert portions(sizes, weights, devices) == pytest.approx(parts)
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 8), st.floats(0.1, 10)), min_size=1, max_size=12),
+    devices=st.integers(1, 20),
+)
+def test_parts_of_the_time_fit_and_nobody_could_have_more_without_one_of_less_losing(
+    shapes: list[tuple[int, float]], devices: int
+) -> None:
+    sizes, weights = zip(*shapes, strict=True)
+    parts = portions(sizes, weights, devices)
+    assert sum(size * part for size, part in zip(sizes, parts, strict=True)) == pytest.approx(min(devices, sum(sizes)))
+    served = [size * part / weight for size, weight, part in zip(sizes, weights, parts, strict=True)]
+    most = max(served)
+    assert all(part == pytest.approx(1) or got == pytest.approx(most) for part, got in zip(parts, served, strict=True))
+
+
+def test_two_jobs_on_one_device_have_it_by_turns_a_round_each() -> None:
+    result = simulate(
+        [job("a", 0, 30), job("b", 0, 30)], {"n": Node(4, (0,))}, Scheduler(policy("even"), order=Gavel(10))
+    )
+    assert [each.finished for each in result.jobs] == pytest.approx([50, 60])
+
+
+def test_nobody_yields_before_the_end_of_a_round() -> None:
+    placed = running("old", {"a": (0, 1)}, 0.0, placed=0.0)
+    assert decide(Gavel(10), placed, queued("new", 2, arrival=5.0), now=9.0) == []
+    assert Gavel(10).next_time(9.0, [placed, queued("new", 2)]) == 10.0
+    assert decide(Gavel(10), placed, queued("new", 2, arrival=5.0), now=10.0) == [Pause("old", "it yields its devices")]
+
+
+def test_a_round_of_no_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="a round must take some seconds, not 0"):
+        Gavel(0)

@@ -52,9 +52,9 @@ of a job (above 1 it was served worse than by an equal share of the cluster). Th
 waa-fill and waa-trim, stop a job for 20 s to change its workers, as their authors' system does, and make every change;
 --elastic gives them this system's loader and scheduler instead. No policy knows what will arrive.
 
-A policy shares cores; an order (--order) says which jobs hold GPUs. By arrival nobody gives GPUs up. tiresias and srtf
-pause jobs for others that come before them, and resume them later; each start and resumption takes --start seconds.
-Rows of these are named POLICY+ORDER.
+A policy shares cores; an order (--order) says which jobs hold GPUs. By arrival nobody gives GPUs up. The others pause
+jobs for those that come before them, and resume them later; each start and resumption takes --start seconds.
+Their rows are named POLICY+ORDER.
 
 A made-up workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
 arrive by chance. With --mix a job is an image, language or speech task, has one device (--several: up to eight), asks
@@ -91,7 +91,8 @@ def parser() -> argparse.ArgumentParser:
         choices=sorted(ORDERS),
         metavar="NAME",
         help="which jobs hold GPUs first, each policy under each order: arrival (the default), tiresias (least "
-        "attained service in queues), or srtf (shortest remaining time first, which knows how long jobs go on)",
+        "attained service in queues), gavel (equal parts of the time, in rounds), or srtf (shortest remaining time "
+        "first, which knows how long jobs go on)",
     )
     result.add_argument(
         "--against", metavar="ROW", help="the row that others are compared with, such as even+srtf (default: the last)"

@@ -88,7 +88,7 @@ class Application:
         held: whether it was paused by somebody, and so is not to be resumed by the scheduler.
         cost: seconds of training that changing its workers costs, where that was measured.
         starts: how often its ranks were started, after pauses too.
-        began: when it was first started, in seconds.
+        began, placed: when it was first and last started, in seconds.
         executed: seconds for which it held devices until it came to its state, since it was promoted last.
     """
 
@@ -104,6 +104,7 @@ class Application:
     cost: float | None = None
     starts: int = 0
     began: float | None = None
+    placed: float | None = None
     executed: float = 0.0
 
     @property

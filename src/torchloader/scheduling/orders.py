@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchloader.scheduling.application import Application
+from torchloader.scheduling.gavel import Gavel
 from torchloader.scheduling.states import State
 
 __all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order"]
@@ -26,8 +27,11 @@ class Order(Protocol):
     def preempts(self) -> bool:
         """Whether those who run give their devices up to those who wait and come before them."""
 
-    def ranked(self, now: float, applications: Iterable[Application]) -> list[Application]:
-        """Those that run or wait, the one that is served first at the front."""
+    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+        """Those that run or wait, the one that is served first at the front; `devices` are those of all nodes."""
+
+    def yields(self, now: float, application: Application) -> bool:
+        """Whether one that runs may have to give its devices up now; asked only of orders that preempt."""
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
         """Those that waited for so long that they are to be served as if they had only come."""
@@ -47,8 +51,11 @@ class Arrival:
     name: str = "arrival"
     preempts: bool = False
 
-    def ranked(self, now: float, applications: Iterable[Application]) -> list[Application]:
+    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
         return sorted(applications, key=_came)
+
+    def yields(self, now: float, application: Application) -> bool:
+        return False
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
         return []
@@ -68,7 +75,10 @@ class ShortestFirst:
     name: str = "srtf"
     preempts: bool = True
 
-    def ranked(self, now: float, applications: Iterable[Application]) -> list[Application]:
+    def yields(self, now: float, application: Application) -> bool:
+        return True
+
+    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
         def seconds(each: Application) -> float:
             return each.left / (each.spec.size * each.curve.ceiling) if each.curve is not None else 0.0
 
@@ -116,7 +126,10 @@ class Tiresias:
         service = application.service(now)
         return sum(threshold <= service + _CLOSE for threshold in self.thresholds)
 
-    def ranked(self, now: float, applications: Iterable[Application]) -> list[Application]:
+    def yields(self, now: float, application: Application) -> bool:
+        return True
+
+    def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
         def rank(each: Application) -> tuple[int, float, float, str]:
             return self._queue(now, each), math.inf if each.began is None else each.began, *_came(each)
 
@@ -145,7 +158,7 @@ class Tiresias:
 
 
 ARRIVAL = Arrival()
-_ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias())
+_ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias(), Gavel())
 ORDERS: dict[str, Order] = {each.name: each for each in _ALL}
 """All of them by name, with the numbers that they have by default."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Application, Placement
@@ -18,6 +18,7 @@ def yielding(
     now: float,
     ranked: Sequence[Application],
     nodes: Mapping[str, Node],
+    able: Collection[str],
     least: Callable[[Application], int],
     patience: float,
 ) -> list[str]:
@@ -30,6 +31,7 @@ def yielding(
         now: seconds, on the clock of the records.
         ranked: those that hold devices or wait, the one that is served first at the front.
         nodes: the cluster.
+        able: names of those that run and may have to yield.
         least: cores for each device that one that runs must keep, if it keeps its devices.
         patience: seconds after which one that waits, and finds nothing, keeps those behind it from starting.
     """
@@ -43,7 +45,7 @@ def yielding(
             continue
         placement = devices.find(each)
         if placement is None:
-            after = {other.spec.name for other in ranked[place + 1 :] if other.state is State.RUNNING}
+            after = {other.spec.name for other in ranked[place + 1 :]}.intersection(able)
             kept, lower = _parted(taken, after)
             freed = _freed(each, kept, lower, nodes)
             if freed is not None:

@@ -102,6 +102,7 @@ def _moved_on(record: Application, after: State, time: float) -> dict[str, Any]:
         "state": after,
         "since": time,
         "starts": record.starts + (after in (State.STARTING, State.RESUMING)),
+        "placed": time if after in (State.STARTING, State.RESUMING) else record.placed,
         "began": time if record.began is None and after is State.STARTING else record.began,
         "executed": record.executed + (time - record.since if record.holds else 0.0),
     }

@@ -94,10 +94,12 @@ class Scheduler:
         starved = {each.spec.name for each in self.order.starved(now, waiting)}
         actions += [Promote(name, "it waited for too long") for name in sorted(starved)]
         waiting = [replace(each, executed=0.0) if each.spec.name in starved else each for each in waiting]
-        if yields := self._yielding(now, holding, waiting, nodes):
+        ranked = self.order.ranked(now, [*holding, *waiting], sum(len(node.devices) for node in nodes.values()))
+        if yields := self._yielding(now, ranked, nodes):
             return actions + [Pause(name, "it yields its devices") for name in yields]
         running, paused, devices = self._stay(now, holding, nodes, cause)
         leaving = self.order.preempts and any(each.state is State.PAUSING for each in holding)
+        waiting = [each for each in ranked if each.waits]
         started = self._start(now, waiting, devices, 0.0 if leaving else self._patience)
         actions += [Pause(name, cause.value) for name in paused]
         return actions + self._allocate(running, started, nodes, cause)
@@ -139,22 +141,20 @@ class Scheduler:
     def _patience(self) -> float:
         return 0.0 if isinstance(self.policy, Fifo) else self.patience
 
-    def _yielding(
-        self, now: float, holding: list[Application], waiting: list[Application], nodes: Mapping[str, Node]
-    ) -> list[str]:
+    def _yielding(self, now: float, ranked: list[Application], nodes: Mapping[str, Node]) -> list[str]:
         """Those that yield their devices. What follows when they have is a departure, so cores are counted for that."""
 
         def least(each: Application) -> int:
             return each.spec.minimum if self._movable(now, each, Cause.DEPARTURE) else each.workers
 
-        if not self.order.preempts or not waiting:
+        if not self.order.preempts:
             return []
-        ranked = self.order.ranked(now, [*holding, *waiting])
-        return yielding(now, ranked, nodes, least, self._patience)
+        able = {each.spec.name for each in ranked if each.state is State.RUNNING and self.order.yields(now, each)}
+        return yielding(now, ranked, nodes, able, least, self._patience)
 
     def _start(self, now: float, waiting: list[Application], devices: Devices, patience: float) -> dict[str, _Running]:
         started = {}
-        for each in self.order.ranked(now, waiting):
+        for each in waiting:
             placement = devices.find(each)
             if placement is not None:
                 devices.take(each, placement, each.spec.minimum)
