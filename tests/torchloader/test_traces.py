@@ -31,6 +31,8 @@ pod-2,88000,327680,8,1000,,Burstable,Succeeded,50,650,50
 pod-3,8000,30517,0,0,,BE,Running,60,900,60
 pod-4,11908,47104,1,1000,,BE,Pending,70,140,
 """
+GAVEL = "ResNet-18 (batch size 32)\tpython3 main.py\t--num_steps\t1\t1104675\t6.000000\t4\n"
+TRACES = Path(__file__).parent / "traces"
 PHILLY = [
     {
         "status": "Pass",
@@ -67,7 +69,7 @@ def test_pollux(tmp_path: Path) -> None:
 
 
 def test_nothing_is_gained_on_a_trace_whose_jobs_need_fewer_cores_than_there_are() -> None:
-    jobs = read_trace(Path(__file__).parent / "traces" / "pollux-workload-1.csv", "pollux")
+    jobs = read_trace(TRACES / "pollux-workload-1.csv", "pollux")
     nodes = {f"node{number}": Node(16, (0, 1, 2, 3)) for number in range(16)}
     ours, fields = (simulate(jobs, nodes, Scheduler(policy(name))) for name in ("proportional", "gpu-proportional"))
     assert len(jobs) == 100
@@ -94,6 +96,21 @@ def test_philly(tmp_path: Path) -> None:
     assert only.shortest == pytest.approx(60, rel=0.02)
 
 
+def test_gavel() -> None:
+    jobs = read_trace(TRACES / "gavel-max-min-fairness.trace", "gavel")
+    first, last = next(job for job in jobs if job.spec.name == "resnet-18-1"), jobs[-1]
+    assert (len(jobs), first.spec.arrival, last.spec.arrival) == (60, 0, 15637)
+    assert (first.spec.arch, first.spec.size, first.spec.batch) == ("resnet-18", 4, 4 * 128)
+    assert first.shortest == pytest.approx(925_982 / 11.7 / 4, rel=0.01)
+
+
+def test_gavel_as_older_traces_are(tmp_path: Path) -> None:
+    (tmp_path / "old.trace").write_text(GAVEL)
+    (only,) = read_trace(tmp_path / "old.trace", "gavel")
+    assert (only.spec.arch, only.spec.size) == ("resnet-18", 4)
+    assert only.shortest == pytest.approx(1_104_675 / 35.8 / 4, rel=0.01)
+
+
 def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(HELIOS)
     assert read_trace(tmp_path / "log.csv", "helios", limit=1) == read_trace(tmp_path / "log.csv", "helios")[:1]
@@ -116,7 +133,16 @@ def test_what_a_trace_does_not_tell_depends_on_the_seed_and_the_name_alone(tmp_p
         pytest.param("philly", 5000 * "[", "is no JSON", id="deep"),
         ("philly", json.dumps([*PHILLY, {"jobid": "x"}]), "job 3, key submitted_time: KeyError"),
         ("philly", json.dumps([{**PHILLY[0], "submitted_time": "soon"}]), "job 1, key submitted_time"),
-        ("gavel", "", "the formats are philly, helios, pollux, sia, pai"),
+        ("borg", "", "the formats are philly, helios, pollux, sia, pai, gavel"),
+        ("gavel", HELIOS, "row 1: there are 1 columns, not 10 or 7"),
+        (
+            "gavel",
+            GAVEL.replace("ResNet-18 (batch", "GPT (batch"),
+            "row 1, column 1: .* how fast 'GPT .batch size 32.'",
+        ),
+        ("gavel", GAVEL.replace("size 32", "size 33"), "how fast 'ResNet-18 .batch size 33.' trains"),
+        ("gavel", GAVEL.replace("1104675", "many"), "row 1, column 5: 'many'"),
+        ("gavel", GAVEL.replace("6.000000", "inf"), "row 1, column 6: 'inf'"),
     ],
 )
 def test_an_error_tells_the_row_and_the_column(tmp_path: Path, form: str, content: str, says: str) -> None:

@@ -61,8 +61,8 @@ arrive by chance. With --mix a job is an image, language or speech task, has one
 for an equal share of the cores and takes from half an hour to a week with that.
 
 Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData, petuum/adaptdl for pollux,
-siasosp23/artifacts for sia, alibaba/clusterdata for pai) times and devices are used; what jobs load is made up, as
-traces do not tell it.
+siasosp23/artifacts for sia, alibaba/clusterdata for pai, stanford-futuredata/gavel) times and devices are used; what
+jobs load is made up, as traces do not tell it.
 """
 
 

@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -192,12 +193,64 @@ def pai(path: Path) -> Iterator[_Entry]:
             )
 
 
+# Steps per second of one P100 for Gavel's jobs, as its authors measured them (`scheduler/oracle_throughputs_v3.json`),
+# by the samples of a step; and the seconds of a core that a sample takes, which they do not tell.
+_GAVEL: Mapping[str, tuple[float, Mapping[int, float]]] = {
+    "ResNet-18": (0.001, {16: 35.9, 32: 35.8, 64: 22.3, 128: 11.7, 256: 7.72}),
+    "ResNet-50": (0.008, {16: 9.05, 32: 4.89, 64: 2.62, 128: 1.58}),
+    "Transformer": (0.0005, {16: 9.54, 32: 7.87, 64: 5.09, 128: 3.07, 256: 1.68}),
+    "LM": (0.0005, {5: 90.8, 10: 77.1, 20: 58.2, 40: 35.8, 80: 21.2}),
+    "Recommendation": (0.00001, {512: 48.9, 1024: 30.7, 2048: 16.6, 4096: 8.90, 8192: 5.55}),
+    "CycleGAN": (0.016, {1: 2.40}),
+    "A3C": (0.001, {1: 5.68}),
+}
+_GAVEL_TYPE = re.compile(r"([\w-]+)(?: \(batch size (\d+)\))?")
+
+
+def gavel(path: Path) -> Iterator[_Entry]:
+    """`*.trace` of Gavel (Stanford, OSDI '20): a job a line, its columns apart by tabs and without names.
+
+    Of ten columns the first is the type, such as "ResNet-18 (batch size 64)", the sixth the steps over all devices, the
+    seventh the devices and the tenth the arrival in seconds. Of seven, as older traces have, the steps are the fifth,
+    the arrival the sixth and the devices the last. A job takes what its steps take on P100s, of which twice as many are
+    twice as fast. The command, the weight and the time by which it should end are not needed.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            for number, row in enumerate(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), 1):
+                yield _gavel_entry(f"{path}, row {number}", number, row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise TraceError(f"{path}: {error}; is this the right format?") from None
+
+
+def _gavel_entry(where: str, number: int, row: list[str]) -> _Entry:
+    places = {10: (5, 6, 9), 7: (4, 6, 5)}.get(len(row))
+    if places is None:
+        raise TraceError(f"{where}: there are {len(row)} columns, not 10 or 7; is this the right format?")
+    found = _GAVEL_TYPE.fullmatch(row[0].strip())
+    service, rates = _GAVEL.get(found[1], (0.0, {})) if found else (0.0, {})
+    batch = int(found[2] or 1) if found else 0
+    if found is None or batch not in rates:
+        raise TraceError(f"{where}, column 1: it is not known how fast {row[0]!r} trains")
+    values = []
+    for place, convert in zip(places, (_count, _count, _seconds), strict=True):
+        try:
+            values.append(convert(row[place]))
+        except ValueError:
+            told = f"{where}, column {place + 1}: {row[place]!r}"
+            raise TraceError(f"{told} is not what stands in such a column") from None
+    steps, devices, arrival = values
+    kind = Kind(found[1].lower(), rates[batch] * batch, service, batch)
+    return _Entry(f"{kind.arch}-{number}", arrival, int(devices), steps / rates[batch] / max(1, devices), kind=kind)
+
+
 FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {
     "philly": philly,
     "helios": helios,
     "pollux": pollux,
     "sia": pollux,  # whose authors took the format over (SOSP '23)
     "pai": pai,
+    "gavel": gavel,
 }
 """The readers by the name of the format."""
 
