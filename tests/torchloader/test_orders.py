@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote
+from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Resume
 from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.gavel import Gavel, portions
 from torchloader.scheduling.orders import ORDERS, Order, Tiresias, order
@@ -237,3 +237,34 @@ def test_nobody_yields_before_the_end_of_a_round() -> None:
 def test_a_round_of_no_length_is_refused() -> None:
     with pytest.raises(ValueError, match="a round must take some seconds, not 0"):
         Gavel(0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    held=st.lists(st.tuples(st.sampled_from((1, 2, 4)), st.integers(0, 400)), max_size=8),
+    waits=st.lists(st.tuples(st.sampled_from((1, 2, 4, 8)), st.integers(0, 400)), min_size=1, max_size=4),
+)
+def test_whoever_yields_does_so_for_one_that_comes_before_it_and_starts_then(
+    held: list[tuple[int, int]], waits: list[tuple[int, int]]
+) -> None:
+    nodes = {"a": Node(8, (0, 1, 2, 3)), "b": Node(8, (0, 1, 2, 3))}
+    free = [(name, device) for name, node in nodes.items() for device in node.devices]
+    everybody: dict[str, Application] = {}
+    for place, (size, executed) in enumerate(held):
+        mine, free = free[:size], free[size:]
+        if len(mine) == size:
+            placement = {node: tuple(device for name, device in mine if name == node) for node in dict(mine)}
+            everybody[f"held{place}"] = running(f"held{place}", placement, float(executed))
+    for place, (size, executed) in enumerate(waits):
+        everybody[f"waits{place}"] = paused(f"waits{place}", size, float(executed))
+    scheduler = Scheduler(policy("even"), order=LAS)
+    before = [each.spec.name for each in LAS.ranked(0.0, everybody.values(), 8)]
+    actions = scheduler.decide(0.0, everybody, nodes, Cause.ARRIVAL)
+    gone = [action.name for action in actions if isinstance(action, Pause)]
+    for name in gone:
+        everybody[name] = replace(everybody[name], state=State.PAUSED, placement={}, workers=0)
+    if gone:
+        actions = scheduler.decide(0.0, everybody, nodes, Cause.DEPARTURE)
+        assert not any(isinstance(action, Pause) for action in actions)
+        begun = [action.name for action in actions if isinstance(action, Launch | Resume)]
+        assert min(map(before.index, begun)) < min(map(before.index, gone))

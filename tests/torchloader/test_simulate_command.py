@@ -119,6 +119,8 @@ def test_a_trace_is_simulated_without_what_does_not_fit(tmp_path: Path, capsys: 
         (["--mix", "0,0,0"], "not all 0"),
         (["--mix", "1,1,1", "--load", "1"], "--rate instead of --load"),
         (["--rate", "9"], "made by --mix"),
+        (["--queues", "60,60"], "above 0 that rise"),
+        (["--queues", "soon"], "above 0 that rise"),
     ],
 )
 def test_a_mistake_is_said(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +170,15 @@ def test_each_policy_is_simulated_under_each_order(capsys: pytest.CaptureFixture
     _, *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["even", "jct", "even+tiresias", "jct+tiresias"]
     assert "against even;" in last
+
+
+def test_queues_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    took = []
+    for queues in ("60", "60,600", "1e8"):
+        rows = ["--jobs", "20", "--policy", "even", "--order", "tiresias", "--queues", queues, "--json"]
+        assert main(["simulate", *SMALL, *rows]) == 0
+        took.append(json.loads(capsys.readouterr().out)[0]["completion"]["mean"])
+    assert len(set(took)) == 3
 
 
 def test_jobs_of_a_mix_of_tasks_are_simulated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-__all__ = ["at_least", "not_negative", "parts", "positive"]
+__all__ = ["at_least", "not_negative", "parts", "positive", "rising"]
 
 _MOST = 1e9  # seconds are thirty years then; far beyond, times do not go on when seconds are added to them
 _LEAST = 1e-6  # far below, what is divided by it is more than that
@@ -45,6 +45,17 @@ def parts(count: int) -> Callable[[str], tuple[float, ...]]:
         return found
 
     return read
+
+
+def rising(text: str) -> tuple[float, ...]:
+    """Numbers above 0 with commas between them, each larger than the one before."""
+    try:
+        found = tuple(map(float, text.split(",")))
+    except ValueError:
+        found = (math.nan,)
+    if not all(low < high <= _MOST for low, high in zip((0.0, *found), found, strict=False)):
+        raise ArgumentTypeError(f"must be numbers above 0 that rise, such as 3600,36000, not {text}")
+    return found
 
 
 def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from dragon.commands import worded
 from torchloader.allocation.catalogue import POLICIES, policy
 from torchloader.allocation.policies import Best, MaxMin
-from torchloader.cli.numbers import at_least, not_negative, parts, positive
+from torchloader.cli.numbers import at_least, not_negative, parts, positive, rising
 from torchloader.inputs.mistakes import InputError
 from torchloader.inputs.reading import read
 from torchloader.scheduling.actions import Mode, Node
-from torchloader.scheduling.orders import ORDERS, order
+from torchloader.scheduling.orders import ORDERS, Tiresias, order
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import compare, table
@@ -93,6 +93,13 @@ def parser() -> argparse.ArgumentParser:
         help="which jobs hold GPUs first, each policy under each order: arrival (the default), tiresias (least "
         "attained service in queues), gavel (equal parts of the time, in rounds), or srtf (shortest remaining time "
         "first, which knows how long jobs go on)",
+    )
+    result.add_argument(
+        "--queues",
+        type=rising,
+        default=Tiresias().thresholds,
+        metavar="S,S",
+        help="of tiresias: GPU seconds at which a job comes to the next queue (default 3600: two queues)",
     )
     result.add_argument(
         "--against", metavar="ROW", help="the row that others are compared with, such as even+srtf (default: the last)"
@@ -275,7 +282,8 @@ def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
             cost = arguments.stop if published else 0.0
             anywhere = arguments.anywhere and isinstance(policy(name), Best | MaxMin)
             mode = Mode(arguments.mode)
-            made.append(Scheduler(policy(name), mode, order(ranks), cost, weigh=not published, anywhere=anywhere))
+            turn = Tiresias(arguments.queues) if ranks == "tiresias" else order(ranks)
+            made.append(Scheduler(policy(name), mode, turn, cost, weigh=not published, anywhere=anywhere))
     return made
 
 
