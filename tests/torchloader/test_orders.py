@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchloader.allocation.catalogue import policy
 from torchloader.prediction.curve import Curve
-from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Resume
+from torchloader.scheduling.actions import Action, Cause, Launch, Mode, Node, Pause, Promote, Requeue, Resume
 from torchloader.scheduling.application import Application, Spec
 from torchloader.scheduling.gavel import Gavel, portions
 from torchloader.scheduling.orders import ORDERS, Order, Tiresias, order
@@ -43,9 +43,9 @@ def paused(name: str, devices: int, executed: float, since: float = 0.0) -> Appl
     return replace(queued(name, devices), state=State.PAUSED, began=-executed, executed=executed, since=since)
 
 
-def decide(order: Order, *applications: Application, now: float = 0.0, nodes: Any = None) -> list[Action]:
+def decide(order: Order, *applications: Application, now: float = 0.0, nodes: Any = TWO) -> list[Action]:
     scheduler = Scheduler(policy("proportional"), order=order, headroom=0.0)
-    return scheduler.decide(now, {each.spec.name: each for each in applications}, nodes or TWO, Cause.ARRIVAL)
+    return scheduler.decide(now, {each.spec.name: each for each in applications}, nodes, Cause.ARRIVAL)
 
 
 def job(name: str, arrival: float, seconds: float, devices: int = 1) -> Job:
@@ -225,6 +225,13 @@ def test_two_jobs_on_one_device_have_it_by_turns_a_round_each() -> None:
         [job("a", 0, 30), job("b", 0, 30)], {"n": Node(4, (0,))}, Scheduler(policy("even"), order=Gavel(10))
     )
     assert [each.finished for each in result.jobs] == pytest.approx([50, 60])
+
+
+@pytest.mark.parametrize("name", sorted(ORDERS))
+def test_before_a_node_has_joined_everybody_waits_and_who_lost_its_node_does_again(name: str) -> None:
+    lost, waits = running("lost", {"a": (0,)}, 100.0), paused("waits", 1, executed=1.0)
+    assert decide(order(name), queued("new"), waits, nodes={}, now=2.0) == []
+    assert [type(action) for action in decide(order(name), lost, nodes={}, now=2.0)] == [Requeue]
 
 
 def test_nobody_yields_before_the_end_of_a_round() -> None:

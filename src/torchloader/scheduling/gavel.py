@@ -22,7 +22,7 @@ def portions(sizes: Sequence[int], weights: Sequence[float], devices: int) -> li
     Args:
         sizes: devices of each application.
         weights: of each, positive.
-        devices: that there are.
+        devices: that there are, at least one.
     """
     left, weight = float(devices), math.fsum(weights)
     level = math.inf
@@ -62,7 +62,8 @@ class Gavel:
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
         everybody = list(applications)
-        due = portions([each.spec.size for each in everybody], [each.spec.weight for each in everybody], devices)
+        sizes, weights = [each.spec.size for each in everybody], [each.spec.weight for each in everybody]
+        due = portions(sizes, weights, max(1, devices))  # nodes may not have joined yet
 
         def rank(place: int) -> tuple[float, float, str]:
             spec = everybody[place].spec
