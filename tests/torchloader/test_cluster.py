@@ -88,6 +88,8 @@ def test_a_long_job_yields_to_a_short_one_and_goes_on_where_it_stopped(cluster: 
         cluster.job("short", 10, 0.001, 0.02, minimum=4, arrival=3.0),
         options=("--device", "cpu", "--cores", "4", "--order", "srtf"),
     )
+    cluster.until_state("long", "running")
+    assert "policy proportional+srtf;" in cluster.command("status").stdout
     assert cluster.end() == 0, cluster.err
     assert cluster.states("long")[2:] == ["running", "pausing", "paused", "resuming", "running", "finished"]
     ended = {event["application"]: event["time"] for event in cluster.events() if event["to"] == "finished"}

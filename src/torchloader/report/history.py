@@ -140,7 +140,7 @@ def _name(folder: Path) -> str:
         settings = Settings.load(folder)
     except FileNotFoundError:
         return folder.name
-    return f"{settings.policy}, mode {settings.mode} ({folder.name})"
+    return f"{settings.scheduler}, mode {settings.mode} ({folder.name})"
 
 
 def _note(lives: dict[str, Life], event: Event, last: float) -> None:

@@ -70,7 +70,7 @@ def _status(master: Master) -> dict[str, Any]:
     ]
     return {
         "time": master.now(),
-        "policy": master.settings.policy,
+        "policy": master.settings.scheduler,
         "folder": master.settings.folder,
         "nodes": nodes,
         "applications": applications,

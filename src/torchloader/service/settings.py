@@ -85,6 +85,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             write_bytes(new, msgspec.json.format(msgspec.json.encode(self)))
 
     @property
+    def scheduler(self) -> str:
+        """The name of the policy, and of the order where that is not the order of arrival, as simulations have it."""
+        return self.policy if self.order == "arrival" else f"{self.policy}+{self.order}"
+
+    @property
     def image_size(self) -> int:
         """Pixels a side, of what our program trains on."""
         words = list(self.options)
