@@ -61,6 +61,7 @@ class Gavel:
             raise ValueError(f"a round must take some seconds, not {self.seconds}")
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+        """By the part of the time that each had, as a part of what is due to it."""
         everybody = list(applications)
         sizes, weights = [each.spec.size for each in everybody], [each.spec.weight for each in everybody]
         due = portions(sizes, weights, max(1, devices))  # nodes may not have joined yet
@@ -74,13 +75,16 @@ class Gavel:
         return [everybody[place] for place in sorted(range(len(everybody)), key=rank)]
 
     def yields(self, now: float, application: Application) -> bool:
+        """Whoever started before this round."""
         began = math.floor((now + _CLOSE) / self.seconds) * self.seconds
         return application.placed is None or application.placed < began - _CLOSE
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
+        """Nobody: whoever waits comes nearer to the front."""
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+        """At the end of the round, if somebody waits."""
         if not any(each.waits for each in applications):
             return None
         return (math.floor((now + _CLOSE) / self.seconds) + 1) * self.seconds

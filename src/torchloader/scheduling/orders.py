@@ -52,15 +52,19 @@ class Arrival:
     preempts: bool = False
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+        """By arrival; names decide between those that came together."""
         return sorted(applications, key=_came)
 
     def yields(self, now: float, application: Application) -> bool:
+        """Nobody does."""
         return False
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
+        """Nobody, as nobody is passed over."""
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+        """Never: only arrivals and departures change it."""
         return None
 
 
@@ -76,18 +80,23 @@ class ShortestFirst:
     preempts: bool = True
 
     def yields(self, now: float, application: Application) -> bool:
+        """Whoever has more left than one that waits."""
         return True
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+        """By what is left of them, in seconds."""
+
         def seconds(each: Application) -> float:
             return each.left / (each.spec.size * each.curve.ceiling) if each.curve is not None else 0.0
 
         return sorted(applications, key=lambda each: (seconds(each), *_came(each)))
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
+        """Nobody: long applications have to wait."""
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+        """Never: what is left is looked at when something happens."""
         return None
 
 
@@ -127,9 +136,12 @@ class Tiresias:
         return sum(threshold <= service + _CLOSE for threshold in self.thresholds)
 
     def yields(self, now: float, application: Application) -> bool:
+        """At any time, to an earlier queue or an earlier start."""
         return True
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
+        """By queue, and in one by when they started."""
+
         def rank(each: Application) -> tuple[int, float, float, str]:
             return self._queue(now, each), math.inf if each.began is None else each.began, *_came(each)
 
@@ -142,9 +154,11 @@ class Tiresias:
         return application.since + self.promote * application.executed
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
+        """Those that waited so many times as long as they ran."""
         return [each for each in waiting if self._starves_at(now, each) <= now + _CLOSE]
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
+        """When one that runs comes to the next queue, or one that waits is to be promoted."""
         waiting = [each for each in applications if each.waits]
         if not waiting:
             return None  # who runs goes on, in whichever queue it is
