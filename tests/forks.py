@@ -13,7 +13,11 @@ def forks() -> set[int]:
     """Processes that were forked from this one, run the same program, and have not ended."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
+        try:
+            children = (task / "children").read_text().split()
+        except FileNotFoundError:
+            continue  # a thread that has ended
+        for child in children:
             try:
                 command = Path(f"/proc/{child}/cmdline").read_bytes()  # empty where it has ended
             except FileNotFoundError:
