@@ -2,6 +2,7 @@
 
 python benchmarks/torchloader/loader.py throughput     samples/s at equal numbers of workers, in pairs
 python benchmarks/torchloader/loader.py resize         a trainer's wait after a resize, beside a restart
+python benchmarks/torchloader/loader.py overtaking     samples/s of a few slow samples among fast ones, in order and not
 python benchmarks/torchloader/loader.py exactness      10,000 random schedules of resizes and kills
 """
 
@@ -80,6 +81,47 @@ def throughput(repeats: int, counts: list[int]) -> None:
             print(
                 f"{'x'.join(map(str, shape)):>14} {work:>5} {workers:>7} {ours:>10.0f} {theirs:>10.0f} "
                 f"{statistics.median(ratios):>6.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+                flush=True,
+            )
+
+
+class HeavyTailed(Dataset[Any]):
+    """Samples of which every twentieth, at random, takes a hundred times as long as the others: 0.1 s."""
+
+    def __init__(self, length: int) -> None:
+        dice = random.Random(1)
+        self.seconds = [0.1 if dice.random() < 0.05 else 0.001 for _ in range(length)]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(self.seconds[index])
+        return torch.full((16,), float(index)), index
+
+
+def overtaking(repeats: int, counts: list[int]) -> None:
+    """Both loaders, in order and not, by turns; the medians, and the median of each turn's ratios."""
+    print(f"{'batch':>5} {'workers':>7} {'elastic/s':>18} {'PyTorch/s':>18}   elastic, not in order by")
+    print(f"{'':>13} {'in order':>9} {'not':>8} {'in order':>9} {'not':>8}   its own order  PyTorch's, not in order")
+    for batch, length in ((1, 1500), (4, 3000)):
+        for workers in (count for count in counts if count):
+            dataset, turns = HeavyTailed(length), []
+            for _ in range(repeats):
+                options: dict[str, Any] = {"num_workers": workers, "persistent_workers": True}
+                rates = []
+                for in_order in (True, False):
+                    with ElasticDataLoader(dataset, batch, seed=1, in_order=in_order, **options) as ours:
+                        rates.append(rate(ours, epochs=1))
+                for in_order in (True, False):
+                    rates.append(rate(DataLoader(dataset, batch, in_order=in_order, **options), epochs=1))
+                turns.append(rates)
+            ordered, free, their_ordered, their_free = (statistics.median(each) for each in zip(*turns, strict=True))
+            own = statistics.median(turn[1] / turn[0] for turn in turns)
+            theirs = statistics.median(turn[1] / turn[3] for turn in turns)
+            print(
+                f"{batch:>5} {workers:>7} {ordered:>9.0f} {free:>8.0f} {their_ordered:>9.0f} {their_free:>8.0f}   "
+                f"{own:>13.2f} {theirs:>24.2f}",
                 flush=True,
             )
 
@@ -193,14 +235,16 @@ def kill_one(loader: ElasticDataLoader, dice: random.Random) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "resize", "exactness"])
+    parser.add_argument("what", choices=["throughput", "resize", "overtaking", "exactness"])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="of throughput")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="of throughput and overtaking")
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="of the schedules")
     arguments = parser.parse_args()
     if arguments.what == "throughput":
         throughput(arguments.repeats, arguments.workers)
+    elif arguments.what == "overtaking":
+        overtaking(arguments.repeats, arguments.workers)
     elif arguments.what == "resize":
         resize(arguments.repeats)
     else:

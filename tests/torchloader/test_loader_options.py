@@ -92,11 +92,6 @@ class Pid:
         return os.getpid()
 
 
-def test_batches_in_order_are_all_there_is() -> None:
-    with pytest.warns(UserWarning, match="in_order=False has no effect"):
-        ElasticDataLoader(range(8), num_workers=1, in_order=False)
-
-
 @pytest.mark.parametrize(
     ("context", "kind", "told"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing.context import BaseContext
 from numbers import Integral
@@ -94,10 +93,10 @@ def check_timeout(timeout: float) -> None:
 
 
 def check_worker_options(
-    workers: Any, prefetch_factor: int | None, staying: tuple[bool | None, bool], context: Any, in_order: bool
+    workers: Any, prefetch_factor: int | None, staying: tuple[bool | None, bool], context: Any
 ) -> None:
     """Raises what PyTorch raises for options of workers where there are none, and for a start method that the workers
-    of a loader do not have; warns of one without effect. `staying` is persistent_workers and prefetch_epochs."""
+    of a loader do not have. `staying` is persistent_workers and prefetch_epochs."""
     persistent_workers, prefetch_epochs = staying
     _check_prefetch_epochs(prefetch_epochs, persistent_workers)
     if prefetch_factor is not None:
@@ -111,8 +110,6 @@ def check_worker_options(
             raise ValueError("multiprocessing_context needs num_workers > 0")
     if context is not None:
         _check_context(context)
-    if not in_order:
-        warnings.warn("in_order=False has no effect: the batches always come in order", stacklevel=3)
 
 
 def _check_prefetch_epochs(prefetches: bool, persistent_workers: bool | None) -> None:

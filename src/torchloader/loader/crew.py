@@ -184,36 +184,45 @@ class Crew:
             self.assignments.want((iteration, number), Task(iteration, number, epoch, indices))
             self._hand_out()
 
-    def take(self, iteration: int, number: int, alone: bool) -> tuple[Outcome, float]:
-        """A batch that is wanted, once it is made, and the seconds in which it was not. Without workers it is made
-        here; with `alone` also where they are still starting. Raises LoadingError, TimeoutError after the loader's
-        time, and ValueError once it is closed."""
+    def take(self, iteration: int, numbers: list[int], alone: bool) -> tuple[int, Outcome, float]:
+        """The first that is made of these batches, which are wanted: its number, what came of it, and the seconds in
+        which none was made. Without workers the first one is made here; with `alone` also where they are still
+        starting. Raises LoadingError, TimeoutError after the loader's time, and ValueError once it is closed."""
         self._check_live(iteration)
         if self._starts.wait_for_fork:
             self._starts.resume(self._snapshots.take())
         self._receive(0)
-        made = self._made.pop((iteration, number), None)
-        if made is not None:
-            return made, 0.0
         since = time.perf_counter()
-        made = self._await((iteration, number), alone, since)
-        return made, time.perf_counter() - since
+        waited = 0.0
+        number = self._first(iteration, numbers)
+        if number is None:
+            number = self._await(iteration, numbers, alone, since)
+            waited = time.perf_counter() - since
+        return number, self._made.pop((iteration, number)), waited
 
-    def look(self, iteration: int, number: int) -> Outcome | None:
-        """A batch that is wanted, where it is there already. take() gives the same one."""
+    def look(self, iteration: int, numbers: list[int]) -> tuple[int, Outcome] | None:
+        """The first that is made of these batches, which are wanted, with its number; None where none is. take() of
+        that number gives the same one."""
         self._receive(0)
-        return self._made.get((iteration, number))
+        number = self._first(iteration, numbers)
+        return None if number is None else (number, self._made[iteration, number])
 
-    def _await(self, key: Key, alone: bool, since: float) -> Outcome:
+    def _first(self, iteration: int, numbers: list[int]) -> int | None:
+        return next((number for number in numbers if (iteration, number) in self._made), None)
+
+    def _await(self, iteration: int, numbers: list[int], alone: bool, since: float) -> int:
+        key = iteration, numbers[0]
         while True:
             self._check_open()
             self._receive(0)
-            if key in self._made:
-                return self._made.pop(key)
+            number = self._first(iteration, numbers)
+            if number is not None:
+                return number
             if self.assignments.is_here(key) or (not self.ready and (alone or not self.size)):
                 task = self.assignments.task(key)
                 if task is not None:
-                    return self._make_here(key, task)
+                    self._made[key] = self._make_here(key, task)
+                    return numbers[0]
             if not self._receive(_LOOK_AFTER_WORKERS):
                 self._look_after_workers()
             if self._trouble is not None:
@@ -290,6 +299,8 @@ class Crew:
             self._hand_out()
 
     def _hand_out(self) -> None:
+        if self._trouble is not None:
+            return  # a trainer for which others lie ready would hear of it late, after the deaths of more workers
         for number, _, task in self.assignments.hand_out():
             worker, dataset = self._workers[number], self._snapshots.number_for(task.iteration)
             if dataset not in worker.datasets:

@@ -10,6 +10,7 @@ from torchloader.loader.crew import Crew
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
 from torchloader.loader.pinning import Pinning, pinner
+from torchloader.loader.rest import Gaps, Part, Rest
 from torchloader.loader.streams import StreamBatch
 
 __all__ = ["Iteration", "Loader"]
@@ -19,13 +20,15 @@ class Loader(Protocol):
     """What an iteration needs of its loader, and tells it."""
 
     pin_memory: bool
+    in_order: bool
     _crew: Crew
     _order: Any
+    _own_sampler: Any
     _choices: int
 
     def _note(self, samples: int, waited: float, computed: float) -> None: ...
 
-    def _note_position(self, epoch: int, position: Any, indices: Indices | None) -> None: ...
+    def _note_position(self, epoch: int, position: Any, digest: int) -> None: ...
 
     def _note_last(self, epoch: int, choices: int) -> None: ...
 
@@ -38,10 +41,11 @@ class Iteration:
     """One epoch of a map-style dataset, or what is left of it."""
 
     def __init__(
-        self, loader: Loader, epoch: int, position: int, before: int | None, number: int | None = None
+        self, loader: Loader, epoch: int, standing: int | Gaps, before: int | None, number: int | None = None
     ) -> None:
         """`number`: it is begun ahead, and this is its number."""
-        self._source = loader._order.batches(epoch, position, before)
+        has_digest = loader._own_sampler is not None
+        self._rest = Rest(loader._order, epoch, standing, before, loader.in_order, has_digest)
         self._begin(loader, epoch, loader._crew.open() if number is None else number)
         self._is_ahead = number is not None
 
@@ -49,7 +53,9 @@ class Iteration:
         self._loader, self._epoch = loader, epoch
         self._crew, self._number = loader._crew, number
         self._alone = self._crew.size == 0
+        self._in_order = loader.in_order
         self._asked = self._given = 0
+        self._last = -1  # the number of the batch that was given last
         self._ahead: dict[int, Any] = {}
         self._next: tuple[Any, Any] | None = None  # what follows, where nothing is asked for ahead
         self._over = self._is_ahead = False
@@ -64,11 +70,12 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        made, (indices, position), waited = self._take()
+        made, (_, part), waited = self._take()
+        standing = self._rest.give(part)
         if self._over and not self._ahead and self._next is None:
             self._loader._note_last(self._epoch, self._choices)
         batch = self._batch_of(made)
-        self._loader._note_position(self._epoch, position, indices)
+        self._loader._note_position(self._epoch, standing, self._rest.digest)
         self._loader._note(made.samples, waited, self._elapsed() - waited)
         return batch
 
@@ -105,9 +112,9 @@ class Iteration:
         self._ask()
         if not self._ahead:
             self._end()
-        made, waited = self._crew.take(self._number, self._given, self._alone)
+        self._last, made, waited = self._crew.take(self._number, self._next_ones(), self._alone)
         self._alone = self._alone and not self._crew.ready
-        asked = self._ahead.pop(self._given)
+        asked = self._ahead.pop(self._last)
         self._given += 1
         self._note_taken(asked, made)
         self._ask()
@@ -119,13 +126,25 @@ class Iteration:
         if drawn is None:
             self._end()
         asked, indices = drawn
+        self._last = self._asked
         self._asked += 1
         self._given += 1
         start = time.perf_counter()
-        made = self._crew.make_here(self._number, self._given - 1, self._epoch, indices)
+        made = self._crew.make_here(self._number, self._last, self._epoch, indices)
         waited = time.perf_counter() - start
         self._next = self._draw()
         return made, asked, waited
+
+    def _next_ones(self) -> list[int]:
+        """The numbers of the batches of which the first that is made is given next."""
+        pinned = None if self._pinning is None else self._pinning.number
+        if pinned is not None:
+            return [pinned]
+        return self._overtaking() if not self._in_order else [next(iter(self._ahead))]
+
+    def _overtaking(self) -> list[int]:
+        """The same where batches may overtake each other."""
+        return list(self._ahead)
 
     def _draw(self) -> tuple[Any, Any] | None:
         following, self._next = self._next, None
@@ -150,10 +169,10 @@ class Iteration:
             raise made.error
         if self._pinning is None:
             return made.batch
-        batch = self._pinning.pinned(self._given - 1, made.batch)
-        following = self._crew.look(self._number, self._given) if self._ahead else None
-        if following is not None and following.error is None and not following.is_end:
-            self._pinning.begin(self._given, following.batch)
+        batch = self._pinning.pinned(self._last, made.batch)
+        following = self._crew.look(self._number, self._next_ones()) if self._ahead else None
+        if following is not None and following[1].error is None and not following[1].is_end:
+            self._pinning.begin(following[0], following[1].batch)
         return batch
 
     def _elapsed(self) -> float:
@@ -174,7 +193,7 @@ class Iteration:
 
     def _following(self) -> tuple[Any, Indices | StreamBatch] | None:
         """What is to be kept of the next batch, and its samples; None at the end."""
-        following = next(self._source, None)
+        following: tuple[Indices, Part] | None = self._rest.draw()
         return None if following is None else (following, following[0])
 
 

@@ -25,11 +25,11 @@ from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
 from torchloader.loader.nodes import nodes_for
-from torchloader.loader.order import Indices
 from torchloader.loader.parts import AnyOrder, maker_of, order_of
 from torchloader.loader.policy import WorkerPolicy
-from torchloader.loader.ranks import distributed_rank, place_of, seed_of, warn_of_ranks
-from torchloader.loader.samplers import digest, restore, state_of
+from torchloader.loader.ranks import distributed_place, distributed_rank, place_of, seed_of, warn_of_ranks
+from torchloader.loader.rest import standing_of, tell
+from torchloader.loader.samplers import restore, state_of
 from torchloader.loader.stream_iteration import StreamIteration
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tuner import tuner_of
@@ -65,6 +65,8 @@ class ElasticDataLoader(Attributes):
         snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
         nice: by how much the priority of the workers is below the trainer's, from 0 to 19. By default 0, in jobs of
             torchloader 10: where cores lack a trainer then goes first, and so does every other program.
+        in_order: False has batches come as they are ready, so that slow ones do not hold up others. They are the same
+            ones; those of a stream stay in turn.
         prefetch_epochs: workers that stay begin with the next epoch while the trainer has the last batches of one. For
             a dataset whose samples depend on nothing that is changed between epochs in a way that workers see, such as
             shared memory. Without effect for a sampler of the program's own and for iterable-style datasets.
@@ -140,9 +142,7 @@ class ElasticDataLoader(Attributes):
         chosen = {"shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_stream_options(is_streaming, streams, snapshot_every_n_steps, count, chosen)
         check_timeout(timeout)
-        check_worker_options(
-            count, prefetch_factor, (persistent_workers, prefetch_epochs), multiprocessing_context, in_order
-        )
+        check_worker_options(count, prefetch_factor, (persistent_workers, prefetch_epochs), multiprocessing_context)
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
         self.generator, self.in_order, self.prefetch_epochs = generator, in_order, prefetch_epochs
@@ -170,7 +170,7 @@ class ElasticDataLoader(Attributes):
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
         self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
         self._next_epoch = self._epoch = 0
-        self._position: Any = 0  # a Place in the streams of an iterable-style dataset
+        self._position: Any = 0  # Gaps where batches overtake each other; a Place in the streams of an iterable dataset
         self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
         self._digest = 0
         self._resumed: tuple[Any, int | None] = 0, None  # a position and the digest of what comes before it
@@ -294,11 +294,9 @@ class ElasticDataLoader(Attributes):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: after the last batch that it got. It goes with any number of workers and, where
-        the global batch stays as large, of ranks. A sampler's generators are in it; it can be written as JSON."""
-        position, order = self._position, self._order
-        if position and isinstance(order, StreamOrder):
-            position = order.tell(position)
-        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, "position": position}
+        the global batch stays as large, of ranks; with in_order=False it has which later batches were given, and that
+        of one of several ranks is that rank's. A sampler's generators are in it; it can be written as JSON."""
+        state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, **self._told_place()}
         if self._own_sampler is not None:
             begun = self._sampler_state
             state["sampler"] = self._state_of_sampler() if begun is None else begun
@@ -307,7 +305,8 @@ class ElasticDataLoader(Attributes):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration goes on from there; a loader without a seed of its own takes that of the state. Raises
-        ValueError for a state of another seed, sampler or, where a sampler has generators, rank, or none."""
+        ValueError for a state of another seed, sampler or, where a sampler has generators or batches came out of turn,
+        rank, or none."""
         if (
             not isinstance(state, dict)
             or state.get("version") != 1
@@ -316,7 +315,7 @@ class ElasticDataLoader(Attributes):
             raise ValueError("this is not the state of an ElasticDataLoader")
         check_number(seed=state["seed"])
         check_number(0, epoch=state["epoch"])
-        position = self._place_of(state["position"])
+        position = self._place_of(state)
         if state["seed"] != self.seed and self._seed_is_given:
             raise ValueError(f"the state is of seed {state['seed']}, this loader has {self.seed}: pass seed=…")
         before = self._restore_sampler(state) if self._own_sampler is not None and "sampler" in state else None
@@ -324,16 +323,25 @@ class ElasticDataLoader(Attributes):
         self._epoch, self._position = int(state["epoch"]), position
         self._go_to(self._epoch, (self._position, before))
 
-    def _place_of(self, told: Any) -> Any:
+    def _told_place(self) -> dict[str, Any]:
+        position, order = self._position, self._order
+        if isinstance(order, StreamOrder):
+            return {"position": order.tell(position) if position else 0}
+        return tell(position, order.whole, self._own_place())
+
+    def _own_place(self) -> tuple[int, int]:
+        return self._place if self.world_size > 1 else distributed_place()
+
+    def _place_of(self, state: dict[str, Any]) -> Any:
+        told = state["position"]
         if isinstance(told, dict) != isinstance(self._order, StreamOrder) and told != 0:
             raise ValueError(
                 "the state is of a loader of another style of dataset: a map-style one has a number as its position, "
                 "an iterable-style one its streams"
             )
-        if isinstance(self._order, StreamOrder) and told != 0:
-            return self._order.place(told)
-        check_number(0, position=told)
-        return int(told)
+        if isinstance(self._order, StreamOrder):
+            return self._order.place(told) if told != 0 else 0
+        return standing_of(state, self._order.whole, self._own_place())
 
     def _restore_sampler(self, state: dict[str, Any]) -> int | None:
         sources, rank = state["sampler"], distributed_rank()
@@ -349,11 +357,9 @@ class ElasticDataLoader(Attributes):
     def _state_of_sampler(self) -> dict[str, Any] | None:
         return None if self._own_sampler is None else state_of(self._own_sampler)
 
-    def _note_position(self, epoch: int, position: Any, indices: Indices | None) -> None:
+    def _note_position(self, epoch: int, position: Any, digest: int) -> None:
         # Not one by one: PyTorch's loader and this one look at each attribute that is set.
-        vars(self).update(_epoch=epoch, _position=position, _taken=self._taken + 1)
-        if self._own_sampler is not None:
-            self._digest = digest(indices if isinstance(indices, list) else [indices], self._digest)
+        vars(self).update(_epoch=epoch, _position=position, _digest=digest, _taken=self._taken + 1)
 
     def _note_end(self, epoch: int) -> None:
         self._epoch, self._position, self._sampler_state, self._digest = epoch + 1, 0, None, 0

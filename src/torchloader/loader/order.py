@@ -27,6 +27,10 @@ class Order(Protocol):
 
     seed: int
 
+    @property
+    def whole(self) -> int:
+        """How far a full batch of all ranks goes."""
+
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
         """The batches of this rank from a position on, each with the position after it. `before` is the digest of the
         samples before the position: ValueError where a sampler gives others now."""
@@ -50,17 +54,18 @@ class SampleOrder:
         self.rank, self.world_size = rank, world_size
 
     @property
-    def _global(self) -> int:
+    def whole(self) -> int:
+        """See Order."""
         return (self._batch or 1) * self.world_size
 
     def __len__(self) -> int:
         length = len(self._dataset)
-        return length // self._global if self._drop_last else -(-length // self._global)
+        return length // self.whole if self._drop_last else -(-length // self.whole)
 
     @property
     def samples(self) -> int:
         """Samples of this rank in an epoch."""
-        whole, rest = divmod(len(self._dataset), self._global)
+        whole, rest = divmod(len(self._dataset), self.whole)
         if self._drop_last or not rest:
             return whole * (self._batch or 1)
         each, more = divmod(max(rest, self.world_size), self.world_size)
@@ -81,8 +86,8 @@ class SampleOrder:
     def _parts(self, indices: Any, position: int) -> Iterator[tuple[Indices, int]]:
         whole = [int(index) for index in indices[: self.world_size]]
         while position < len(indices):
-            part = indices[position : position + self._global]
-            if self._drop_last and len(part) < self._global:
+            part = indices[position : position + self.whole]
+            if self._drop_last and len(part) < self.whole:
                 return
             position += len(part)
             mine = self._part(list(part) if isinstance(part, range) else part.tolist(), whole)
@@ -141,6 +146,11 @@ class SamplerOrder(_Sampled):
         super().__init__(sampler, seed)
         self._batch, self._drop_last = batch, drop_last
 
+    @property
+    def whole(self) -> int:
+        """See Order."""
+        return self._batch or 1
+
     def __len__(self) -> int:
         length, batch = len(self._sampler), self._batch or 1  # type: ignore[arg-type]
         return length // batch if self._drop_last else -(-length // batch)
@@ -157,6 +167,8 @@ class SamplerOrder(_Sampled):
 
 class BatchSamplerOrder(_Sampled):
     """The batches of a batch sampler."""
+
+    whole = 1
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]

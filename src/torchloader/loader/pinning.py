@@ -34,6 +34,11 @@ class Pinning:
         """The batch of that number, which is wanted next, is there."""
         self._next = number, self._thread.submit(self._pin, batch)
 
+    @property
+    def number(self) -> int | None:
+        """That of the batch that is pinned ahead, if one is."""
+        return None if self._next is None else self._next[0]
+
     def pinned(self, number: int, batch: Any) -> Any:
         """The pinned batch of that number. Raises what pinning raises."""
         begun, self._next = self._next, None

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchloader.loader.checks import check_number
 
-__all__ = ["distributed_rank", "place_of", "seed_of", "warn_of_ranks"]
+__all__ = ["distributed_place", "distributed_rank", "place_of", "seed_of", "warn_of_ranks"]
 
 _SHARED_SEED = 0  # as that of torch.utils.data.DistributedSampler
 
@@ -41,8 +41,8 @@ def seed_of(seed: int | None, generator: Any, world_size: int) -> int:
     return 0 if torch is None else int(torch.initial_seed())
 
 
-def _ranks() -> tuple[int, int]:
-    """Of torch.distributed, where the program has initialised it."""
+def distributed_place() -> tuple[int, int]:
+    """This process's rank in torch.distributed and how many there are; 0 of 1 where that is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 0, 1
@@ -51,12 +51,12 @@ def _ranks() -> tuple[int, int]:
 
 def distributed_rank() -> int:
     """This process's rank in torch.distributed; 0 where that is not initialised."""
-    return _ranks()[0]
+    return distributed_place()[0]
 
 
 def warn_of_ranks() -> bool:
     """Warn a loader that was told of no ranks where torch.distributed has several; whether it has."""
-    _, world_size = _ranks()
+    _, world_size = distributed_place()
     if world_size < 2:
         return False
     warnings.warn(

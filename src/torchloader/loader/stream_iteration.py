@@ -13,13 +13,13 @@ __all__ = ["StreamIteration"]
 
 
 class StreamIteration(Iteration):
-    """A batch of each stream in turn, or what is left of them."""
+    """A batch of each stream in turn, or whichever comes first of them; or what is left of the streams."""
 
     def __init__(self, loader: Loader, epoch: int, place: Place) -> None:
         order: StreamOrder = loader._order
         streams = len(place.progress)
         shares = [order.share(stream, streams) for stream in range(streams)]
-        self._turns, self._order, self._batches = Turns(place), order, 0
+        self._turns, self._order, self._batches = Turns(place, loader.in_order), order, 0
         self._begin(loader, epoch, loader._crew.open_streams(place, shares))
 
     def __next__(self) -> Any:
@@ -32,7 +32,7 @@ class StreamIteration(Iteration):
             if self._over and not self._ahead:
                 self._loader._note_last(self._epoch, self._choices)
             batch = self._batch_of(made)
-            self._loader._note_position(self._epoch, self._turns.place, None)
+            self._loader._note_position(self._epoch, self._turns.place, 0)
             self._warn_of_length()
             self._loader._note(made.samples, waited, self._elapsed() - waited)
             return batch
@@ -44,6 +44,13 @@ class StreamIteration(Iteration):
     def _note_taken(self, asked: StreamBatch, made: Outcome) -> None:
         if made.progress is not None:
             self._turns.note(asked.stream, made.progress)
+
+    def _overtaking(self) -> list[int]:
+        """See Iteration. The batches of a stream come in turn."""
+        first: dict[int, int] = {}
+        for number, asked in self._ahead.items():
+            first.setdefault(asked.stream, number)
+        return list(first.values())
 
     def _warn_of_length(self) -> None:
         self._batches += 1

@@ -63,9 +63,14 @@ class Place(NamedTuple):
 
 
 class Turns:
-    """The batches of an epoch from a place on, in the order in which the trainer takes them."""
+    """The batches of an epoch from a place on, in the order in which the trainer takes them.
 
-    def __init__(self, place: Place) -> None:
+    Where it takes them as they come (not `in_order`), the next one is of a stream of which the fewest are asked for:
+    those of a slow stream do not take up the places of all others.
+    """
+
+    def __init__(self, place: Place, in_order: bool = True) -> None:
+        self._in_order = in_order
         self._asked = [progress.batches for progress in place.progress]
         self._next = place.turn
         self._progress = list(place.progress)
@@ -74,15 +79,21 @@ class Turns:
     def ask(self) -> StreamBatch | None:
         """The next batch to be made, None where all streams have ended."""
         streams = len(self._progress)
-        for stream in (each % streams for each in range(self._next, self._next + streams)):
-            if not self._progress[stream].ended:
-                self._next = (stream + 1) % streams
-                self._asked[stream] += 1
-                return StreamBatch(stream, self._asked[stream] - 1)
-        return None
+        turns = (each % streams for each in range(self._next, self._next + streams))
+        going = [stream for stream in turns if not self._progress[stream].ended]
+        if not going:
+            return None
+        stream = going[0] if self._in_order else min(going, key=self._pending)
+        self._next = (stream + 1) % streams
+        self._asked[stream] += 1
+        return StreamBatch(stream, self._asked[stream] - 1)
+
+    def _pending(self, stream: int) -> int:
+        """Batches that are asked for and not taken."""
+        return self._asked[stream] - self._progress[stream].batches
 
     def note(self, stream: int, progress: Progress) -> None:
-        """The trainer has got the batch of a stream whose turn it was, or found that the stream has ended."""
+        """The trainer has got the next batch of a stream, or found that the stream has ended."""
         self._progress[stream] = progress
         self._turn = (stream + 1) % len(self._progress)
 

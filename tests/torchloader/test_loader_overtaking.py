@@ -1,0 +1,342 @@
+"""With in_order=False batches come as they are ready: the same ones, none of them lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from loader_datasets import Deadly, Failing, Noisy
+from stream_datasets import Noisy as Streaming
+from stream_datasets import StatefulDataset
+from test_loader import DEEDS, kill_a_worker
+
+from torchloader import ElasticDataLoader, LoadingError, elastic
+from torchloader.streaming import shard
+
+LENGTH = 80
+
+
+def wait_for(gate: str) -> None:
+    """Until there is a file of that name."""
+    deadline = time.monotonic() + 60
+    while not Path(gate).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+class Gated(Noisy):
+    """Samples of which some wait until a file is there."""
+
+    def __init__(self, length: int, gate: Path, slow: tuple[int, ...] = (0,)) -> None:
+        super().__init__(length)
+        self.gate, self.slow = str(gate), slow
+
+    def __getitem__(self, index: int) -> tuple[int, float, float]:
+        if index in self.slow:
+            wait_for(self.gate)
+        return super().__getitem__(index)
+
+
+class GatedStreams:
+    """Numbers of two streams, of which the first one waits while a file is there."""
+
+    def __init__(self, length: int, barrier: Path) -> None:
+        self.length, self.barrier = length, barrier
+
+    def __iter__(self) -> Iterator[int]:
+        for number in shard(range(self.length)):
+            while number % 2 == 0 and self.barrier.exists():
+                time.sleep(0.002)
+            yield number
+
+
+def loader_of(dataset: Any, batch_size: int | None = 4, **options: Any) -> ElasticDataLoader:
+    given = {"collate_fn": list, "seed": 1, "in_order": False, "timeout": 60, **options}
+    return ElasticDataLoader(dataset, batch_size, **given)
+
+
+IN_ORDER = list(loader_of(Noisy(LENGTH), shuffle=True, in_order=True))
+
+
+def take(batches: Iterator[Any], count: int) -> list[Any]:
+    return [next(batches) for _ in range(count)]
+
+
+def state_of(loader: ElasticDataLoader) -> Any:
+    """As it is read from a file."""
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_one_slow_batch_holds_up_no_other(tmp_path: Path, workers: int) -> None:
+    with loader_of(Gated(LENGTH, tmp_path / "gate"), num_workers=workers, prefetch_factor=1) as loader:
+        batches = iter(loader)
+        given = take(batches, LENGTH // 4 - 1)
+        assert sorted(batch[0][0] for batch in given) == list(range(4, LENGTH, 4))
+        (tmp_path / "gate").touch()
+        assert [batch[0][0] for batch in batches] == [0]
+
+
+def test_no_more_batches_lie_ready_than_in_order(tmp_path: Path) -> None:
+    with loader_of(Gated(LENGTH, tmp_path / "gate"), num_workers=2, prefetch_factor=3) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+            assert loader.counters.depth <= 6
+        assert loader._crew.window == 6
+        (tmp_path / "gate").touch()
+        assert len(list(batches)) == LENGTH // 4 - 5
+
+
+def test_without_workers_batches_are_in_order() -> None:
+    assert list(loader_of(Noisy(LENGTH), shuffle=True)) == IN_ORDER
+
+
+@pytest.fixture(scope="module")
+def overtaking() -> Iterator[ElasticDataLoader]:
+    """One loader for many epochs."""
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers=2) as loader:
+        yield loader
+
+
+@pytest.mark.long
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    schedule=st.dictionaries(st.integers(0, LENGTH // 4 - 1), DEEDS, max_size=5),
+    stop=st.integers(0, LENGTH // 4),
+)
+def test_no_schedule_of_resizes_and_kills_changes_the_set_of_batches(
+    overtaking: ElasticDataLoader, schedule: dict[int, tuple[str, int]], stop: int
+) -> None:
+    overtaking.set_epoch(0)
+    given, state = [], None
+    for number, batch in enumerate(overtaking):
+        given.append(batch)
+        if number + 1 == stop:
+            state = state_of(overtaking)
+        deed, value = schedule.get(number, ("", 0))
+        if deed == "resize":
+            overtaking.resize(value)
+        elif deed == "kill":
+            kill_a_worker(overtaking, value)
+    assert sorted(given) == sorted(IN_ORDER)
+    if state is not None:
+        rest = loader_of(Noisy(LENGTH), shuffle=True)
+        rest.load_state_dict(state)
+        assert sorted(given[:stop] + list(rest)) == sorted(IN_ORDER)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_state_with_gaps_is_continued_with_exactly_the_others(tmp_path: Path, in_order: bool) -> None:
+    dataset = Gated(LENGTH, tmp_path / "gate", slow=(0, 21))
+    with loader_of(dataset, num_workers=3, prefetch_factor=1) as loader:
+        batches = iter(loader)
+        given = take(batches, 9)
+        state = state_of(loader)
+        assert (state["position"], state["beyond"]["given"]) == (0, [[4, 20], [24, 44]])
+        (tmp_path / "gate").touch()
+    with loader_of(dataset, num_workers=1, in_order=in_order) as second:
+        second.load_state_dict(state)
+        others = iter(second)
+        given += take(others, 1)
+        again = state_of(second)
+    third = loader_of(dataset)
+    third.load_state_dict(again)
+    given += list(third)
+    assert sorted(index for batch in given for index, *_ in batch) == list(range(LENGTH))
+    assert len(list(third)) == LENGTH // 4  # the epoch after it is whole
+
+
+def test_a_state_without_gaps_is_a_position(tmp_path: Path) -> None:
+    with loader_of(Gated(16, tmp_path / "gate"), num_workers=2, prefetch_factor=1) as loader:
+        batches = iter(loader)
+        take(batches, 3)
+        (tmp_path / "gate").touch()
+        next(batches)
+        assert state_of(loader) == {"version": 1, "seed": 1, "epoch": 0, "position": 16}
+
+
+def test_gaps_are_continued_by_more_ranks_with_the_same_global_batch(tmp_path: Path) -> None:
+    dataset = Gated(LENGTH, tmp_path / "gate")
+    with loader_of(dataset, num_workers=2) as loader:
+        given = take(iter(loader), 5)
+        state = state_of(loader)
+        (tmp_path / "gate").touch()
+    for rank in range(2):
+        part = loader_of(dataset, 2, rank=rank, world_size=2)
+        part.load_state_dict(state)
+        given += list(part)
+    assert sorted(index for batch in given for index, *_ in batch) == list(range(LENGTH))
+
+
+def test_gaps_of_another_batch_size_are_refused(tmp_path: Path) -> None:
+    with loader_of(Gated(LENGTH, tmp_path / "gate"), num_workers=2) as loader:
+        take(iter(loader), 3)
+        state = state_of(loader)
+        (tmp_path / "gate").touch()
+    with pytest.raises(ValueError, match=r"batches of 4 samples that were given out of turn .* makes batches of 8"):
+        loader_of(Noisy(LENGTH), 8).load_state_dict(state)
+
+
+def test_each_rank_goes_on_from_its_own_state(tmp_path: Path) -> None:
+    dataset, states, given = Gated(LENGTH, tmp_path / "gate"), [], []
+    for rank in range(2):
+        with loader_of(dataset, num_workers=2, rank=rank, world_size=2) as loader:
+            batches = iter(loader)
+            given += take(batches, 4)
+            states.append(state_of(loader))
+    (tmp_path / "gate").touch()
+    assert states[0]["position"] == 0 < states[1]["position"]  # the slow sample is the first rank's
+    for rank, state in enumerate(states):
+        loader = loader_of(dataset, rank=rank, world_size=2)
+        loader.load_state_dict(state)
+        given += list(loader)
+    assert sorted(index for batch in given for index, *_ in batch) == list(range(LENGTH))
+    for rank, world_size in ((0, 2), (0, 3), (0, 1)):
+        with pytest.raises(ValueError, match=f"the state is of rank 1 of 2, .* rank {rank} of {world_size}: save the"):
+            loader_of(dataset, rank=rank, world_size=world_size).load_state_dict(states[1])
+
+
+class Drawn:
+    """A sampler whose order is drawn anew in each epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        import random
+
+        yield from random.sample(range(LENGTH), LENGTH)
+
+
+def test_a_sampler_s_epoch_is_continued_with_gaps_and_checked(tmp_path: Path) -> None:
+    first = next(iter(loader_of(Noisy(LENGTH), sampler=Drawn())))[2][0]
+    dataset = Gated(LENGTH, tmp_path / "gate", slow=(first,))
+    with loader_of(dataset, sampler=Drawn(), num_workers=2) as loader:
+        batches = iter(loader)
+        given = take(batches, 6)
+        states = [state_of(loader)]
+        (tmp_path / "gate").touch()
+        more = take(batches, 8)
+        states.append(state_of(loader))
+    for state, before in zip(states, (given, given + more), strict=True):
+        second = loader_of(dataset, sampler=Drawn())
+        second.load_state_dict(state)
+        assert sorted(index for batch in before + list(second) for index, *_ in batch) == list(range(LENGTH))
+
+
+def test_an_error_comes_for_its_batch_and_the_others_are_given() -> None:
+    with loader_of(Failing(20), num_workers=2) as loader:
+        batches, given, raised = iter(loader), [], 0
+        while len(given) + raised < 5:
+            try:
+                given.append(next(batches)[0][0])
+            except OSError:
+                raised += 1
+        assert (sorted(given), raised, list(batches)) == ([0, 8, 12, 16], 1, [])
+
+
+def test_a_batch_that_ends_its_workers_is_an_error() -> None:
+    with loader_of(Deadly(LENGTH), num_workers=2) as loader, pytest.raises(LoadingError, match="ended over one batch"):
+        list(loader)
+
+
+def test_no_batch_in_time_is_an_error(tmp_path: Path) -> None:
+    with loader_of(Gated(12, tmp_path / "gate"), num_workers=2, prefetch_factor=1, timeout=1.0) as loader:
+        batches = iter(loader)
+        assert len(take(batches, 2)) == 2
+        with pytest.raises(TimeoutError, match=r"no batch in 1.0 s"):
+            next(batches)
+        (tmp_path / "gate").touch()
+
+
+def test_workers_begin_with_the_next_epoch_and_overtake_there() -> None:
+    options = {"persistent_workers": True, "prefetch_epochs": True, "num_workers": 2, "shuffle": True}
+    expected = loader_of(Noisy(LENGTH), shuffle=True)
+    with loader_of(Noisy(LENGTH), **options) as loader:
+        for _ in range(3):
+            assert sorted(loader) == sorted(expected)
+
+
+def test_every_batch_is_pinned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = []
+
+    def pin(batch: list[Any]) -> list[Any]:
+        pinned.append(batch)
+        return batch
+
+    monkeypatch.setattr("torchloader.loader.iteration.pinner", lambda: pin)
+    with loader_of(Noisy(LENGTH), num_workers=2, pin_memory=True) as loader:
+        given = list(loader)
+    assert sorted(given) == sorted(pinned) == list(loader_of(Noisy(LENGTH)))
+
+
+def test_streams_overtake_each_other_and_each_is_in_turn(tmp_path: Path) -> None:
+    barrier = tmp_path / "barrier"
+    with loader_of(GatedStreams(400, barrier), 2, num_workers=2) as loader:
+        batches, given = iter(loader), []
+        while loader.counters.workers < 2:
+            given += take(batches, 1)
+        given += take(batches, 8)  # each worker has a stream now
+        barrier.touch()
+        given += take(batches, 30)
+        assert all(number % 2 for batch in given[-20:] for number in batch)
+        barrier.unlink()
+        given += list(batches)
+    for stream in range(2):
+        assert [number for batch in given for number in batch if number % 2 == stream] == list(range(stream, 400, 2))
+
+
+@pytest.mark.parametrize("kind", [Streaming, StatefulDataset])
+@pytest.mark.parametrize("taken", [1, 5, 9])
+def test_streams_are_continued_wherever_each_one_is(kind: type, taken: int) -> None:
+    whole = list(loader_of(kind(40), 3, streams=3, in_order=True))
+    with loader_of(kind(40), 3, num_workers=2, streams=3) as loader:
+        batches = iter(loader)
+        given = take(batches, taken)
+        loader.resize(1)
+        given += take(batches, 2)
+        state = state_of(loader)
+    rest = loader_of(kind(40), 3, streams=3)
+    rest.load_state_dict(state)
+    assert sorted(given + list(rest)) == sorted(whole)
+
+
+class Told:
+    """Samples that are what is told of them."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.003 * (index % 5 == 0))
+        return index
+
+
+@settings(max_examples=4)
+@given(length=st.integers(1, 30), batch_size=st.integers(1, 4), drop_last=st.booleans(), workers=st.integers(0, 2))
+def test_the_set_of_batches_is_that_of_pytorch(length: int, batch_size: int, drop_last: bool, workers: int) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    options = {"batch_size": batch_size, "drop_last": drop_last, "num_workers": workers, "in_order": False}
+    theirs = data.DataLoader(Told(length), **options)
+    with elastic(theirs) as ours:
+        assert not ours.in_order
+        assert sorted(batch.tolist() for batch in ours) == sorted(batch.tolist() for batch in theirs)
+
+
+def test_the_set_of_batches_of_streams_is_that_of_pytorch() -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Parts(data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            yield from shard(range(23))
+
+    theirs = data.DataLoader(Parts(), 3, num_workers=2, in_order=False)
+    with elastic(theirs) as ours:
+        assert sorted(batch.tolist() for batch in ours) == sorted(batch.tolist() for batch in theirs)
