@@ -104,6 +104,12 @@ class Attributes(Base):
         return self._place[1]
 
     @property
+    def has_shared_place(self) -> bool:
+        """Whether all ranks that did equally many batches stand at the same place, so that the state of one serves all.
+        Each has a place of its own in streams, with a sampler, and where batches overtake each other."""
+        return self.in_order and self.streams is None and self._given_samplers == (None, None)
+
+    @property
     def max_workers(self) -> int | None:
         """How many "auto" may take, as it was given."""
         return self._max_workers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,18 +40,23 @@ class Keeper:
         self._checkpoints = Checkpoints(folder)
         self._rank, self._group = rank, group
         self._parts: dict[str, Stateful] = {}
+        self._own: Collection[str] = ()
 
-    def keep(self, parts: dict[str, Stateful]) -> None:
-        """These are saved from now on, each under its name."""
+    def keep(self, parts: dict[str, Stateful], own: Collection[str] = ()) -> None:
+        """These are saved from now on, each under its name. Of those named in `own` each rank has a state of its own;
+        of the others that of rank 0 is saved."""
         self._parts.update({name: _bare(part) for name, part in parts.items()})
+        self._own = own
 
     def save(self, iteration: int, progress: dict[str, int]) -> None:
         """Save everything after that many iterations. Raises CheckpointError, on every rank."""
         ranks = self._gather(pack(random_state()))
+        own = self._gather(pack({name: self._parts[name].state_dict() for name in self._own})) if self._own else []
         failed: CheckpointError | None = None
         if self._rank == 0:
-            parts = {name: part.state_dict() for name, part in self._parts.items()}
+            parts = {name: part.state_dict() for name, part in self._parts.items() if name not in self._own}
             state = {"version": 1, "iteration": iteration, "progress": progress, "parts": parts, "random": ranks}
+            state["own"] = own
             try:
                 self._checkpoints.save(iteration, state)
             except CheckpointError as error:
@@ -62,7 +68,7 @@ class Keeper:
         """The latest state that is whole, the same for all ranks, given back to the parts; None where there is none.
 
         Raises CheckpointError where there are some and none is whole, or this rank cannot read it, ValueError for a
-        part that it does not have.
+        part that it does not have, and for one of which each of another number of ranks had its own.
         """
         state: dict[str, Any] | None = None
         saved: Saved | None = None
@@ -80,12 +86,27 @@ class Keeper:
         if saved is None:
             return None
         state = self._checkpoints.read(saved) if state is None else state
-        missing = sorted(set(self._parts) - set(state["parts"]))
+        parts = {**state["parts"], **self._own_states(state.get("own", []), saved)}
+        missing = sorted(set(self._parts) - set(parts))
         if missing:
             raise ValueError(f"the checkpoint {saved.file} has no {', '.join(missing)}: it is of another program")
         for name, part in self._parts.items():
-            part.load_state_dict(state["parts"][name])
+            part.load_state_dict(parts[name])
         return state
+
+    def _own_states(self, ranks: list[Tensor], saved: Saved) -> dict[str, Any]:
+        """The states of this rank, of those that each rank had. Between two epochs those of a loader are the same."""
+        now = 1 if self._group is None else self._group.size()
+        if len(ranks) == now:
+            return unpack(ranks[self._rank])
+        states = unpack(ranks[0]) if ranks else {}
+        for name in sorted(states.keys() & self._parts.keys()):
+            if not isinstance(states[name], dict) or states[name].get("position") != 0:
+                raise ValueError(
+                    f"in the checkpoint {saved.file} each of {len(ranks)} ranks has its own place in the {name}, and "
+                    f"there are {now} now: go on with as many, or leave {name}= out, and the epoch begins once more"
+                )
+        return states
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Go on with the random state of a checkpoint; a rank that there was not then keeps its own."""

@@ -164,19 +164,16 @@ class Session:
         """Have these saved in checkpoints, and go on from the latest one where there is one.
 
         `others` is all else that has state_dict() and load_state_dict(), such as a gradient scaler. The random state is
-        set when the first step begins. Returns the iterations done before. Raises CheckpointError where there are
-        checkpoints and none is whole, ValueError for a loader of an iterable-style dataset on several ranks, and what
-        the parts raise at a state that is not theirs.
+        set when the first step begins. Of a loader of an iterable-style dataset, with in_order=False or with a sampler
+        each rank's place is saved, and goes with as many ranks. Returns the iterations done before. Raises
+        CheckpointError where there are checkpoints and none is whole, ValueError for such a place and another number of
+        ranks, and what the parts raise at a state that is not theirs.
         """
-        if self.world_size > 1 and isinstance(loader, ElasticDataLoader) and loader.streams is not None:
-            raise ValueError(
-                f"a checkpoint has the loader's place on rank 0 alone, and each of the {self.world_size} ranks has its "
-                "own in an iterable-style dataset: leave loader= out, and an epoch that is paused begins once more"
-            )
         if self._keeper is None:
             return 0
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "loader": loader, **others}
-        self._keeper.keep({name: part for name, part in given.items() if part is not None})
+        own = ["loader"] if _has_own_place(loader) else []
+        self._keeper.keep({name: part for name, part in given.items() if part is not None}, own)
         self._resumed = self._keeper.load()
         if self._resumed is not None:
             self.iteration = self._resumed["iteration"]
@@ -364,6 +361,11 @@ class _Since:
         self.samples += samples
         self.waited += waited
         self.computed += computed
+
+
+def _has_own_place(loader: Stateful | None) -> bool:
+    """Whether each rank's state of a loader is to be saved."""
+    return not (loader is None or (isinstance(loader, ElasticDataLoader) and loader.has_shared_place))
 
 
 def _service(before: Counters, now: Counters) -> float | None:

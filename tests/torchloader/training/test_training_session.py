@@ -19,13 +19,12 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from tiny_training import BATCH, EPOCHS, STEPS, Master, equal, rank, train  # noqa: E402
+from tiny_training import BATCH, EPOCHS, SHUFFLED, STEPS, Master, equal, place_of_a_rank, rank, train  # noqa: E402
 
 from conftest import Site  # noqa: E402
 from dragon.native.process import Process  # noqa: E402
 from dragon.native.queue import Queue  # noqa: E402
 from full_disk import at_most  # noqa: E402
-from torchloader.streaming import ShuffleBuffer  # noqa: E402
 from torchloader.training import session as session_module  # noqa: E402
 from torchloader.training.protocol import (  # noqa: E402
     Cancel,
@@ -290,15 +289,6 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
         train(folder=tmp_path)
 
 
-def test_a_loader_whose_place_differs_from_rank_to_rank_is_refused(tmp_path: Path) -> None:
-    with Session.join(tmp_path, device="cpu") as session:
-        loader = session.loader(ShuffleBuffer(range(8)), streams=2)
-        session.restore(torch.nn.Linear(1, 1), loader=loader)
-        session.world_size = 2
-        with pytest.raises(ValueError, match=r"each of the 2 ranks has its own .* leave loader= out"):
-            session.restore(torch.nn.Linear(1, 1), loader=loader)
-
-
 def test_an_environment_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(ValueError, match="WORLD_SIZE must be a whole number, not 'two'"):
@@ -350,6 +340,34 @@ def test_two_ranks_pause_together_and_go_on_as_if_they_had_not(tmp_path: Path) -
         for master in masters:
             master.destroy()
         results.destroy()
+
+
+def test_each_rank_goes_on_from_its_own_place_and_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
+    results, ports = Queue(0), [free_port() for _ in range(2)]
+    processes = []
+    for place in range(2):
+        told = {"RANK": place, "WORLD_SIZE": 2, "LOCAL_RANK": place, "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1}
+        environment = {name: str(value) for name, value in told.items()}
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        process = Process(place_of_a_rank, (str(tmp_path), ports, results), env=environment)
+        process.start()
+        processes.append(process)
+    try:
+        given = [results.get(timeout=60) for _ in processes]
+        for process in processes:
+            process.join(timeout=30)
+        assert [process.returncode for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            if process.is_alive:
+                process.kill()
+                process.join()
+        results.destroy()
+    assert sorted(number for each in given for number in each) == list(range(48))
+    with Session.join(tmp_path, device="cpu") as session:
+        loader = session.loader(SHUFFLED, 2, streams=2, collate_fn=list)
+        with pytest.raises(ValueError, match=r"each of 2 ranks has its own place in the loader, .* there are 1 now"):
+            session.restore(torch.nn.Linear(1, 1), loader=loader)
 
 
 PLAIN = """

@@ -15,6 +15,7 @@ from tiny_data import FEATURES, Points, stacked
 from torch import nn
 
 from dragon.native.queue import Queue
+from torchloader.streaming import ShuffleBuffer
 from torchloader.training.protocol import Order, Report, decode_report, encode
 from torchloader.training.session import Left, Session
 
@@ -103,3 +104,22 @@ def rank(folders: tuple[str, str], ports: tuple[str, str, str], results: Queue) 
     del os.environ["TORCHLOADER_ORDERS"]
     resumed, _ = train(parallel=True)
     results.put({**done, "equal": equal(undisturbed, resumed), "weights": undisturbed["0.weight"].tolist()})
+
+
+SHUFFLED = ShuffleBuffer(range(48), 4)
+
+
+def place_of_a_rank(folder: str, ports: list[str], results: Queue) -> None:
+    """A rank of two that stops in the middle of an epoch of streams, and goes on. Puts the samples that it got."""
+    given: list[int] = []
+    for port, steps in zip(ports, (5, None), strict=True):
+        os.environ["MASTER_PORT"] = port
+        with Session.join(folder, device="cpu") as session:
+            loader = session.loader(SHUFFLED, 2, streams=2, collate_fn=list)
+            session.restore(nn.Linear(1, 1), loader=loader)
+            for step, batch in enumerate(session.steps(loader), 1):
+                given += batch
+                if step == steps:
+                    session.save()
+                    break
+    results.put(given)
