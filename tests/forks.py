@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ def _no_fork_is_left() -> Iterator[None]:
     """Such as loading workers, and what they are forked from, which end whatever still refers to their loader."""
     before = forks()
     yield
+    if forks() - before:
+        gc.collect()  # an exception with its traceback is a cycle, which may have kept a loader
     deadline = time.monotonic() + 20
     while (left := forks() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
