@@ -1,0 +1,63 @@
+"""What is left of an epoch whose batches overtake each other: whatever the order and the stops, each is given once."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+from torchloader.loader.order import SampleOrder, SamplerOrder
+from torchloader.loader.rest import Gaps, Rest, standing_of, tell
+from torchloader.loader.samplers import digest
+
+WINDOW = 5
+PLACE = 0, 1
+
+
+def part_of_an_epoch(dice: Random, rest: Rest, standing: int | Gaps) -> tuple[list[list[int]], int | Gaps]:
+    """Take batches in any order until a dice says stop, or there are none; these, and where the trainer stands then."""
+    given, ahead, over = [], [], False
+    while dice.random() > 0.05:
+        while not over and len(ahead) < WINDOW:
+            drawn = rest.draw()
+            over = drawn is None
+            if drawn is not None:
+                ahead.append(drawn)
+        if not ahead:
+            break
+        indices, part = ahead.pop(dice.randrange(len(ahead)))
+        standing = rest.give(part)
+        given.append(indices)
+    return given, standing
+
+
+def test_batches_are_given_once_whatever_the_order_and_the_stops() -> None:
+    for seed in range(300):
+        dice = Random(seed)
+        length, batch = dice.randrange(1, 200), dice.randrange(1, 6)
+        order = SampleOrder(range(length), True, seed, batch, dice.random() < 0.5, *PLACE)
+        expected = [indices for indices, _ in order.batches(0, 0)]
+        given: list[list[int]] = []
+        standing: int | Gaps = 0
+        while len(given) < len(expected):
+            rest = Rest(order, 0, standing, None, in_order=False, has_digest=False)
+            more, standing = part_of_an_epoch(dice, rest, standing)
+            given += more
+            told = json.loads(json.dumps(tell(standing, order.whole, PLACE)))
+            assert len(told.get("beyond", {"given": []})["given"]) < WINDOW
+            standing = standing_of(told, order.whole, PLACE)
+        assert sorted(given) == sorted(expected), seed
+
+
+def test_the_digest_is_of_the_samples_before_the_position() -> None:
+    for seed in range(100):
+        dice = Random(seed)
+        samples = dice.sample(range(150), 150)
+        order = SamplerOrder(samples, seed, 4, False)
+        standing: int | Gaps = 0
+        before = 0
+        while (standing.position if isinstance(standing, Gaps) else standing) < len(samples):
+            rest = Rest(order, 0, standing, before, in_order=False, has_digest=True)  # which checks it
+            _, standing = part_of_an_epoch(dice, rest, standing)
+            before = rest.digest
+            position = standing.position if isinstance(standing, Gaps) else standing
+            assert before == digest(samples[:position]), seed
