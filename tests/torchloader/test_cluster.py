@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from clusters import TORCHLOADER, Cluster
+from clusters import PROGRAMS, TORCHLOADER, Cluster
 
 from conftest import Site
 from torchloader.scheduling.log import replay
@@ -66,6 +66,17 @@ def test_workers_move_to_the_job_that_waits_for_data(cluster: Cluster) -> None:
     assert cluster.end() == 0
     assert cluster.states("waits")[-1] == "cancelled"
     assert in_order(cluster.samples("waits"))
+
+
+def test_nodes_with_idle_cores_load_for_a_job_on_another_one(cluster: Cluster) -> None:
+    pytest.importorskip("torch")
+    job = cluster.job("job", workers=4, script=str(PROGRAMS / "tells_where.py"), arguments=["2"], iterations=100_000)
+    cluster.start(job, options=("--device", "cpu", "--cores", "2", "--rehearse", "--nodes", "2", "--anywhere"))
+    cluster.until_state("job", "running")
+    assert "job" in cluster.command("status").stdout
+    assert cluster.end() == 0, cluster.err
+    assert (cluster.site.folder / "out" / "job.txt").read_text() == "True node-0 node-1"
+    assert "4 loading workers per device; some of them on node-1" in cluster.out
 
 
 def test_a_job_that_is_paused_goes_on_where_it_stopped(cluster: Cluster) -> None:

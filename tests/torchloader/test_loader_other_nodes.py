@@ -13,6 +13,8 @@ from torchloader import ElasticDataLoader
 PROGRAM = """
 import json, os, signal, subprocess, sys, time, warnings
 
+sys.modules["torch"] = None  # nothing here needs it, and every worker would import it
+
 import numpy as np
 
 from dragon.native.machine import System, current
@@ -89,6 +91,36 @@ if __name__ == "__main__":
 """,
     )
     assert (done.stdout, done.stderr) == ("2 True\n", "")
+
+
+def test_workers_move_to_other_nodes_while_batches_come(site: Site) -> None:
+    done = run(
+        site,
+        3,
+        """
+if __name__ == "__main__":
+    expected, batches = samples(loader()), loader(Slow, workers_on=NODES[0])
+    given, hosts, moves = [], [], {4: NODES[1:], 24: NODES[:1]}
+    for number, batch in enumerate(batches):
+        given += samples([batch])
+        hosts.append(batch[0][2])
+        if number in moves:
+            batches.resize(2, workers_on=moves[number])
+            while batches.counters.workers < 2:
+                time.sleep(0.01)
+    print(batches.workers_on == NODES[:1], hosts[:5] == NODES[:1] * 5, set(hosts[16:25]) == set(NODES[1:]))
+    print(given == expected, set(hosts) == set(NODES), hosts[-1] == NODES[0])
+""",
+    )
+    assert (done.stdout, done.stderr) == ("True True True\nTrue True True\n", "")
+
+
+def test_workers_that_may_be_forked_stay_on_the_trainers_node() -> None:
+    with (
+        ElasticDataLoader(range(8), num_workers=1) as loader,
+        pytest.raises(ValueError, match=r"resize\(\) gets workers_on='node', and the loader was made without"),
+    ):
+        loader.resize(2, workers_on="node")
 
 
 def test_streams_of_an_iterable_style_dataset_are_read_on_other_nodes(site: Site) -> None:

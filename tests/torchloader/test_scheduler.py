@@ -191,6 +191,22 @@ def test_without_a_curve_the_workers_that_were_asked_for_are_just_enough() -> No
     assert decide(replace(queued("new", workers=5), curve=None)) == [Launch("new", {"a": (0,)}, 5, "arrival")]
 
 
+def test_workers_that_do_not_fit_are_on_another_node_where_they_may_be_anywhere() -> None:
+    nodes = {"a": Node(4, (0,)), "b": Node(16, ())}
+    assert decide(queued("new"), nodes=nodes, anywhere=True) == [
+        Launch("new", {"a": (0,)}, 16, "arrival", {"a": {"b": 12}})
+    ]
+
+
+def test_they_make_room_on_their_own_node_for_one_that_comes() -> None:
+    nodes = {"a": Node(4, (0, 1)), "b": Node(16, ())}
+    old = running("old", 4, {"a": (0,)}, Curve(1000, 0.004))
+    assert decide(old, queued("new", arrival=1, curve=MODEST, minimum=2), nodes=nodes, anywhere=True) == [
+        Resize("old", 4, 4, "arrival", {"a": {"b": 2}}),
+        Launch("new", {"a": (1,)}, 2, "arrival"),
+    ]
+
+
 def carried_out(actions: list[Action], applications: Mapping[str, Application]) -> dict[str, Application]:
     """The applications after the actions, each checked to be one that can be done at its turn."""
     after = dict(applications)
@@ -198,18 +214,17 @@ def carried_out(actions: list[Action], applications: Mapping[str, Application]) 
         each = after[action.name]
         match action:
             case Requeue():
-                after[action.name] = replace(each, state=State.QUEUED, workers=0, placement={})
+                after[action.name] = replace(each, state=State.QUEUED, workers=0, placement={}, away={})
             case Pause():
-                after[action.name] = replace(each, state=State.PAUSED, workers=0, placement={})
+                after[action.name] = replace(each, state=State.PAUSED, workers=0, placement={}, away={})
             case Resize():
                 assert each.state is State.RUNNING
                 assert each.workers == action.before
-                after[action.name] = replace(each, workers=action.workers)
+                after[action.name] = replace(each, workers=action.workers, away=action.away)
             case Launch() | Resume():
                 assert each.waits
-                after[action.name] = replace(
-                    each, state=State.RUNNING, workers=action.workers, placement=action.placement
-                )
+                place = {"placement": action.placement, "away": action.away}
+                after[action.name] = replace(each, state=State.RUNNING, workers=action.workers, **place)
     return after
 
 
@@ -220,12 +235,13 @@ def carried_out(actions: list[Action], applications: Mapping[str, Application]) 
     name=st.sampled_from(sorted(POLICIES)),
     mode=st.sampled_from(list(Mode)),
     weigh=st.booleans(),
+    anywhere=st.booleans(),
 )
 def test_whatever_happens_nodes_are_not_over_subscribed(
-    seeds: list[tuple[int, int, int]], ends: set[int], lost: bool, name: str, mode: Mode, weigh: bool
+    seeds: list[tuple[int, int, int]], ends: set[int], lost: bool, name: str, mode: Mode, weigh: bool, anywhere: bool
 ) -> None:
     nodes = {"a": Node(20, (0, 1, 2, 3)), "b": Node(12, (0, 1, 2, 3)), "c": Node(7, (0, 1))}
-    scheduler = Scheduler(policy(name), mode, weigh=weigh)
+    scheduler = Scheduler(policy(name), mode, weigh=weigh, anywhere=anywhere)
     everybody: dict[str, Application] = {}
 
     def happen(cause: Cause, now: float) -> None:
@@ -235,7 +251,7 @@ def test_whatever_happens_nodes_are_not_over_subscribed(
         everybody = carried_out(actions, everybody)
         for node, has in nodes.items():
             holders = [each for each in everybody.values() if each.holds and node in each.placement]
-            assert sum(each.workers * len(each.placement[node]) for each in holders) <= has.cores
+            assert sum(each.cores.get(node, 0) for each in everybody.values()) <= has.cores
             devices = [device for each in holders for device in each.placement[node]]
             assert len(set(devices)) == len(devices)
         assert all(each.workers >= each.spec.minimum for each in everybody.values() if each.holds)
@@ -245,9 +261,9 @@ def test_whatever_happens_nodes_are_not_over_subscribed(
         everybody[new.spec.name] = replace(new, spec=replace(new.spec, arrival=float(number)))
         happen(Cause.ARRIVAL, number)
         if number in ends and everybody["job0"].holds:
-            everybody["job0"] = replace(everybody["job0"], state=State.FINISHED, workers=0, placement={})
+            everybody["job0"] = replace(everybody["job0"], state=State.FINISHED, workers=0, placement={}, away={})
             happen(Cause.DEPARTURE, number)
     if lost:
         del nodes["a"]
         happen(Cause.LOST, 100)
-        assert not any("a" in each.placement for each in everybody.values())
+        assert not any("a" in each.cores for each in everybody.values())

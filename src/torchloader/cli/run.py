@@ -39,6 +39,7 @@ examples:
   torchloader run jobs.csv --device cpu --rehearse --cores 12 --iterations 20
                                                  try a workload for a GPU cluster on this machine first
   torchloader run jobs.toml --policy even --mode 1
+  torchloader run jobs.csv --anywhere            nodes with idle cores, or without GPUs, load for jobs on others
   torchloader run jobs.csv --folder results      the same folder again: it goes on where it stood
   torchloader run jobs.csv -- --image-size 64    what follows -- goes to the program that trains
 
@@ -80,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--nodes", type=at_least(1), metavar="N", help="take N nodes of the allocation, or rehearse on N")
     made.add_argument(
         "--cores", type=at_least(1), default=0, metavar="N", help="cores of each node for loading workers"
+    )
+    made.add_argument(
+        "--anywhere",
+        action="store_true",
+        help="loading workers may be on nodes without the job's GPUs, where the data must have the same path",
     )
     made.add_argument("--iterations", type=at_least(1), default=0, metavar="N", help="at most N iterations of each job")
     made.add_argument("--prior", metavar="FILE", help="of `torchloader fit`: what to expect of networks at first")
@@ -191,6 +197,7 @@ def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, o
         retries=arguments.retries,
         silence=arguments.silence,
         hold=arguments.hold,
+        anywhere=arguments.anywhere,
     )
     settings.save()
     write_bytes(folder / JOBS, msgspec.json.format(msgspec.json.encode(jobs)))

@@ -9,6 +9,7 @@ from torchloader.loader.base import HAS_TORCH, Base
 from torchloader.loader.checks import check_number, check_timeout, check_workers
 from torchloader.loader.crew import Crew
 from torchloader.loader.making import Maker, default_collate
+from torchloader.loader.nodes import nodes_for
 from torchloader.loader.order import SampleOrder
 from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.running import StreamMaker
@@ -146,15 +147,31 @@ class Attributes(Base):
 
     num_workers = workers
 
-    def resize(self, workers: int) -> None:
+    def resize(self, workers: int, workers_on: str | Sequence[str] | None = None) -> None:
         """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
-        new workers take batches when they are ready; those that leave finish the batch in hand. Raises ValueError
-        once the loader is closed."""
+        new workers take batches when they are ready; those that leave finish the batch in hand.
+
+        Args:
+            workers: how many.
+            workers_on: the nodes for them by turns, as for a loader that is made; by default they stay where they are.
+
+        Raises ValueError once the loader is closed, and for nodes where it was made without workers_on: its workers may
+        be forked from the trainer.
+        """
         check_workers(workers=workers)
+        nodes = None
+        if workers_on is not None:
+            if self._workers_on is None:
+                raise ValueError(
+                    f"resize() gets workers_on={workers_on!r}, and the loader was made without: make it with "
+                    "workers_on=, at first the name of the trainer's node"
+                )
+            nodes = nodes_for(workers_on, None)
         tuner, self._tuner = self._tuner, None
         if tuner is not None:
             tuner.close()
-        self._crew.resize(workers)
+        self._crew.resize(workers, nodes)
+        self._workers_on = self._workers_on if workers_on is None else workers_on
         self._reflect()
 
     @property

@@ -15,7 +15,7 @@ from dragon.native.value import Value
 from torchloader.loader.assignments import Assignments, Key
 from torchloader.loader.here import Here
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, heard, started, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, compared, heard, started, told_end
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome, unpack
 from torchloader.loader.policy import WorkerPolicy
@@ -73,11 +73,12 @@ class Crew:
 
     # ---- how many there are
 
-    def resize(self, size: int) -> None:
-        """Have so many workers. Does not wait: new ones begin when they are ready, others finish the batch in hand."""
+    def resize(self, size: int, nodes: Sequence[str | None] | None = None) -> None:
+        """Have so many workers, on these nodes by turns or where they are. Does not wait: new ones begin when they are
+        ready, others finish the batch in hand."""
         with self._lock:
             self._check_open()
-            self.size = size
+            self.size, self._nodes = size, self._nodes if nodes is None else list(nodes)
             self._reconcile()
             self._hand_out()
 
@@ -326,15 +327,14 @@ class Crew:
             if not self.size or not self._live:
                 return  # none is started before it is needed
             self._results, self._floor = Queue(0), Value("Q", 0)
-        staying = [worker for worker in self._workers.values() if not worker.leaving]
-        for worker in sorted(staying, key=lambda each: -each.number)[: max(0, len(staying) - self.size)]:
+        lacking, surplus = compared(self._workers.values(), self._nodes, self.size)
+        for worker in surplus:
             self._dismiss(worker)
         if self._closed or not (self._live or self._policy.stays):
             return
         taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
         free = (slot for slot in range(self.size) if slot not in taken)
-        for slot in list(free)[: max(0, self.size - len(staying))]:
-            node = self._nodes[slot % len(self._nodes)]
+        for node, slot in zip(lacking, free, strict=False):
             worker = Member(self._born, slot, Queue(0), Event(), node, is_first=is_first)
             self._workers[worker.number] = worker
             self._born += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -19,7 +20,7 @@ from dragon.signals import name_of
 from torchloader.loader.effort import Effort
 from torchloader.loader.forks import Fork, Template
 
-__all__ = ["LoadingError", "Member", "Tally", "heard", "start_each", "started", "told_end"]
+__all__ = ["LoadingError", "Member", "Tally", "compared", "heard", "start_each", "started", "told_end"]
 
 
 class LoadingError(RuntimeError):
@@ -46,6 +47,26 @@ class Member:
         """What it is called with, as one of so many workers, whose priority is so much lower."""
         orders = (os.getpid(), self.leave, floor) if self.node is None else None
         return self.number, (self.slot, workers), nice, self.tasks, results, orders
+
+
+def compared(
+    workers: Iterable[Member], nodes: Sequence[str | None], size: int
+) -> tuple[list[str | None], list[Member]]:
+    """Return the nodes that lack a worker, and the workers that are too many, the newest first.
+
+    Args:
+        workers: those that there are; those that leave do not count.
+        nodes: that they are to be on, by turns; None is the trainer's.
+        size: how many they are to be.
+    """
+    wanted = Counter(nodes[slot % len(nodes)] for slot in range(size))
+    surplus = []
+    for worker in sorted((each for each in workers if not each.leaving), key=lambda each: each.number):
+        if wanted[worker.node]:
+            wanted[worker.node] -= 1
+        else:
+            surplus.append(worker)
+    return list(wanted.elements()), surplus[::-1]
 
 
 @dataclass

@@ -27,10 +27,17 @@ def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{each['iteration']}/{each['iterations'] or '?'}",
             f"{each['samples_per_second']:.1f}" if each["samples_per_second"] else "",
             f"{each['waiting']:.0%}" if each["samples_per_second"] else "",
-            f"{each['workers']}x{each['devices']}" if each["workers"] else "",
+            _workers(each),
             str(each["devices"]),
             ", ".join(each["nodes"]),
             " ".join(each["reason"].split())[:80],
         )
         for each in status["applications"]
     ]
+
+
+def _workers(application: dict[str, Any]) -> str:
+    if not application["workers"]:
+        return ""
+    away = f", {application['away']} away" if application["away"] else ""
+    return f"{application['workers']}x{application['devices']}{away}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from torchloader.scheduling.spreading import Away
 
 __all__ = ["Action", "Cause", "Launch", "Mode", "Node", "Pause", "Promote", "Requeue", "Resize", "Resume"]
 
@@ -41,12 +43,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start an application that is queued: on these devices, with so many workers for each."""
+    """Start an application that is queued: on these devices, with so many workers for each.
+
+    Of the workers for the devices on a node, `away` tells how many are on which other ones.
+    """
 
     name: str
     placement: dict[str, tuple[int, ...]]
     workers: int
     reason: str
+    away: Away = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +63,18 @@ class Resume:
     placement: dict[str, tuple[int, ...]]
     workers: int
     reason: str
+    away: Away = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Change the workers per device of a running application."""
+    """Change the workers per device of a running application, or only where they are."""
 
     name: str
     before: int
     workers: int
     reason: str
+    away: Away = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

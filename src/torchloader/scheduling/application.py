@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchloader.prediction.curve import Curve
+from torchloader.scheduling.spreading import Away, Need
 from torchloader.scheduling.states import State
 
-__all__ = ["HOLDING", "Application", "Placement", "Spec"]
+__all__ = ["HOLDING", "Application", "Placement", "Spec", "cores_of"]
 
 # The indexes of devices, by the node's name.
 Placement = Mapping[str, tuple[int, ...]]
@@ -72,6 +73,16 @@ class Spec:
         return max(1, self.workers // self.size)
 
 
+def cores_of(placement: Placement, workers: int, away: Away) -> dict[str, int]:
+    """The cores that so many workers for each device of a placement take, by node."""
+    found = {node: len(devices) * workers for node, devices in placement.items()}
+    for home, others in away.items():
+        for node, number in others.items():
+            found[home] -= number
+            found[node] = found.get(node, 0) + number
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Application:
     """An application as it stands.
@@ -83,6 +94,7 @@ class Application:
         curve: how fast one of its devices trains when it has that device alone; unknown by default.
         workers: per device, now.
         placement: the devices that it holds.
+        away: of the workers for its devices on a node, how many are on which other nodes.
         moved: when its workers were last changed, in seconds; never by default.
         progress: iterations that are done.
         held: whether it was paused by somebody, and so is not to be resumed by the scheduler.
@@ -98,6 +110,7 @@ class Application:
     curve: Curve | None = None
     workers: int = 0
     placement: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    away: dict[str, dict[str, int]] = field(default_factory=dict)
     moved: float | None = None
     progress: float = 0.0
     held: bool = False
@@ -111,6 +124,23 @@ class Application:
     def expected(self) -> Curve:
         """The curve, or while there is none one by which the workers that were asked for are just enough."""
         return self.curve or Curve(1.0, float(self.spec.requested))
+
+    @property
+    def cores(self) -> dict[str, int]:
+        """The cores that its workers take, by node."""
+        return cores_of(self.placement, self.workers, self.away)
+
+    def needs(self, placement: Placement, workers: int, fixed: bool = False) -> list[Need]:
+        """Where its workers may be, with so many for each device of a placement; `fixed`: they stay where they are."""
+        least = min(workers, self.spec.minimum)
+        return [
+            Need(self.spec.name, node, workers * len(devices), least * len(devices), self.away.get(node, {}), fixed)
+            for node, devices in placement.items()
+        ]
+
+    def moved_to(self, away: Away) -> dict[str, Away]:
+        """The detail of the event with which its workers are there: none where they are."""
+        return {} if away == self.away else {"away": away}
 
     @property
     def holds(self) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torchloader.prediction.curve import Curve
 from torchloader.scheduling.actions import Node
-from torchloader.scheduling.application import Application, Placement
+from torchloader.scheduling.application import Application, Placement, cores_of
+from torchloader.scheduling.spreading import Away
 
 __all__ = ["Devices", "shared"]
 
@@ -26,17 +27,20 @@ class Devices:
         self._found: set[tuple[str, int]] = set()
         self.cores = {name: node.cores for name, node in nodes.items()}
 
-    def take(self, application: Application, placement: Placement, workers: int) -> None:
-        """Give it these devices, and so many cores for each of them."""
+    def take(self, application: Application, placement: Placement, workers: int, away: Away | None = None) -> None:
+        """Give it these devices, and cores for so many workers of each of them, some of which are on other nodes."""
+        for name, cores in cores_of(placement, workers, away or {}).items():
+            if name in self.cores:
+                self.cores[name] -= cores
         for name, devices in placement.items():
             self._free[name] = [device for device in self._free[name] if device not in devices]
-            self.cores[name] -= workers * len(devices)
             if isinstance(application.spec.devices, int):
                 self._found.update((name, device) for device in devices)
 
-    def fits(self, placement: Placement, workers: int) -> bool:
-        """Whether there are cores for so many workers on each device of a placement."""
-        return all(self.cores[name] >= workers * len(devices) for name, devices in placement.items())
+    def fits(self, placement: Placement, workers: int, away: Away | None = None) -> bool:
+        """Whether there are cores for so many workers of each device, some of which are on other nodes."""
+        needed = cores_of(placement, workers, away or {})
+        return all(self.cores.get(name, 0) >= cores for name, cores in needed.items())
 
     def find(self, application: Application) -> dict[str, tuple[int, ...]] | None:
         """Devices on which it could run with its minimum of workers; None where there are none now."""

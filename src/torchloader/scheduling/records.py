@@ -18,6 +18,8 @@ from torchloader.scheduling.states import TRANSITIONS, State
 
 __all__ = ["Event", "Records", "applied"]
 
+_MOVES = ("workers", "away")  # what is known of an application, and changes when its workers do
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -30,7 +32,7 @@ class Event:
         before, after: the states; None before the first, and the same twice where only what is known of it changed.
         reason: why, for people.
         details: what changed with it: `spec` (first event only), `devices`, which are then those to train on, `curve`,
-            `workers`, `placement`, `progress`, `held`, `cost`, `executed`, as in `Application`.
+            `workers`, `placement`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
     """
 
     sequence: int
@@ -50,6 +52,7 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     curve: Curve | None = None
     workers: int | None = None
     placement: dict[str, tuple[int, ...]] | None = None
+    away: dict[str, dict[str, int]] | None = None
     progress: float | None = None
     held: bool | None = None
     cost: float | None = None
@@ -83,17 +86,17 @@ def applied(record: Application | None, event: Event) -> Application:
             raise ValueError(f"event {event.sequence} of {name!r}: from {record.state} to {allowed}, not {event.after}")
     changes: dict[str, Any] = {
         key: value
-        for key in ("curve", "workers", "placement", "progress", "held", "cost", "executed")
+        for key in ("curve", "workers", "placement", "away", "progress", "held", "cost", "executed")
         if (value := getattr(details, key)) is not None
     }
     if details.devices is not None:
         changes["spec"] = replace(record.spec, devices=details.devices)
     if event.after is not record.state:
         changes |= _moved_on(record, event.after, event.time)
-    if record.holds and changes.get("workers", record.workers) != record.workers:
+    if record.holds and any(changes.get(key, getattr(record, key)) != getattr(record, key) for key in _MOVES):
         changes["moved"] = event.time
     after = replace(record, **changes)
-    return after if after.holds else replace(after, workers=0, placement={})
+    return after if after.holds else replace(after, workers=0, placement={}, away={})
 
 
 def _moved_on(record: Application, after: State, time: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torchloader.scheduling.headroom import with_headroom
 from torchloader.scheduling.orders import ARRIVAL, Order
 from torchloader.scheduling.placement import Devices, shared
 from torchloader.scheduling.preemption import yielding
+from torchloader.scheduling.spreading import Away, spread
 from torchloader.scheduling.states import State
 from torchloader.scheduling.worth import Worth
 
@@ -127,13 +128,13 @@ class Scheduler:
         running, paused, devices = {}, [], Devices(nodes)
         for each in sorted(holding, key=lambda each: (each.state is State.RUNNING, each.spec.arrival, each.spec.name)):
             movable = self._movable(now, each, cause)
-            least = each.spec.minimum if movable or self.anywhere else each.workers
-            if each.state is State.RUNNING and not devices.fits(each.placement, least):
+            least, away = (each.spec.minimum, {}) if movable else (each.workers, each.away)
+            if each.state is State.RUNNING and not devices.fits(each.placement, least, away):
                 if not devices.fits(each.placement, each.spec.minimum):
                     paused.append(each.spec.name)
                     continue
-                movable, least = True, each.spec.minimum
-            devices.take(each, each.placement, least)
+                movable, least, away = True, each.spec.minimum, {}
+            devices.take(each, each.placement, least, away)
             running[each.spec.name] = _Running(each, each.placement, movable)
         return running, paused, devices
 
@@ -183,15 +184,30 @@ class Scheduler:
         target = self._target(demands, cores, everybody, before)
         if self.weigh and isinstance(self.policy, Best | MaxMin):
             target = with_headroom(demands, target, cores, self._able(demands, everybody, before), self.headroom)
+        away = self._spread(everybody, target, nodes)
         resized = [
-            Resize(name, before[name], target[name], cause.value)
-            for name in running
-            if target[name] not in (0, before[name]) and running[name].movable
+            Resize(name, before[name], target[name], cause.value, away[name])
+            for name, each in running.items()
+            if each.movable and target[name] and each.differs(target[name], away[name])
         ]
         stopped = [Pause(name, cause.value) for name in running if target[name] == 0 and running[name].movable]
         resized.sort(key=lambda each: (each.workers > each.before, each.name))
         begun = [each for name, each in started.items() if target[name] > 0]
-        return [*stopped, *resized, *(each.begin(target[each.application.spec.name], cause) for each in begun)]
+        places = ((each, each.application.spec.name) for each in begun)
+        return [*stopped, *resized, *(each.begin(target[name], away[name], cause) for each, name in places)]
+
+    def _spread(
+        self, everybody: Mapping[str, _Running], target: Allocation, nodes: Mapping[str, Node]
+    ) -> Mapping[str, Away]:
+        """Which of so many workers are on other nodes, by application."""
+        if not self.anywhere:
+            return {name: {} for name in everybody}
+        needs = [
+            need
+            for name, each in everybody.items()
+            for need in each.application.needs(each.placement, target[name], fixed=not each.movable)
+        ]
+        return spread(needs, {name: node.cores for name, node in nodes.items()})
 
     def _target(
         self,
@@ -272,6 +288,10 @@ class _Running:
             self.application.left,
         )
 
-    def begin(self, workers: int, cause: Cause) -> Action:
+    def differs(self, workers: int, away: Away) -> bool:
+        """Whether these are other workers than it has."""
+        return workers != self.application.workers or away != self.application.away
+
+    def begin(self, workers: int, away: Away, cause: Cause) -> Action:
         kind = Resume if self.application.state is State.PAUSED else Launch
-        return kind(self.application.spec.name, dict(self.placement), workers, cause.value)
+        return kind(self.application.spec.name, dict(self.placement), workers, cause.value, away)

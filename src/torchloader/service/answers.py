@@ -13,6 +13,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.native.queue import Queue
 from torchloader.inputs.job import Job
 from torchloader.scheduling.application import Application
+from torchloader.scheduling.spreading import spread
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.master import Master
 from torchloader.service.messages import Asked, Kill, Submitted
@@ -61,8 +62,8 @@ def _status(master: Master) -> dict[str, Any]:
     used = dict.fromkeys(master.joined, 0)
     applications = []
     for name, record in master.records.items():
-        for node, devices in record.placement.items():
-            used[node] = used.get(node, 0) + len(devices) * record.workers
+        for node, cores in record.cores.items():
+            used[node] = used.get(node, 0) + cores
         applications.append(_described(master, name, record))
     nodes = [
         {"node": name, "cores": node.cores, "used": used[name], "devices": len(node.devices)}
@@ -87,6 +88,7 @@ def _described(master: Master, name: str, record: Application) -> dict[str, Any]
         "since": record.since,
         "reason": master.reasons.get(name, ""),
         "workers": record.workers,
+        "away": sum(sum(others.values()) for others in record.away.values()),
         "devices": record.spec.size,
         "nodes": list(record.placement),
         "iteration": max(int(record.progress), pace.iteration if pace else 0),
@@ -151,12 +153,16 @@ def _resize(master: Master, record: Application, value: Any) -> dict[str, Any]:
         return {"error": f"{name} is {record.state}: only a running application can be resized"}
     if not isinstance(value, int) or value < 1:
         return {"error": f"{name} needs at least one loading worker per device, not {value!r}"}
-    free = free_cores(master.nodes, master.records.values())
-    for node, devices in record.placement.items():
-        most = record.workers + free[node] // len(devices)
+    free = free_cores(master.nodes, (each for each in master.records.values() if each is not record))
+    if master.settings.anywhere:
+        room = {"the run": max(0, sum(free.values())) // record.spec.size}
+    else:
+        room = {node: free[node] // len(devices) for node, devices in record.placement.items()}
+    for where, most in room.items():
         if value > most:
-            return {"error": f"{node} has cores for at most {most} loading workers per device of {name}, not {value}"}
-    master.resize(name, value, "somebody asked for it")
+            return {"error": f"{where} has cores for at most {most} loading workers per device of {name}, not {value}"}
+    away = spread(record.needs(record.placement, value), free)[name] if master.settings.anywhere else {}
+    master.resize(name, value, away, "somebody asked for it")
     return {"told": f"{name} gets {value} loading workers per device"}
 
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping
 
 from torchloader.scheduling.application import Application
+from torchloader.scheduling.spreading import names
 from torchloader.service.command import command_of
 from torchloader.service.messages import Joined, Launch, Rank
 from torchloader.service.placing import job_of
@@ -41,5 +42,6 @@ def launches(record: Application, joined: Mapping[str, Joined], settings: Settin
             record.workers,
             os.path.abspath(job.output_folder),
             dict(job.environment),
+            names(record.away, node) if settings.anywhere else None,
         )
     return orders

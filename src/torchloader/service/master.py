@@ -18,6 +18,7 @@ from torchloader.scheduling.application import Application
 from torchloader.scheduling.log import EventLog
 from torchloader.scheduling.orders import order
 from torchloader.scheduling.scheduler import Scheduler
+from torchloader.scheduling.spreading import Away, names
 from torchloader.scheduling.states import ENDED, State
 from torchloader.service.attempt import Attempt
 from torchloader.service.gathering import Gathering
@@ -75,7 +76,11 @@ class Master:
         self._log = EventLog(folder / LOG)
         self.records = self._log.records
         self._scheduler = Scheduler(
-            policy(settings.policy), Mode(settings.mode), order(settings.order), interval=_CHANGE_INTERVAL_S
+            policy(settings.policy),
+            Mode(settings.mode),
+            order(settings.order),
+            interval=_CHANGE_INTERVAL_S,
+            anywhere=settings.anywhere,
         )
         self.joined: dict[str, Joined] = {}
         self.reasons: dict[str, str] = {}
@@ -176,7 +181,7 @@ class Master:
         if record.state not in (State.STARTING, State.RESUMING):
             attempt.started = set(range(attempt.size))
         if record.state is State.RESIZING:
-            self.tell(name, Resize(record.workers, "its master was started anew"))
+            self._tell_workers(record, "its master was started anew")
         elif record.state is State.PAUSING:
             self.tell(name, Pause())
 
@@ -332,7 +337,7 @@ class Master:
             case actions.Resume():
                 self._launch(action, State.RESUMING)
             case actions.Resize():
-                self.resize(action.name, action.workers, action.reason)
+                self.resize(action.name, action.workers, action.away, action.reason)
             case actions.Pause():
                 self.change(action.name, State.PAUSING, action.reason)
                 self.tell(action.name, Pause())
@@ -342,18 +347,23 @@ class Master:
                 self._lose(action.name, action.reason)
 
     def _launch(self, action: actions.Launch | actions.Resume, state: State) -> None:
-        name = action.name
-        self.change(name, state, action.reason, workers=action.workers, placement=action.placement)
+        name, where = action.name, self.records[action.name].moved_to(action.away)
+        self.change(name, state, action.reason, workers=action.workers, placement=action.placement, **where)
         record = self.records[name]
         self._follow(record)
         for node, launch in launches(record, self.joined, self.settings).items():
             self.order(node, launch)
 
-    def resize(self, name: str, workers: int, reason: str) -> None:
-        """Have so many workers for each of its devices."""
-        self.change(name, State.RESIZING, reason, workers=workers)
+    def resize(self, name: str, workers: int, away: Away, reason: str) -> None:
+        """Have so many workers for each of its devices, some of them on other nodes."""
+        self.change(name, State.RESIZING, reason, workers=workers, **self.records[name].moved_to(away))
         self.attempts[name].resized.clear()
-        self.tell(name, Resize(workers, reason))
+        self._tell_workers(self.records[name], reason)
+
+    def _tell_workers(self, record: Application, reason: str) -> None:
+        name = record.spec.name
+        for node in self.attempts[name].nodes:
+            self.order(node, Tell(name, Resize(record.workers, reason, names(record.away, node))))
 
     def tell(self, name: str, order: Order) -> None:
         """Give all its ranks an order."""

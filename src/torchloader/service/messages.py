@@ -50,6 +50,7 @@ class Launch:
         ranks: those of this node. world_size: how many there are on all nodes.
         master, port: where they meet.
         workers: loading workers of each rank.
+        away: the nodes of those of all its ranks here that are on another one; None where workers may not be.
         folder: for traces, checkpoints and what the ranks write.
         environment: variables that the job asks for.
     """
@@ -65,6 +66,7 @@ class Launch:
     workers: int
     folder: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    away: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

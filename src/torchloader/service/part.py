@@ -22,6 +22,7 @@ from torchloader.training.protocol import (
     Order,
     Paused,
     Report,
+    Resize,
     decode_report,
     encode,
 )
@@ -61,8 +62,9 @@ class Part:
     def tell(self, order: Order) -> None:
         """Give all ranks an order."""
         self._cancelled = self._cancelled or isinstance(order, Cancel)
-        for queue in self._orders.values():
-            queue.put(encode(order))
+        for place, queue in enumerate(self._orders.values()):
+            own = order.for_rank(place, len(self._orders)) if isinstance(order, Resize) else order
+            queue.put(encode(own))
 
     def kill(self, reason: str, cancelled: bool = False) -> None:
         """End all ranks; `cancelled` where somebody asked for it."""
@@ -121,6 +123,9 @@ class Part:
             "TORCHLOADER_ORDERS": base64.b64encode(self._orders[rank.number].serialize()).decode(),
             "TORCHLOADER_REPORTS": base64.b64encode(self._reports.serialize()).decode(),
         }
+        if launch.away is not None:
+            first = Resize(launch.workers, away=launch.away).for_rank(local, len(launch.ranks))
+            environment["TORCHLOADER_WORKERS_AWAY"] = ",".join(first.away)
         if rank.device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(rank.device)
             environment["LOCAL_RANK"] = "0"  # of the devices that it sees

@@ -126,9 +126,9 @@ def free_cores(nodes: Mapping[str, Node], records: Iterable[Application]) -> dic
     """Cores for loading that nobody uses, by node."""
     free = {name: node.cores for name, node in nodes.items()}
     for record in records:
-        for node, devices in record.placement.items():
+        for node, cores in record.cores.items():
             if node in free:
-                free[node] -= len(devices) * record.workers
+                free[node] -= cores
     return free
 
 

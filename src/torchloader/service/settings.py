@@ -38,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         silence: seconds without a sign of life after which a job is ended.
         guesses: curves to begin with, by the names of jobs.
         hold: whether the master goes on after the last job, for more to be submitted.
+        anywhere: whether loading workers may be on other nodes than the devices that they load for.
     """
 
     folder: str
@@ -54,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence: float = 300.0
     guesses: dict[str, Curve] = {}
     hold: bool = False
+    anywhere: bool = False
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -49,6 +49,9 @@ def told(event: dict[str, Any]) -> str:
         what.append("on " + ", ".join(f"{node} {list(devices)}" for node, devices in details["placement"].items()))
     if "workers" in details:
         what.append(f"{details['workers']} loading workers per device")
+    if "away" in details:
+        others = sorted({node for away in details["away"].values() for node in away})
+        what.append(f"some of them on {', '.join(others)}" if others else "all of them on its own nodes")
     if "curve" in details:
         curve = details["curve"]
         one = 1 / (curve["service"] + curve["shared"])

@@ -172,10 +172,10 @@ class _Simulation:
                 each.started = self._now if each.started is None else each.started
                 each.away += 0.0 if each.paused is None else self._now - each.paused
                 each.paused = None
-                self._change(action, state, workers=action.workers, placement=action.placement)
+                self._change(action, state, placement=action.placement, **self._workers(action))
                 self._stand(name, self._begin)
             case Resize():
-                self._change(action, State.RESIZING, workers=action.workers)
+                self._change(action, State.RESIZING, **self._workers(action))
                 each.resizes += 1
                 each.stopped += self._stop
                 self._stand(name, self._stop)
@@ -191,6 +191,9 @@ class _Simulation:
     def _change(self, action: Action, state: State, **details: object) -> None:
         done = self._alive[action.name].done
         self._records.change(action.name, state, self._now, action.reason, progress=done, **details)
+
+    def _workers(self, action: Launch | Resume | Resize) -> dict[str, object]:
+        return {"workers": action.workers, **self._records[action.name].moved_to(action.away)}
 
     def _stand(self, name: str, seconds: float) -> None:
         if seconds > 0:

@@ -30,10 +30,15 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resize(_Message, frozen=True):
-    """Have `workers` loading workers, for that reason."""
+    """Have `workers` loading workers, for that reason; for each that is on another node, `away` names that."""
 
     workers: Annotated[int, msgspec.Meta(ge=0)]
     reason: str = ""
+    away: tuple[str, ...] = ()
+
+    def for_rank(self, place: int, ranks: int) -> Resize:
+        """The part of a rank in the order for all on a node, by its place among them."""
+        return msgspec.structs.replace(self, away=self.away[place::ranks])
 
 
 class Pause(_Message, frozen=True):

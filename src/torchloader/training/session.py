@@ -39,6 +39,7 @@ from torchloader.training.protocol import (
 from torchloader.training.saving import Keeper, Stateful
 from torchloader.training.surroundings import Surroundings
 from torchloader.training.traces import Traces
+from torchloader.training.workers import resize, this_node
 
 __all__ = ["Left", "Session"]
 
@@ -89,7 +90,7 @@ class Session:
         self._wish = Wish.NOTHING
         self._pause_from = 0.0
         self._lock = threading.Lock()
-        self._workers = surroundings.workers
+        self._workers, self._away = surroundings.workers, surroundings.away
         self._loader: ElasticDataLoader | None = None
         self._keeper: Keeper | None = None
         self._resumed: dict[str, Any] | None = None
@@ -148,9 +149,11 @@ class Session:
         with self._lock:
             if options.get("sampler") is None and options.get("batch_sampler") is None:
                 options = {"rank": self.rank, "world_size": self.world_size, **options}
+            if self._away is not None and not options.keys() & {"multiprocessing_context", "workers_on"}:
+                options["workers_on"] = this_node()
             self._loader = ElasticDataLoader(dataset, batch_size, seed=seed, **options)
             if self._workers is not None:
-                self._loader.resize(self._workers)  # none has started yet
+                resize(self._loader, self._workers, self._away or ())  # none has started yet
             return self._loader
 
     def restore(
@@ -261,9 +264,10 @@ class Session:
         if isinstance(order, Resize):
             with self._lock:
                 self._workers = order.workers
+                self._away = None if self._away is None else order.away
                 if self._loader is not None:
                     try:
-                        self._loader.resize(order.workers)
+                        resize(self._loader, order.workers, order.away)
                     except ValueError:
                         self._loader = None  # the program has closed it: its next one begins with so many
         elif isinstance(order, Pause):

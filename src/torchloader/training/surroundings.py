@@ -19,6 +19,7 @@ class Surroundings:
         application: the name under which its traces and checkpoints are kept.
         folder: where these go; None outside of torchloader, where there are none.
         workers: loading workers at first; None outside of torchloader, where the program decides.
+        away: the nodes of those of them that are on another one; None where workers may not be.
         orders, reports: queues from and to the application master, as Queue.serialize() gives them in base64.
     """
 
@@ -28,6 +29,7 @@ class Surroundings:
     application: str = "training"
     folder: Path | None = None
     workers: int | None = None
+    away: tuple[str, ...] | None = None
     orders: str = ""
     reports: str = ""
 
@@ -42,7 +44,7 @@ class Surroundings:
             return int(text) if text else otherwise
 
         rank = number("RANK", 0)
-        folder = environment.get("TORCHLOADER_FOLDER")
+        folder, away = environment.get("TORCHLOADER_FOLDER"), environment.get("TORCHLOADER_WORKERS_AWAY")
         return cls(
             rank=rank,
             world_size=number("WORLD_SIZE", 1),
@@ -50,6 +52,7 @@ class Surroundings:
             application=environment.get("TORCHLOADER_APPLICATION") or "training",
             folder=Path(folder) if folder else None,
             workers=number("TORCHLOADER_WORKERS", 0) if environment.get("TORCHLOADER_WORKERS") else None,
+            away=None if away is None else tuple(filter(None, away.split(","))),
             orders=environment.get("TORCHLOADER_ORDERS", ""),
             reports=environment.get("TORCHLOADER_REPORTS", ""),
         )
