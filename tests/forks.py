@@ -12,21 +12,22 @@ import pytest
 
 def forks() -> set[int]:
     """Processes that were forked from this one, run the same program, and have not ended."""
-    found = set()
+    own, found = Path("/proc/self/cmdline").read_bytes(), set()
     for task in Path("/proc/self/task").iterdir():
-        try:
-            children = (task / "children").read_text().split()
-        except FileNotFoundError:
-            continue  # a thread that has ended
-        for child in children:
-            try:
-                command = Path(f"/proc/{child}/cmdline").read_bytes()  # empty where it has ended
-            except FileNotFoundError:
-                continue
+        for child in _read(task / "children").split():
+            command = _read(Path(f"/proc/{int(child)}/cmdline"))
             # pytest-xdist writes the name of the test over the command.
-            if command.startswith(b"[pytest-xdist") or (command and command == Path("/proc/self/cmdline").read_bytes()):
+            if command.startswith(b"[pytest-xdist") or (command and command == own):
                 found.add(int(child))
     return found
+
+
+def _read(path: Path) -> bytes:
+    """What the system tells of a thread or process, nothing of one that has ended."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.fixture(autouse=True)

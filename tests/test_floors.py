@@ -31,6 +31,7 @@ FLOORS = {
         "claims": 4,
         "control": 4,
         "managed_memory": 4,
+        "node_files": 4,
         "runs": 4,
         "serialization": 4,
         "shards": 4,

@@ -34,6 +34,7 @@ _FIXED = {"dataset", "batch_size", "sampler", "batch_sampler", "drop_last", "per
     "workers_on",
     "nice",
     "prefetch_epochs",
+    "shared_as",
 }
 # Options that are kept elsewhere, and lie in vars() as well.
 _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_context prefetch_factor persistent_workers"
@@ -52,6 +53,7 @@ class Attributes(Base):
     _persistent_workers: bool | None
     _policy: WorkerPolicy
     prefetch_epochs: bool
+    shared_as: str | None
     _max_workers: int | None
     _workers_on: str | Sequence[str] | None
     _given_seed: int | None
@@ -66,7 +68,9 @@ class Attributes(Base):
     def _options(self) -> dict[str, Any]:
         """Those that make such a loader."""
         names = "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers"
-        options = {name: getattr(self, name) for name in f"{names} streams workers_on nice {_REFLECTED}".split()}
+        options = {
+            name: getattr(self, name) for name in f"{names} streams workers_on nice shared_as {_REFLECTED}".split()
+        }
         options["sampler"], options["batch_sampler"] = self._given_samplers
         options["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         return options | {
@@ -84,7 +88,7 @@ class Attributes(Base):
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED.split()}, collate_fn=self.collate_fn)
         given: dict[str, Any] = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}
-        given |= {"workers_on": self._workers_on, "nice": self.nice or None}
+        given |= {"workers_on": self._workers_on, "nice": self.nice or None, "shared_as": self.shared_as}
         if isinstance(self._maker, StreamMaker):
             given["snapshot_every_n_steps"] = self.snapshot_every_n_steps
         vars(self).update({name: value for name, value in given.items() if value is not None})

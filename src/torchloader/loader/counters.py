@@ -14,7 +14,7 @@ class Counters:
     batches, samples: given to the trainer. waited: seconds in which it wanted one and none was ready. computed: the
     seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a
     worker's time that one took on average. depth: batches that lie ready now. workers: those that take batches now.
-    replaced: workers that died.
+    replaced: workers that died. shared: batches that workers of other loaders have made (shared_as).
     """
 
     batches: int
@@ -26,6 +26,7 @@ class Counters:
     depth: int
     workers: int
     replaced: int
+    shared: int = 0
 
 
 @dataclass(slots=True)

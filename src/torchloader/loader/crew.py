@@ -13,6 +13,7 @@ from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
 from torchloader.loader.assignments import Assignments, Key
+from torchloader.loader.exchange import Keeper
 from torchloader.loader.here import Here
 from torchloader.loader.making import Maker
 from torchloader.loader.members import LoadingError, Member, Tally, compared, heard, started, told_end
@@ -28,7 +29,7 @@ from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
 __all__ = ["Crew", "LoadingError"]
 
-_LOOK_AFTER_WORKERS = 0.01  # seconds without a batch
+_LOOK_AFTER_WORKERS = 0.01, 0.1  # seconds without a batch: the first time, and at most
 _SLOW = 1.0  # seconds between two checks of the workers while batches arrive
 _FAILED_STARTS = 3
 
@@ -67,6 +68,7 @@ class Crew:
         self._floor: Any = None
         self._looked = time.monotonic()
         self._closed = False
+        self._keeper = Keeper()
         self.tally = Tally()
         self._here = Here(maker, self._snapshots, self.tally)
         self.size = size
@@ -213,6 +215,7 @@ class Crew:
 
     def _await(self, iteration: int, numbers: list[int], alone: bool, since: float) -> int:
         key = iteration, numbers[0]
+        pause, longest = _LOOK_AFTER_WORKERS
         while True:
             self._check_open()
             self._receive(0)
@@ -224,8 +227,9 @@ class Crew:
                 if task is not None:
                     self._made[key] = self._make_here(key, task)
                     return numbers[0]
-            if not self._receive(_LOOK_AFTER_WORKERS):
+            if not self._receive(pause):
                 self._look_after_workers()
+                pause = min(2 * pause, longest)
             if self._trouble is not None:
                 self.finish(key[0])
                 raise self._trouble
@@ -292,11 +296,13 @@ class Crew:
         self._hand_out()
 
     def _is_made(self, made: Made) -> None:
+        if made.kept is not None:
+            self._keeper.adopt(made.kept)
         key, outcome = (made.iteration, made.number), unpack(made.outcome)
         with self._lock:
             if self.assignments.made(made.worker, key, made.progress):
                 self._made[key] = outcome._replace(samples=made.samples, progress=made.progress)
-                self.tally.note(made.effort, made.samples)
+                self.tally.note(made.effort, made.samples, made.is_shared)
             self._hand_out()
 
     def _hand_out(self) -> None:
@@ -429,7 +435,7 @@ class Crew:
         """Have all workers leave."""
         with self._lock:
             self._closed = True
-            self.size = 0
+            self.size, self._keeper = 0, Keeper()
             self._reconcile()
             self._starts.end()
             self._snapshots.close()

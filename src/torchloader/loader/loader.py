@@ -8,6 +8,7 @@ from multiprocessing import util as mp_util
 from types import GenericAlias
 from typing import Any, Literal, Self
 
+from dragon.node_files import NodeFile
 from torchloader.loader.ahead import Ahead
 from torchloader.loader.attributes import Attributes
 from torchloader.loader.base import RankSampler, samplers_of
@@ -25,7 +26,7 @@ from torchloader.loader.counters import Counters, Given
 from torchloader.loader.crew import Crew
 from torchloader.loader.iteration import Iteration
 from torchloader.loader.nodes import nodes_for
-from torchloader.loader.parts import AnyOrder, maker_of, order_of
+from torchloader.loader.parts import AnyOrder, maker_of, order_of, share
 from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.ranks import distributed_place, distributed_rank, place_of, seed_of, warn_of_ranks
 from torchloader.loader.rest import standing_of, tell
@@ -67,6 +68,8 @@ class ElasticDataLoader(Attributes):
             torchloader 10: where cores lack a trainer then goes first, and so does every other program.
         in_order: False has batches come as they are ready, so that slow ones do not hold up others. They are the same
             ones; those of a stream stay in turn.
+        shared_as: a name for what is the same in several programs on a node: loaders of that name make each batch once
+            for all of them. Without effect for workers on other nodes and without workers.
         prefetch_epochs: workers that stay begin with the next epoch while the trainer has the last batches of one. For
             a dataset whose samples depend on nothing that is changed between epochs in a way that workers see, such as
             shared memory. Without effect for a sampler of the program's own and for iterable-style datasets.
@@ -116,6 +119,7 @@ class ElasticDataLoader(Attributes):
         workers_on: str | Sequence[str] | None = None,
         nice: int | None = None,
         prefetch_epochs: bool = False,
+        shared_as: str | None = None,
     ) -> None:
         before = vars(self).keys() - {"_is_made"}  # what a subclass has set
         self._is_made = False
@@ -146,7 +150,7 @@ class ElasticDataLoader(Attributes):
         self.dataset, self.drop_last = dataset, drop_last
         self.batch_size = None if batch_sampler is not None else batch_size
         self.generator, self.in_order, self.prefetch_epochs = generator, in_order, prefetch_epochs
-        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
+        self.pin_memory, self.pin_memory_device, self.shared_as = pin_memory, pin_memory_device, shared_as
         self._context, self._workers_on = multiprocessing_context, workers_on
         self._persistent_workers, self._max_workers = persistent_workers, max_workers
         self._given_seed, self._given_samplers, self._place = seed, (sampler, batch_sampler), (rank, world_size)
@@ -168,7 +172,7 @@ class ElasticDataLoader(Attributes):
         self._crew = Crew(self._maker, assignments, at_first, timeout, self._policy, nodes)
         self._tuner = tuner_of(max_workers, streams, nodes) if count == "auto" else None
         # Which does nothing in a process that is forked from the trainer: the workers are not its own.
-        self._finalizer = mp_util.Finalize(self, self._crew.close, exitpriority=15)
+        self._finalizer = mp_util.Finalize(self, _close, (self._crew, share(self._maker, shared_as)), exitpriority=15)
         self._next_epoch = self._epoch = 0
         self._position: Any = 0  # Gaps where batches overtake each other; a Place in the streams of an iterable dataset
         self._sampler_state: dict[str, Any] | None = None  # when the epoch under way began
@@ -265,6 +269,7 @@ class ElasticDataLoader(Attributes):
             self._crew.depth,
             self._crew.ready,
             tally.died,
+            tally.shared,
         )
 
     def _note(self, samples: int, waited: float, computed: float) -> None:
@@ -363,3 +368,9 @@ class ElasticDataLoader(Attributes):
 
     def _note_end(self, epoch: int) -> None:
         self._epoch, self._position, self._sampler_state, self._digest = epoch + 1, 0, None, 0
+
+
+def _close(crew: Crew, file: NodeFile | None) -> None:
+    crew.close()
+    if file is not None:
+        file.close()

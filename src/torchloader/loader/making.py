@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from dragon.serialization import OnNode, dumps, loads
 from torchloader.loader import surroundings
+from torchloader.loader.exchange import Membership
 from torchloader.loader.generators import Watch
 from torchloader.loader.order import Indices
 from torchloader.loader.outcome import Outcome
@@ -37,6 +38,7 @@ class Maker:
         self._draws: Set[str] | None = None  # from which generators samples do; None: not known
         self._info: Any = None
         self._share: Share | None = None
+        self.membership: Membership | None = None  # where its batches are shared with other loaders
         self.origin: OnNode | None = None  # what it was loaded from, where that is there once for all workers
 
     def __getstate__(self) -> dict[str, Any]:

@@ -77,10 +77,12 @@ class Tally:
     samples: int = 0
     effort: Effort = field(default=Effort())
     died: int = 0
+    shared: int = 0
 
-    def note(self, effort: Effort, samples: int) -> None:
-        """A batch was made."""
+    def note(self, effort: Effort, samples: int, is_shared: bool = False) -> None:
+        """A batch was made, or taken from another loader's workers."""
         self.batches += 1
+        self.shared += is_shared
         self.samples += samples
         self.effort = self.effort.plus(effort)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dragon.infrastructure.errors import RunEndedError
+from dragon.node_files import NodeFile
 from torchloader.loader.assignments import Assignments
+from torchloader.loader.checks import check_shared
+from torchloader.loader.exchange import joined
 from torchloader.loader.making import Maker
 from torchloader.loader.order import BatchSamplerOrder, SampleOrder, SamplerOrder
 from torchloader.loader.running import StreamMaker
@@ -13,7 +18,7 @@ from torchloader.loader.stream_assignments import StreamAssignments
 from torchloader.loader.streams import StreamOrder
 from torchloader.loader.tasks import Task
 
-__all__ = ["AnyOrder", "maker_of", "order_of"]
+__all__ = ["AnyOrder", "maker_of", "order_of", "share"]
 
 AnyOrder = SampleOrder | SamplerOrder | BatchSamplerOrder | StreamOrder
 
@@ -53,3 +58,17 @@ def maker_of(
         return StreamMaker(dataset, *functions, *batch, order.seed, snapshot_every), StreamAssignments(prefetch)
     batched = isinstance(order, BatchSamplerOrder) or batch[0] is not None
     return Maker(dataset, *functions, batched, order.seed), Assignments(prefetch)
+
+
+def share(maker: Maker, name: str | None) -> NodeFile | None:
+    """Have the batches of a maker shared with loaders of that name, in a file that is returned; None without a name,
+    and, with a RuntimeWarning, where this node has no place for it. Raises what check_shared() raises."""
+    if name is None:
+        return None
+    check_shared(name, isinstance(maker, StreamMaker))
+    try:
+        file, maker.membership = joined(name)
+    except (OSError, RunEndedError) as error:
+        warnings.warn(f"batches are not shared as {name!r}: {error}", RuntimeWarning, stacklevel=4)
+        return None
+    return file

@@ -17,6 +17,7 @@ from dragon.native.value import Value
 from dragon.serialization import SnapshotGoneError
 from torchloader.loader import surroundings
 from torchloader.loader.effort import Effort, Meter
+from torchloader.loader.exchange import Exchange, Kept, key_of
 from torchloader.loader.making import Maker
 from torchloader.loader.outcome import Packed, pack, pack_error, pack_unsent
 from torchloader.loader.snapshot import received
@@ -61,6 +62,8 @@ class Made(NamedTuple):
     outcome: Packed
     samples: int
     progress: Progress | None
+    is_shared: bool = False  # made by a worker of another loader
+    kept: Kept | None = None  # for other loaders
 
 
 class Trainer:
@@ -128,6 +131,7 @@ def work(
     except psutil.NoSuchProcess:
         return
     makers: dict[int, Maker] = {}
+    exchange: Exchange | None = None
     meter, sending = Meter(), Effort()
     has_begun = False
     while not trainer.dismisses:
@@ -154,8 +158,9 @@ def work(
             if message.dataset in makers:
                 makers[message.dataset].release(message.iteration, message.stream)
         elif trainer.needs(message.iteration) and message.dataset in makers:
-            start = meter.now()
-            made = _make(worker, makers[message.dataset], message)
+            start, maker = meter.now(), makers[message.dataset]
+            exchange = exchange or _exchange_of(maker)
+            made = _make_or_take(worker, maker, message, exchange, trainer)
             spent = meter.now()
             _deliver(results, made._replace(effort=spent.since(start).plus(sending)))
             sending = meter.now().since(spent)
@@ -175,6 +180,34 @@ def _make(worker: int, maker: Maker, task: Task) -> Made:
     made = maker.make(task)
     packed = pack_error(made.error) if isinstance(made.error, Exception) else pack(made.batch)
     return Made(worker, task.iteration, task.number, Effort(), packed, made.samples, made.progress)
+
+
+def _exchange_of(maker: Maker) -> Exchange | None:
+    """The access to batches of other loaders, where there are to be any and this is the trainer's node."""
+    try:
+        return None if maker.membership is None else Exchange(maker.membership)
+    except FileNotFoundError:  # of another node, or the loader is closed
+        maker.membership = None
+        return None
+
+
+def _make_or_take(
+    worker: int, maker: Maker, task: Task, exchange: Exchange | None, trainer: Trainer | FarTrainer
+) -> Made:
+    """The batch, which a worker of another loader may have made."""
+    if exchange is None:
+        return _make(worker, maker, task)
+    made: list[Made] = []
+
+    def make() -> Packed:
+        made.append(_make(worker, maker, task))
+        return made[-1].outcome
+
+    packed, is_shared, kept = exchange.get(key_of(maker.seed, task), make, lambda: trainer.dismisses, task.number == 0)
+    if made:
+        return made[-1]._replace(outcome=packed, kept=kept)
+    samples = len(task.indices) if isinstance(task.indices, list) else 1
+    return Made(worker, task.iteration, task.number, Effort(), packed, samples, None, is_shared)
 
 
 def _deliver(results: Queue, made: Made) -> None:

@@ -1,0 +1,306 @@
+"""Batches that the loading workers of several programs on a node make for each other.
+
+A file that all have in common (dragon.node_files) has a slot for each batch by its key. Whoever makes a batch holds a
+lock on its slot meanwhile, which ends with the process, and then notes there where the batch lies: in memory without a
+name, which is gone with the processes that have it open: the worker that made it and its trainer. Nothing is left
+behind by processes that are killed, and a batch that is not there is made again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import pickle
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dragon.node_files import NodeFile, anonymous_memory
+from dragon.serialization import dumps
+from torchloader.loader.outcome import Packed, pack_error
+from torchloader.loader.tasks import Task
+
+__all__ = ["SIZE", "Exchange", "Keeper", "Kept", "Membership", "joined", "key_of"]
+
+_SLOTS = 4096
+_ENTRY = struct.Struct("=16sqqQ")  # a key, and the process, descriptor and inode of the memory with its batch
+_TRUSTED = _SLOTS * _ENTRY.size  # where the tokens of loaders lie
+_TOKEN = 8  # bytes
+_DIFFERS = _TRUSTED + _SLOTS * _TOKEN  # where it lies whether loaders were found to differ
+SIZE = _DIFFERS + 1
+"""Bytes of the file."""
+
+_MOST_BYTES = 128 << 20  # of batches that a process keeps for others
+_MOST_BATCHES = 64
+_MOST_BATCHES_OF_WORKER = 4  # until the trainer keeps them
+_PATIENCE = 10.0  # seconds to wait for what another worker does, at least
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks
+_ALIGNMENT = 64
+
+
+class Membership(NamedTuple):
+    """What the workers of a loader have to know: the name, the path of the file, and a token of the loader's own."""
+
+    name: str
+    path: str
+    token: bytes
+
+
+def key_of(seed: int, task: Task) -> bytes:
+    """Return what tells a batch from all others of loaders of one name."""
+    return hashlib.blake2b(dumps((seed, task.epoch, task.indices)), digest_size=16).digest()
+
+
+class Kept(NamedTuple):
+    """Where a batch lies that a worker keeps for others: the path of the file, the slot, and what is noted in it."""
+
+    path: str
+    slot: int
+    entry: bytes
+
+
+class Keeper:
+    """The latest batches that a process keeps for others, so many at most."""
+
+    def __init__(self, most: int = _MOST_BATCHES) -> None:
+        self._file, self._most = -1, most
+        self._kept: deque[tuple[int, int]] = deque()  # descriptors and bytes, the oldest first
+
+    def __del__(self) -> None:
+        for descriptor in (self._file, *(memory for memory, _ in self._kept)):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def keep(self, memory: int, size: int) -> None:
+        """Have this memory until there is too much of it."""
+        self._kept.append((memory, size))
+        while len(self._kept) > 1 and (
+            len(self._kept) > self._most or sum(size for _, size in self._kept) > _MOST_BYTES
+        ):
+            os.close(self._kept.popleft()[0])
+
+    def adopt(self, kept: Kept) -> None:
+        """Keep what a worker keeps, which is about to end."""
+        try:
+            if self._file < 0:
+                self._file = os.open(kept.path, os.O_RDWR | os.O_CLOEXEC)
+            memory = _opened(kept.entry)
+        except OSError:  # the loader is closed, or the worker has ended
+            return
+        if memory is None:
+            return
+        self.keep(memory, os.fstat(memory).st_size)
+        at = kept.slot * _ENTRY.size
+        if os.pread(self._file, _ENTRY.size, at) == kept.entry:
+            os.pwrite(self._file, _entry(kept.entry[:16], memory), at)
+
+
+def joined(name: str) -> tuple[NodeFile, Membership]:
+    """Return the file of loaders of that name, which is to be closed, and the membership of a new one of them. Raises
+    what NodeFile raises."""
+    digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+    file = NodeFile(f"batches_1_{digest}", SIZE)
+    return file, Membership(name, str(file.path), os.urandom(_TOKEN))
+
+
+class Exchange:
+    """A worker's access to the batches that others make.
+
+    Loaders of one name have to make the same batches. Each makes the first one of an iteration itself as well, and
+    compares; before it has done so once none of its workers takes or gives another one.
+
+    Args:
+        membership: of the worker's loader.
+
+    Raises OSError where the file is gone.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self._file = os.open(membership.path, os.O_RDWR | os.O_CLOEXEC)
+        self._keeper = Keeper(_MOST_BATCHES_OF_WORKER)
+        self._longest = 0.0  # seconds that making one took here
+        self._waits = True  # for the first batch of its loader
+
+    def get(
+        self, key: bytes, make: Callable[[], Packed], gives_up: Callable[[], bool], is_first: bool
+    ) -> tuple[Packed, bool, Kept | None]:
+        """Return a batch, whether another worker has made it, and where it is kept if this one has. What comes instead
+        where loaders of the name make different ones is a ValueError.
+
+        Args:
+            key: of the batch.
+            make: makes it. An error that comes instead is not for others.
+            gives_up: whether not to wait any longer for one that another worker is making.
+            is_first: whether it is the first one of an iteration.
+        """
+        slot = int.from_bytes(key[:8], "little") % _SLOTS
+        if not (is_first or self._is_trusted(gives_up)) or not self._lock(slot, gives_up):
+            return self._made(make), False, None
+        try:
+            if self._differs():
+                return self._difference(), False, None
+            found = self._find(slot, key)
+            if found is None:
+                packed = self._made(make)
+                kept = self._keep(slot, key, packed)
+                if is_first:
+                    self._trust()
+                return packed, False, kept
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, slot)
+        try:
+            packed = _read(found)
+        finally:
+            os.close(found)
+        return (self._compared(packed, make), False, None) if is_first else (packed, True, None)
+
+    def _made(self, make: Callable[[], Packed]) -> Packed:
+        since = time.monotonic()
+        packed = make()
+        self._longest = max(self._longest, time.monotonic() - since)
+        return packed
+
+    def _compared(self, theirs: Packed, make: Callable[[], Packed]) -> Packed:
+        """The batch as it is made here, where that is the same or never is."""
+        ours = self._made(make)
+        if not _equal(ours, theirs) and _equal(ours, self._made(make)):
+            os.pwrite(self._file, b"\1", _DIFFERS)
+            return self._difference()
+        self._trust()
+        return ours
+
+    def _difference(self) -> Packed:
+        return pack_error(
+            ValueError(
+                f"loaders with shared_as={self.membership.name!r} on this node make different batches of the same "
+                "samples: give those with another dataset, transform or collate_fn another name, and run all of them "
+                "again, as some may have been given a batch of others"
+            )
+        )
+
+    def _differs(self) -> bool:
+        return os.pread(self._file, 1, _DIFFERS) == b"\1"
+
+    @property
+    def _own(self) -> int:
+        """Where the token of its loader lies, once the loader's first batch was compared."""
+        return _TRUSTED + int.from_bytes(self.membership.token, "little") % _SLOTS * _TOKEN
+
+    def _trust(self) -> None:
+        os.pwrite(self._file, self.membership.token, self._own)
+
+    def _is_trusted(self, gives_up: Callable[[], bool]) -> bool:
+        """Whether the first batch of its loader was compared, which is waited for once."""
+
+        def looked() -> bool:
+            return os.pread(self._file, _TOKEN, self._own) == self.membership.token
+
+        waits, self._waits = self._waits, False
+        return self._until(lambda: looked() or self._differs(), gives_up) if waits else looked()
+
+    def _lock(self, slot: int, gives_up: Callable[[], bool]) -> bool:
+        """Lock a slot once nobody else has it locked. False where that takes far longer than to make a batch: whoever
+        has it may be stopped."""
+
+        def locked() -> bool:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)
+            except OSError:  # it is locked, or the system has no lock left
+                return False
+            return True
+
+        return self._until(locked, gives_up)
+
+    def _until(self, holds: Callable[[], bool], gives_up: Callable[[], bool]) -> bool:
+        until = time.monotonic() + max(_PATIENCE, 3 * self._longest)
+        pause = max(_FIRST_PAUSE, min(self._longest / 8, _LONGEST_PAUSE))
+        while not holds():
+            if time.monotonic() > until or gives_up():
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return True
+
+    def _find(self, slot: int, key: bytes) -> int | None:
+        """A descriptor of the memory with a batch, None where it is not there."""
+        entry = os.pread(self._file, _ENTRY.size, slot * _ENTRY.size)
+        try:
+            return _opened(entry) if entry.startswith(key) else None
+        except OSError:  # whoever had it has given it up, or has ended
+            return None
+
+    def _keep(self, slot: int, key: bytes, packed: Packed) -> Kept | None:
+        """Have a batch for others."""
+        if packed.text:
+            return None
+        try:
+            memory, size = _written(key, packed)
+        except OSError:  # there is no memory for it: others make it themselves
+            return None
+        self._keeper.keep(memory, size)
+        entry = _entry(key, memory)
+        os.pwrite(self._file, entry, slot * _ENTRY.size)
+        return Kept(self.membership.path, slot, entry)
+
+
+def _entry(key: bytes, memory: int) -> bytes:
+    return _ENTRY.pack(key, os.getpid(), memory, os.fstat(memory).st_ino)
+
+
+def _opened(entry: bytes) -> int | None:
+    """A descriptor of the memory that an entry tells of, None where something else is there now. Raises OSError where
+    nothing is."""
+    key, process, descriptor, inode = _ENTRY.unpack(entry)
+    memory = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    if os.fstat(memory).st_ino == inode and os.pread(memory, len(key), 0) == key:
+        return memory
+    os.close(memory)
+    return None
+
+
+def _written(key: bytes, packed: Packed) -> tuple[int, int]:
+    """The descriptor and the bytes of memory with a batch: its key, how many parts it has, their sizes, and these."""
+    parts = [memoryview(packed.data), *(buffer.raw() for buffer in packed.buffers)]
+    header = key + struct.pack(f"=Q{len(parts)}Q", len(parts), *(part.nbytes for part in parts))
+    memory = anonymous_memory("batch")
+    try:
+        at = 0
+        for part in (memoryview(header), *parts):
+            at = -(-at // _ALIGNMENT) * _ALIGNMENT
+            done = 0
+            while done < part.nbytes:
+                done += os.pwrite(memory, part[done:], at + done)
+            at += part.nbytes
+        os.ftruncate(memory, at)
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory, at
+
+
+def _equal(one: Packed, other: Packed) -> bool:
+    return (one.data, *map(_bytes, one.buffers)) == (other.data, *map(_bytes, other.buffers))
+
+
+def _bytes(buffer: pickle.PickleBuffer) -> bytes:
+    return buffer.raw().tobytes()
+
+
+def _read(memory: int) -> Packed:
+    # Writable, as arrays of a batch are, though nobody writes here.
+    whole = memoryview(mmap.mmap(memory, 0, access=mmap.ACCESS_COPY))
+    at = 16
+    (count,) = struct.unpack_from("=Q", whole, at)
+    sizes = struct.unpack_from(f"={count}Q", whole, at + 8)
+    at += 8 + 8 * count
+    parts = []
+    for size in sizes:
+        at = -(-at // _ALIGNMENT) * _ALIGNMENT
+        parts.append(whole[at : at + size])
+        at += size
+    return Packed(bytes(parts[0]), [pickle.PickleBuffer(part) for part in parts[1:]], "", "")
