@@ -1,6 +1,7 @@
 #include "channel.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -24,6 +25,13 @@ std::string bell_path(Handle channel) {
 }  // namespace
 
 void set_bell_folder(const char* path) {
+    // A fork waits for other threads of this process that are at the bells: in the child they would never
+    // leave them.
+    static std::once_flag once;
+    std::call_once(once, [] {
+        pthread_atfork([] { bells_mutex.lock(); }, [] { bells_mutex.unlock(); },
+                       [] { bells_mutex.unlock(); });
+    });
     std::lock_guard lock(bells_mutex);
     bell_folder = path;
     for (auto& [channel, fd] : bells) close(fd);

@@ -563,6 +563,37 @@ void the_bell_is_readable_while_the_channel_is() {
     CHECK(rmdir(folder) == 0);  // the bell's file is gone
 }
 
+void a_child_can_open_bells_whatever_threads_of_its_parent_did() {
+    new_arena();
+    char folder[] = "/tmp/dragon-core-tests-XXXXXX";
+    CHECK(mkdtemp(folder));
+    set_bell_folder(folder);
+    auto ours = new_channel(), theirs = new_channel();
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+        while (!stop) {
+            open_bell(theirs.handle);
+            close_bell(theirs.handle);
+        }
+    });
+    for (int i = 0; i < 200; ++i) {
+        pid_t child = fork_child([&] {
+            alarm(20);
+            close_bell(ours.handle);
+            CHECK(open_bell(ours.handle) >= 0);
+        });
+        join_child(child);
+    }
+    stop = true;
+    other.join();
+    for (auto* c : {&ours, &theirs}) {
+        open_bell(c->handle);
+        (*c)->enable_bell(arena(), Channel::kOwn);
+        c->release();
+    }
+    CHECK(rmdir(folder) == 0);
+}
+
 void the_agent_hears_of_a_channel_once_each_time_there_is_something_again() {
     Arena& a = new_arena();
     char folder[] = "/tmp/dragon-core-tests-XXXXXX";
@@ -1919,6 +1950,7 @@ const Test tests[] = {
     TEST(a_pipe_breaks_when_its_last_reader_goes),
     TEST(an_end_that_a_message_carries_is_not_gone),
     TEST(the_bell_is_readable_while_the_channel_is),
+    TEST(a_child_can_open_bells_whatever_threads_of_its_parent_did),
     TEST(the_agent_hears_of_a_channel_once_each_time_there_is_something_again),
     TEST(join_waits_for_every_task),
     TEST(a_lock_admits_one_at_a_time),
