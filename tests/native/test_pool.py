@@ -144,7 +144,7 @@ def test_who_terminates_says_how_patiently() -> None:
 
 def test_a_worker_that_dies_is_an_error_and_is_replaced() -> None:
     with Pool(2) as pool:
-        with pytest.raises(WorkerLostError, match="signal 9"):
+        with pytest.raises(WorkerLostError, match="signal SIGKILL"):
             pool.apply_async(kill_myself, (1,)).get(30)
         assert pool.map(square, range(20), 1) == [x * x for x in range(20)]
 
@@ -165,7 +165,7 @@ def test_every_task_of_workers_that_die_and_cannot_be_replaced_gets_its_error(mo
         monkeypatch.setattr(pool._workers, "_start", fail_while_the_other_dies)
         first.kill()
         for result in results:
-            with pytest.raises(WorkerLostError, match="signal 9"):
+            with pytest.raises(WorkerLostError, match="signal SIGKILL"):
                 result.get(30)
 
 

@@ -158,7 +158,7 @@ def test_sys_exit_in_a_function_is_an_error_and_not_the_end_of_the_worker(batch:
 
 def test_a_worker_that_dies_costs_its_task_and_is_replaced(alone: Batch) -> None:
     lost, next_one = alone.function(kill_myself), alone.function(add, 1)
-    with pytest.raises(WorkerLostError, match="signal 9"):
+    with pytest.raises(WorkerLostError, match="signal SIGKILL"):
         lost.get(timeout=60)
     assert next_one.get(timeout=60) == 1
 

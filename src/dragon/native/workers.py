@@ -19,6 +19,7 @@ from dragon.infrastructure.system_errors import may_pass
 from dragon.native.outcomes import Outcome, failed, returned
 from dragon.runtime.handle import Channel, Words
 from dragon.runtime.tracing import note_task
+from dragon.signals import how_ended
 
 if TYPE_CHECKING:
     from dragon.native.process import Process
@@ -365,4 +366,4 @@ def _wait_for(process: WorkerProcess, timeout: float | None = None) -> str:
 
 
 def _how(code: int) -> str:
-    return f"with signal {-code}" if code < 0 else f"with exit code {code}"
+    return f"with {how_ended(code)}"

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dragon.infrastructure.metrics import PROCESS_STATES, Lifetime
+from dragon.signals import name_of
 from dragon.top.snapshot import OF_GPUS, OF_NODES, OF_POOLS, OF_PROCESSES, OF_QUEUES, Series, Snapshot
 
 __all__ = ["TABLES", "Cell", "Row", "Table", "duration", "sparkline"]
@@ -163,7 +164,7 @@ def _process(life: Lifetime, known: _Subject, now: float) -> Row:
     told, look = (PROCESS_STATES[int(state)] if state is not None else "lives"), ""
     if life.ended is not None:
         code = life.code or 0
-        told = "ended" if code == 0 else f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+        told = "ended" if code == 0 else f"exit code {code}" if code > 0 else f"killed by signal {name_of(-code)}"
         look = "failed" if code else "ended"
     lasted = (life.ended or now) - life.started
     cells = [
