@@ -4,7 +4,8 @@ python benchmarks/torchloader/predicted.py [--runs 5] [--jobs 6] [--cores 10]
 
 Four kinds of jobs are profiled, each alone (`torchloader profile`). Then workloads are drawn by chance, which jobs come
 when and how long they train; each is predicted by the simulator from the profiles, and run. Jobs load by sleeping, so
-that a machine with few cores can run them; the seconds from a launch to the first iteration are measured once.
+that a machine with few cores can run them. Once measured are the seconds from a launch to the first iteration, and from
+there until the scheduler knows the job's curve.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from torchloader.prediction.curve import Curve
 from torchloader.report.history import Life, history
 from torchloader.scheduling.actions import Node
 from torchloader.scheduling.application import Spec
+from torchloader.scheduling.log import read
 from torchloader.scheduling.scheduler import Scheduler
 from torchloader.scheduling.states import State
+from torchloader.service.settings import LOG
 from torchloader.simulation.comparison import Interval
 from torchloader.simulation.job import Job
 from torchloader.simulation.result import Result
@@ -135,7 +138,14 @@ def drawn(jobs: int, seed: int, curves: dict[str, Curve]) -> list[Drawn]:
     return made
 
 
-def predicted(jobs: list[Drawn], curves: dict[str, Curve], cores: int, start: float) -> Result:
+def learning(folder: Path) -> float:
+    """Seconds from the first iteration until the scheduler knows how fast the job trains."""
+    events = read(folder / "run" / LOG)
+    began = next(event.time for event in events if event.after is State.RUNNING)
+    return next(event.time for event in events if "curve" in event.details) - began
+
+
+def predicted(jobs: list[Drawn], curves: dict[str, Curve], cores: int, start: float, learn: float) -> Result:
     """What the simulator says."""
     nodes = {"node": Node(cores, tuple(range(max(cores, os.cpu_count() or 1))))}
     simulated = [
@@ -145,7 +155,7 @@ def predicted(jobs: list[Drawn], curves: dict[str, Curve], cores: int, start: fl
         )
         for each in jobs
     ]
-    return simulate(simulated, nodes, Scheduler(policy("proportional"), interval=_INTERVAL), start=start)
+    return simulate(simulated, nodes, Scheduler(policy("proportional"), interval=_INTERVAL), start=start, learn=learn)
 
 
 def live(folder: Path, jobs: list[Drawn], cores: int) -> dict[str, Life]:
@@ -182,15 +192,16 @@ def main() -> None:
         alone = folder / "alone"
         alone.mkdir()
         (alone / "train.py").write_text(TRAINER)
-        start = starting(live(alone, [Drawn("start", KINDS[0], 0.0, 20)], arguments.cores)["start"])
-        print(f"a start takes {start:.1f} s")
+        start = starting(live(alone, [Drawn("start", KINDS[0], 0.0, 120)], arguments.cores)["start"])
+        learn = learning(alone)
+        print(f"a start takes {start:.1f} s, and what a job needs is known after {learn:.1f} s")
         means, makespans, each_job = [], [], []
         for number in range(arguments.runs):
             place = folder / str(number)
             place.mkdir()
             (place / "train.py").write_text(TRAINER)
             jobs = drawn(arguments.jobs, arguments.seed + number, curves)
-            said = predicted(jobs, curves, arguments.cores, start)
+            said = predicted(jobs, curves, arguments.cores, start, learn)
             lives = live(place, jobs, arguments.cores)
             first = min(life.arrival for life in lives.values())
             seconds = {each: life.seconds for each, life in lives.items()}

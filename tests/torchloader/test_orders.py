@@ -146,7 +146,7 @@ def test_a_short_job_does_not_wait_behind_a_long_one() -> None:
     assert [each.finished for each in by_arrival.jobs] == [1000, 1050]
     # The long one yields at 300, and resumes at 360: both starts take 10 s, and its own resumption too.
     assert [each.finished for each in las.jobs] == pytest.approx([1080, 360])
-    assert (las.jobs[0].away, las.jobs[0].holding) == pytest.approx((60, 1020))
+    assert (las.jobs[0].paused, las.jobs[0].holding) == pytest.approx((60, 1020))
     assert las.busy == pytest.approx(1050 / 1080)
 
 

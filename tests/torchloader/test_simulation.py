@@ -48,6 +48,12 @@ def test_a_job_alone_takes_as_long_as_its_curve_says() -> None:
     assert alone.busy == pytest.approx(0.5)
 
 
+def test_a_job_has_the_workers_that_it_asks_for_until_its_curve_is_measured() -> None:
+    scheduler = Scheduler(policy("proportional"), headroom=0.0)
+    alone = simulate([job("a", needs=8)], {"n": Node(8, (0,))}, scheduler, start=5, learn=10)
+    assert [(moment.time, moment.workers) for moment in alone.moments if moment.throughput] == [(5, 1), (15, 8)]
+
+
 def test_workers_move_when_a_job_comes_and_when_it_goes() -> None:
     both = simulate([job("a", needs=12), job("b", arrival=50, needs=12, seconds=25)], {"n": Node(12, (0, 1))}, OURS)
     assert [(moment.time, moment.application, moment.workers) for moment in both.moments] == [

@@ -170,6 +170,13 @@ def parser() -> argparse.ArgumentParser:
         help="seconds that the start of a job takes (default 0)",
     )
     result.add_argument(
+        "--learn",
+        type=not_negative,
+        default=0.0,
+        metavar="S",
+        help="seconds that a job trains before the scheduler knows how fast it trains and loads (default 0)",
+    )
+    result.add_argument(
         "--elastic", action="store_true", help="let them change workers as all others do, without a stop"
     )
     result.add_argument(
@@ -304,7 +311,9 @@ def _simulated(
         results.append([])
         for jobs, nodes in workloads:
             # What the scheduler believes a change of workers to cost is what it costs.
-            made = simulate(jobs, nodes, scheduler, stop=scheduler.cost, start=arguments.start, progress=tell)
+            made = simulate(
+                jobs, nodes, scheduler, stop=scheduler.cost, start=arguments.start, learn=arguments.learn, progress=tell
+            )
             results[-1].append(made)
             before += len(jobs)
     if shown:

@@ -67,6 +67,7 @@ class Crew:
         self._results: Queue | None = None
         self._floor: Any = None
         self._looked = time.monotonic()
+        self._taker: int | None = None
         self._closed = False
         self._keeper = Keeper()
         self.tally = Tally()
@@ -173,10 +174,12 @@ class Crew:
 
     @property
     def depth(self) -> int:
-        """Batches that are made and not taken."""
-        if not self._closed:
-            self._receive(0)  # workers also send that they are ready
-        return len(self._made)
+        """Batches that are made and not taken. For another thread than the one that takes them they are counted with
+        what else workers have sent: what that took in here, the other one would wait for."""
+        if self._taker in (None, threading.get_ident()) and not self._closed:
+            self._receive(0)
+            return len(self._made)
+        return len(self._made) + (0 if self._results is None else self._results.size())
 
     # ---- batches
 
@@ -192,6 +195,7 @@ class Crew:
         which none was made. Without workers the first one is made here; with `alone` also where they are still
         starting. Raises LoadingError, TimeoutError after the loader's time, and ValueError once it is closed."""
         self._check_live(iteration)
+        self._taker = threading.get_ident()
         if self._starts.wait_for_fork:
             self._starts.resume(self._snapshots.take())
         self._receive(0)

@@ -29,7 +29,7 @@ class JobResult:
         samples: that it trained on.
         resizes: how often its workers were changed.
         stopped: seconds that it stood still for that.
-        away: seconds, after its start, for which it was paused and held no devices.
+        paused: seconds, after its start, for which it was paused and held no devices.
     """
 
     name: str
@@ -42,7 +42,7 @@ class JobResult:
     samples: int
     resizes: int
     stopped: float
-    away: float = 0.0
+    paused: float = 0.0
 
     @property
     def completion(self) -> float:
@@ -52,7 +52,7 @@ class JobResult:
     @property
     def holding(self) -> float:
         """Seconds for which it held its devices."""
-        return self.finished - self.started - self.away
+        return self.finished - self.started - self.paused
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ def simulate(
     *,
     stop: float = 0.0,
     start: float = 0.0,
+    learn: float = 0.0,
     progress: Callable[[int], object] = lambda ended: None,
 ) -> Result:
     """Run jobs to their ends.
@@ -37,11 +38,13 @@ def simulate(
         scheduler: decides.
         stop: seconds for which a change of workers stops a job: 0 for an elastic loader, tens for a restart.
         start: seconds that a start takes.
+        learn: seconds that a job trains before its curve is measured; until then the workers that it asks for are taken
+            to be just enough.
         progress: is told how many jobs have ended, each time.
 
     Raises ValueError, with the job's name, for a job that can never start on these nodes, or two of one name.
     """
-    return _Simulation(jobs, nodes, scheduler, stop, start, progress).run()
+    return _Simulation(jobs, nodes, scheduler, (stop, start, learn), progress).run()
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class _Running:
     resizes: int = 0
     stopped: float = 0.0
     paused: float | None = None  # since when
-    away: float = 0.0  # seconds for which it was paused before
+    paused_for: float = 0.0  # seconds for which it was paused before
     told: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
 
     @property
@@ -70,11 +73,12 @@ class _Simulation:
         jobs: Sequence[Job],
         nodes: Mapping[str, Node],
         scheduler: Scheduler,
-        stop: float,
-        start: float,
+        seconds: tuple[float, float, float],
         progress: Callable[[int], object],
     ) -> None:
-        self._nodes, self._scheduler, self._stop, self._begin, self._progress = nodes, scheduler, stop, start, progress
+        """`seconds` are stop, start and learn."""
+        self._nodes, self._scheduler, self._progress = nodes, scheduler, progress
+        self._stop, self._begin, self._learn = seconds
         self._arrivals = sorted(jobs, key=lambda job: (job.spec.arrival, job.spec.name), reverse=True)
         self._events: list[Event] = []
         self._moments: list[Moment] = []
@@ -82,6 +86,7 @@ class _Simulation:
         self._all: dict[str, _Running] = {}
         self._alive: dict[str, _Running] = {}
         self._ready: list[tuple[float, str]] = []  # when those that stand still go on
+        self._learning: list[tuple[float, str]] = []  # when the curves of those that began are known
         self._due: float | None = None
         self._missed: Cause | None = None  # what happened while somebody stood still, and could not be moved
         self._now = 0.0
@@ -89,7 +94,7 @@ class _Simulation:
     def run(self) -> Result:
         while self._arrivals or self._alive:
             self._advance(self._next())
-            causes = [*self._finish(), *self._go_on(), *self._arrive()]
+            causes = [*self._finish(), *self._go_on(), *self._arrive(), *self._measure()]
             if self._due is not None and self._due <= self._now:
                 causes.append(Cause.DUE)
             for cause in dict.fromkeys(causes):
@@ -103,6 +108,7 @@ class _Simulation:
         times = [self._now + each.left / each.rate for each in self._alive.values() if each.rate > 0]
         times += [self._ready[0][0]] if self._ready else []
         times += [self._arrivals[-1].spec.arrival] if self._arrivals else []
+        times += [self._learning[0][0]] if self._learning else []
         times += [self._due] if self._due is not None else []
         if not times:
             name, stuck = next((n, self._records[n]) for n in self._alive)
@@ -148,9 +154,20 @@ class _Simulation:
         while self._arrivals and self._arrivals[-1].spec.arrival <= self._now:
             job = self._arrivals.pop()
             came = True
-            self._records.submit(job.spec, self._now, curve=job.believed or job.curve)
+            self._records.submit(job.spec, self._now, curve=None if self._learn else job.believed or job.curve)
             self._all[job.spec.name] = self._alive[job.spec.name] = _Running(job)
         return [Cause.ARRIVAL] if came else []
+
+    def _measure(self) -> list[Cause]:
+        measured = []
+        while self._learning and self._learning[0][0] <= self._now:
+            _, name = heapq.heappop(self._learning)
+            if name in self._alive:
+                job = self._alive[name].job
+                state, curve = self._records[name].state, job.believed or job.curve
+                self._records.change(name, state, self._now, "its curve was measured", curve=curve)
+                measured.append(name)
+        return [Cause.DRIFT] if measured else []
 
     def _decide(self, cause: Cause) -> None:
         known = {name: replace(self._records[name], progress=each.done) for name, each in self._alive.items()}
@@ -169,8 +186,11 @@ class _Simulation:
         match action:
             case Launch() | Resume():
                 state = State.STARTING if isinstance(action, Launch) else State.RESUMING
-                each.started = self._now if each.started is None else each.started
-                each.away += 0.0 if each.paused is None else self._now - each.paused
+                if each.started is None:
+                    each.started = self._now
+                    if self._learn:
+                        heapq.heappush(self._learning, (self._now + self._begin + self._learn, name))
+                each.paused_for += 0.0 if each.paused is None else self._now - each.paused
                 each.paused = None
                 self._change(action, state, placement=action.placement, **self._workers(action))
                 self._stand(name, self._begin)
@@ -228,5 +248,5 @@ class _Simulation:
             spec.iterations * spec.batch,
             each.resizes,
             each.stopped,
-            each.away,
+            each.paused_for,
         )
