@@ -15,8 +15,8 @@ from dragon.runtime import folder as run_folder
 
 __all__ = ["NodeFile", "anonymous_memory"]
 
-_PATIENCE = 5.0  # seconds for another program to come to its file
-_PAUSE = 0.005
+_LOCK_TIMEOUT_S = 5.0  # seconds for another program to come to its file
+_POLL_S = 0.005  # seconds
 
 
 class NodeFile:
@@ -62,14 +62,16 @@ def _alone_in(base: Path) -> Iterator[None]:
     """No other program comes to its file in the block."""
     folder = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _LOCK_TIMEOUT_S
         while True:
             with suppress(BlockingIOError):
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             if time.monotonic() > until:
-                raise TimeoutError(f"another program has had the lock of {base} for {_PATIENCE:.0f} s: is it stopped?")
-            time.sleep(_PAUSE)
+                raise TimeoutError(
+                    f"another program has had the lock of {base} for {_LOCK_TIMEOUT_S:.0f} s: is it stopped?"
+                )
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(folder)

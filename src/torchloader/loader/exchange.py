@@ -37,8 +37,8 @@ SIZE = _DIFFERS + 1
 _MOST_BYTES = 128 << 20  # of batches that a process keeps for others
 _MOST_BATCHES = 64
 _MOST_BATCHES_OF_WORKER = 4  # until the trainer keeps them
-_PATIENCE = 10.0  # seconds to wait for what another worker does, at least
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between two looks
+_WAIT_S = 10.0  # seconds to wait for what another worker does, at least
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.0005, 0.05  # seconds between two looks
 _ALIGNMENT = 64
 
 
@@ -217,13 +217,13 @@ class Exchange:
         return self._until(locked, gives_up)
 
     def _until(self, holds: Callable[[], bool], gives_up: Callable[[], bool]) -> bool:
-        until = time.monotonic() + max(_PATIENCE, 3 * self._longest)
-        pause = max(_FIRST_PAUSE, min(self._longest / 8, _LONGEST_PAUSE))
+        until = time.monotonic() + max(_WAIT_S, 3 * self._longest)
+        pause = max(_FIRST_POLL_S, min(self._longest / 8, _LONGEST_POLL_S))
         while not holds():
             if time.monotonic() > until or gives_up():
                 return False
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _LONGEST_POLL_S)
         return True
 
     def _find(self, slot: int, key: bytes) -> int | None:
