@@ -34,7 +34,7 @@ __all__ = ["Beginning", "Join", "serve_for_ever"]
 
 log = runtime_log("agent")
 
-_ZYGOTE_ENDS_WITHIN = 10.0  # seconds
+_ZYGOTE_ENDS_WITHIN_S = 10.0  # seconds
 
 Join = Callable[[Run, Spawner], "Awaitable[Met]"]
 
@@ -167,7 +167,7 @@ async def _end_zygote(zygote: int) -> None:
         gone = _core.open_process(zygote)
     except ProcessLookupError:
         return
-    if not await _await_end(gone, _ZYGOTE_ENDS_WITHIN):
+    if not await _await_end(gone, _ZYGOTE_ENDS_WITHIN_S):
         log.error("the zygote does not end; it is killed")
         os.kill(zygote, signal.SIGKILL)
 

@@ -31,7 +31,7 @@ log = runtime_log("agent")
 
 _Answer = TypeVar("_Answer")
 
-_SWEEP_EVERY = 10.0  # seconds
+_SWEEP_EVERY_S = 10.0  # seconds
 _WRITE_NOTICE_S = 1.0
 
 
@@ -82,7 +82,7 @@ class Agent:
     def _sweep(self) -> None:
         """Free what processes left that the zygote did not start: programs that joined the run, a user's own forks."""
         _core.reap_dead()
-        self._loop.call_later(_SWEEP_EVERY, self._sweep)
+        self._loop.call_later(_SWEEP_EVERY_S, self._sweep)
 
     def end_run(self) -> None:
         """End the run, on all nodes."""

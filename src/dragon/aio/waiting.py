@@ -18,7 +18,7 @@ from dragon.runtime.run import this_run
 __all__ = ["is_here", "readable", "turn_of", "wait"]
 
 _MOST_BELLS = 128  # channels of a process that are waited for by descriptors of their own, which is faster
-_BRIEFLY = 5e-5  # seconds for which the whole loop waits for what is likely to come at once
+_BRIEFLY_S = 5e-5  # seconds for which the whole loop waits for what is likely to come at once
 _MOST_PASSED = 64  # waits that are not begun so while nothing comes at once
 
 
@@ -104,7 +104,7 @@ def _comes_at_once(channel: Channel) -> bool:
     if _mine.passed > 0:
         _mine.passed -= 1
         return False
-    if channel._wait_readable(_BRIEFLY):
+    if channel._wait_readable(_BRIEFLY_S):
         _mine.to_pass = 1
         return True
     _mine.passed, _mine.to_pass = _mine.to_pass, min(2 * _mine.to_pass, _MOST_PASSED)

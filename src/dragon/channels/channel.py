@@ -26,7 +26,7 @@ from dragon.runtime.arguments import checked_seconds
 __all__ = ["Channel", "ChannelSet"]
 
 _CAPACITY, _BLOCK_SIZE = 100, 1024  # where none is given
-_LONGEST_SLEEP = 0.005  # seconds between looks at what cannot be slept on
+_LONGEST_SLEEP_S = 0.005  # seconds between looks at what cannot be slept on
 _numbers = itertools.count(1)
 
 
@@ -235,13 +235,13 @@ def _drop_all(channel: handle.Channel) -> bool:
 def _comes_about(condition: Callable[[], bool], timeout: float | None) -> bool:
     """Look until something holds; False after `timeout` seconds."""
     end = None if timeout is None else time.monotonic() + timeout
-    sleep = _LONGEST_SLEEP / 50
+    sleep = _LONGEST_SLEEP_S / 50
     while not condition():
-        left = _LONGEST_SLEEP if end is None else end - time.monotonic()
+        left = _LONGEST_SLEEP_S if end is None else end - time.monotonic()
         if left <= 0:
             return False
         time.sleep(min(sleep, left))
-        sleep = min(2 * sleep, _LONGEST_SLEEP)
+        sleep = min(2 * sleep, _LONGEST_SLEEP_S)
     return True
 
 

@@ -30,7 +30,7 @@ _MOST_TASKS = 16384  # that have no result yet
 _SHARE = 8  # of the memory that a node's processes share, the part that waiting tasks take
 _MEMORY_CHECK_TASKS = 4  # tasks
 _MOST_BYTES = 256 * 2**20
-_ITERABLE_ENDS_WITHIN = 0.2  # seconds
+_ITERABLE_ENDS_WITHIN_S = 0.2  # seconds
 _MEMORY_CHECK_S = 1.0  # seconds: tasks that were taken make room too, and nobody tells
 
 
@@ -199,7 +199,7 @@ class Feeding:
 
     def join(self) -> None:
         """Wait for the threads to end. One that is inside of an iterable of a terminated pool is left there."""
-        deadline = time.monotonic() + _ITERABLE_ENDS_WITHIN
+        deadline = time.monotonic() + _ITERABLE_ENDS_WITHIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()) if self.stopped else None)

@@ -42,9 +42,9 @@ _END = 2**64 - 2  # the ticket of the end of the tasks
 _STARTING = 2**64 - 3  # in `doing`: this worker has not come to the tasks yet
 _MOST_STILLBORN = 5  # workers in a row that end before they come to the tasks
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start a worker where no process can be made for now
-_MOST_WITHOUT_MEMORY = 5.0  # seconds until a result that there is no memory for is an error
+_MOST_WITHOUT_MEMORY_S = 5.0  # seconds until a result that there is no memory for is an error
 _MEMORY_PAUSE = 0.05
-_MOST_WITHOUT_WORKERS = 30.0  # seconds of such attempts once none is left
+_MOST_WITHOUT_WORKERS_S = 30.0  # seconds of such attempts once none is left
 
 
 class WorkerLostError(DragonError):
@@ -194,7 +194,7 @@ def _put_result(results: Channel, ticket: int, outcome: Outcome, wrap_exceptions
             return
         except MemoryError as error:  # it is too large, or there is too much else
             if deadline is None:
-                deadline = time.monotonic() + _MOST_WITHOUT_MEMORY
+                deadline = time.monotonic() + _MOST_WITHOUT_MEMORY_S
             if time.monotonic() > deadline:
                 results.put((ticket, *failed(error, wrap_exceptions)))
                 return
@@ -266,7 +266,7 @@ class Workers:
         while True:
             waiting = {p.sentinel: i for i, p in enumerate(self.processes) if i not in self._over}
             if waiting:
-                deadline = time.monotonic() + _MOST_WITHOUT_WORKERS
+                deadline = time.monotonic() + _MOST_WITHOUT_WORKERS_S
             elif not self._missing or time.monotonic() > deadline:
                 break
             events = select.poll()

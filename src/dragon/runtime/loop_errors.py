@@ -13,7 +13,7 @@ __all__ = ["tell_loop_errors"]
 
 log = runtime_log("loop")
 
-_TOLD_EVERY = 60.0  # seconds in which the same error is told once
+_TOLD_EVERY_S = 60.0  # seconds in which the same error is told once
 _OFTEN = 10  # times in that time, after which the loop pauses at each
 _RETRY_S = 0.05
 
@@ -39,15 +39,15 @@ class _Errors:
             log.debug("%s: %s", context["message"], error)
             return
         kind, now = _kind(context["message"], error), time.monotonic()
-        told, count = self._seen.get(kind, (-_TOLD_EVERY, 0))
-        if now - told < _TOLD_EVERY:
+        told, count = self._seen.get(kind, (-_TOLD_EVERY_S, 0))
+        if now - told < _TOLD_EVERY_S:
             self._seen[kind] = told, count + 1
             if count >= _OFTEN:
                 time.sleep(_RETRY_S)
             return
         if count:
             log.error("the following came %d more times in the last %.0f s", count, now - told)
-        self._seen = {key: value for key, value in self._seen.items() if now - value[0] < _TOLD_EVERY}
+        self._seen = {key: value for key, value in self._seen.items() if now - value[0] < _TOLD_EVERY_S}
         self._seen[kind] = now, 0
         loop.default_exception_handler(context)
 

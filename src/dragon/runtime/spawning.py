@@ -61,7 +61,7 @@ _BESIDE = b"\xc0"  # the request lies in the last descriptor
 # The zygote is gone: found now, or when something was sent to it before.
 _NOBODY_THERE = (errno.ECONNREFUSED, errno.ENOENT, errno.ENOTCONN)
 
-_NOTED_WITHIN = 5.0  # seconds from the end of a process to its code
+_NOTED_WITHIN_S = 5.0  # seconds from the end of a process to its code
 
 
 class Started:
@@ -103,7 +103,7 @@ class Started:
             noted = self.record.wait(STATUS, RUNNING, timeout)
             if not noted and self._pidfd is not None and self._has_ended():
                 # Who saw its end at the sentinel may ask before the zygote has noted its code.
-                noted = self.record.wait(STATUS, RUNNING, _NOTED_WITHIN)
+                noted = self.record.wait(STATUS, RUNNING, _NOTED_WITHIN_S)
             if not noted:
                 return None
         except _core.DestroyedError:

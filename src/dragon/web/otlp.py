@@ -24,7 +24,7 @@ __all__ = ["Export"]
 
 log = runtime_log("web")
 
-_EVERY, _FIRST = 10.0, 1.0  # seconds
+_EVERY_S, _FIRST_S = 10.0, 1.0  # seconds
 _UNITS = {"ratio": "1", "bytes": "By", "watts": "W", "celsius": "Cel", "hertz": "Hz", "seconds": "s"}
 
 
@@ -51,13 +51,13 @@ class Export:
         self._task = asyncio.ensure_future(self._collect())
 
     async def _collect(self) -> None:
-        await asyncio.sleep(_FIRST)
+        await asyncio.sleep(_FIRST_S)
         while True:
             try:
                 self._parcels.put_nowait(await self._ask(Families()))
             except (DragonError, Full) as error:  # the run ends, or the collector takes its time
                 log.debug("nothing was sent to %s: %r", self._collector, error)
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_EVERY_S)
 
     def _send_all(self) -> None:
         from opentelemetry.sdk.metrics.export import MetricExportResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["EXPECTED", "is_dataset"]
 
 EXPECTED = "images, latency:SECONDS or jpeg:FOLDER"
-_SLOWEST = 10**6  # seconds for a sample
+_SLOWEST_S = 10**6  # seconds for a sample
 
 
 def is_dataset(text: str) -> bool:
@@ -16,6 +16,6 @@ def is_dataset(text: str) -> bool:
     if kind != "latency":
         return text == "images"
     try:
-        return 0 <= float(argument) <= _SLOWEST
+        return 0 <= float(argument) <= _SLOWEST_S
     except ValueError:
         return False

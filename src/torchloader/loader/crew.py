@@ -29,8 +29,8 @@ from torchloader.loader.worker import Made, Ready, Release, Shipment, work
 
 __all__ = ["Crew", "LoadingError"]
 
-_LOOK_AFTER_WORKERS = 0.01, 0.1  # seconds without a batch: the first time, and at most
-_SLOW = 1.0  # seconds between two checks of the workers while batches arrive
+_LOOK_AFTER_WORKERS_S = 0.01, 0.1  # seconds without a batch: the first time, and at most
+_SLOW_S = 1.0  # seconds between two checks of the workers while batches arrive
 _FAILED_STARTS = 3
 
 
@@ -219,7 +219,7 @@ class Crew:
 
     def _await(self, iteration: int, numbers: list[int], alone: bool, since: float) -> int:
         key = iteration, numbers[0]
-        pause, longest = _LOOK_AFTER_WORKERS
+        pause, longest = _LOOK_AFTER_WORKERS_S
         while True:
             self._check_open()
             self._receive(0)
@@ -276,7 +276,7 @@ class Crew:
                 self._begins(message)
             else:
                 self._is_made(message)
-        if has_heard and time.monotonic() - self._looked > _SLOW:
+        if has_heard and time.monotonic() - self._looked > _SLOW_S:
             self._look_after_workers()
         return has_heard
 

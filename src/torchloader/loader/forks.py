@@ -31,7 +31,7 @@ __all__ = ["Fork", "Inherited", "Template"]
 
 _LONGEST = 128 * 1024  # bytes of a message
 _END = b"end"
-_LOOK_AFTER_TRAINER = 0.5  # seconds
+_LOOK_AFTER_TRAINER_S = 0.5  # seconds
 _GONE = -signal.SIGKILL  # how workers end whose template is gone
 
 
@@ -209,7 +209,7 @@ def _serve(trainer: socket.socket, pid: int) -> NoReturn:
         gc.freeze()  # or the first collection of each worker would write to every object, and so copy its page
         serves = has_workers = True
         while os.getppid() == pid and (serves or has_workers):
-            ready = _readable(_LOOK_AFTER_TRAINER, trainer.fileno(), ended.fileno())
+            ready = _readable(_LOOK_AFTER_TRAINER_S, trainer.fileno(), ended.fileno())
             if ended.fileno() in ready:
                 ended.recv(_LONGEST)
             if trainer.fileno() in ready:

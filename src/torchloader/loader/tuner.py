@@ -23,8 +23,8 @@ from torchloader.loader.tuning import Limit, Tuning
 __all__ = ["Resizable", "Tuner", "tuner_of"]
 
 _BATCHES = 8  # of a look, at least, and 2 for each worker
-_SHORTEST, _LONGEST = 0.5, 2.0  # seconds of a look, after a change, and when nothing has changed for long
-_PATIENCE = 20.0, 600.0  # seconds after which a number is looked for anew: at first, and at most
+_SHORTEST_S, _LONGEST_S = 0.5, 2.0  # seconds of a look, after a change, and when nothing has changed for long
+_PATIENCE_S = 20.0, 600.0  # seconds after which a number is looked for anew: at first, and at most
 _FOR_EACH_CORE = 8  # workers: those that wait for a storage take little of one
 _NEEDED = 0.03  # the fraction of its time that a trainer that waits for more is held up
 
@@ -66,8 +66,8 @@ class Tuner:
         self._at_most, self._budget, self._cpu_clock = at_most, budget, cpu_clock
         self._search = Search()
         self._wanted = 1
-        self._shortest = _SHORTEST
-        self._kept, self._patience = 0.0, _PATIENCE[0]  # seconds for which the number was kept, and is to be
+        self._shortest = _SHORTEST_S
+        self._kept, self._patience = 0.0, _PATIENCE_S[0]  # seconds for which the number was kept, and is to be
         self._told: int | None = None
         self._epoch = 0
         self._cpu_before = cpu_clock()
@@ -132,10 +132,10 @@ class Tuner:
         effort = crew.tally.effort.since(self._effort)
         look = Look(self._size, self._batches, self._waited, self._computed, self._cpu, made, effort)
         if self._search.observe(look):
-            self._patience = _PATIENCE[0]
+            self._patience = _PATIENCE_S[0]
         self._kept += look.seconds
         if self._kept > self._patience:
-            self._kept, self._patience = 0.0, min(_PATIENCE[1], 2 * self._patience)
+            self._kept, self._patience = 0.0, min(_PATIENCE_S[1], 2 * self._patience)
             self._search.forget(self._size)
         self._wanted = self._search.next(look, self._budget.cores, self._at_most)
         granted = self._budget.ask(self._wanted, look.share, look.seconds / look.batches)
@@ -143,10 +143,10 @@ class Tuner:
             look.workers, look.step, look.service, look.share, look.waiting, self._limit(look, granted)
         )
         if granted == self._size:
-            self._shortest = min(_LONGEST, 2 * self._shortest)
+            self._shortest = min(_LONGEST_S, 2 * self._shortest)
             self._tell()
         else:
-            self._shortest, self._kept = _SHORTEST, 0.0
+            self._shortest, self._kept = _SHORTEST_S, 0.0
         self._fit(crew, granted)
         self._begin(crew.tally, False)
 

@@ -26,7 +26,7 @@ from torchloader.loader.tasks import Task
 
 __all__ = ["Made", "Ready", "Release", "Shipment", "work"]
 
-_LOOK_AFTER_TRAINER = 1.0  # seconds
+_LOOK_AFTER_TRAINER_S = 1.0  # seconds
 
 
 class Shipment(NamedTuple):
@@ -136,7 +136,7 @@ def work(
     has_begun = False
     while not trainer.dismisses:
         try:
-            message: Task | Shipment | Release | None = tasks.get(timeout=_LOOK_AFTER_TRAINER)
+            message: Task | Shipment | Release | None = tasks.get(timeout=_LOOK_AFTER_TRAINER_S)
             if isinstance(message, Shipment):
                 makers = {number: maker for number, maker in makers.items() if number in message.needed}
                 with suppress(SnapshotGoneError):  # its iteration is over, and there are no batches of it to be made

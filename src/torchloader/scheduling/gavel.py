@@ -10,7 +10,7 @@ from torchloader.scheduling.application import Application
 
 __all__ = ["Gavel", "portions"]
 
-_CLOSE = 1e-6  # seconds
+_CLOSE_S = 1e-6  # seconds
 
 
 def portions(sizes: Sequence[int], weights: Sequence[float], devices: int) -> list[float]:
@@ -68,7 +68,7 @@ class Gavel:
 
         def rank(place: int) -> tuple[float, float, str]:
             spec = everybody[place].spec
-            age = max(now - spec.arrival, _CLOSE)
+            age = max(now - spec.arrival, _CLOSE_S)
             had = everybody[place].service(now) / spec.size / age
             return had / due[place], spec.arrival, spec.name
 
@@ -76,8 +76,8 @@ class Gavel:
 
     def yields(self, now: float, application: Application) -> bool:
         """Whoever started before this round."""
-        began = math.floor((now + _CLOSE) / self.seconds) * self.seconds
-        return application.placed is None or application.placed < began - _CLOSE
+        began = math.floor((now + _CLOSE_S) / self.seconds) * self.seconds
+        return application.placed is None or application.placed < began - _CLOSE_S
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
         """Nobody: whoever waits comes nearer to the front."""
@@ -87,4 +87,4 @@ class Gavel:
         """At the end of the round, if somebody waits."""
         if not any(each.waits for each in applications):
             return None
-        return (math.floor((now + _CLOSE) / self.seconds) + 1) * self.seconds
+        return (math.floor((now + _CLOSE_S) / self.seconds) + 1) * self.seconds

@@ -21,7 +21,7 @@ __all__ = ["Link"]
 
 _LISTEN_TIMEOUT_S = 0.1  # seconds, after which the thread sees that it is to end
 _START_POLL_S = 0.005  # seconds between two checks whether workers have started
-_GIVE_UP = 30.0  # seconds for workers to come, or for room for a report
+_GIVE_UP_S = 30.0  # seconds for workers to come, or for room for a report
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Link:
             if isinstance(message, Progress):
                 queue.put(encode(message), block=False)
             else:
-                queue.put(encode(message), timeout=_GIVE_UP)
+                queue.put(encode(message), timeout=_GIVE_UP_S)
         except Full:
             if not isinstance(message, Progress):
                 _log.warning("the application master takes no reports: %s is lost", type(message).__name__)
@@ -115,7 +115,7 @@ class Link:
             return
         order, since = self._changing
         seconds, workers = time.perf_counter() - since, self._workers()
-        if workers == order.workers or seconds > _GIVE_UP:
+        if workers == order.workers or seconds > _GIVE_UP_S:
             self._changing = None
             self._resized(order, workers, seconds)
 

@@ -22,7 +22,7 @@ from dragon.signals import how_ended
 __all__ = ["Launch"]
 
 _START_TIMEOUT_S = 60.0  # seconds in which all ranks should have been started
-_FOR_THE_CAUSE = 0.5  # seconds in which the end of a rank, from which its own follows, may still be told
+_FOR_THE_CAUSE_S = 0.5  # seconds in which the end of a rank, from which its own follows, may still be told
 _FOR_OWN_END = 5.0
 _MAX_TAIL_BYTES = 2000  # bytes
 # Without its environment and packages: it needs none, and is there the sooner.
@@ -71,7 +71,7 @@ class Launch:
         if not self.ended.done():
             self.ended.set_result(f"{self._name} ended with {how_ended(code)}{self._tail()}")
         if code:
-            self._loop.call_later(_FOR_THE_CAUSE, self._end_job, 0, f"lost its launcher: {self.ended.result()}")
+            self._loop.call_later(_FOR_THE_CAUSE_S, self._end_job, 0, f"lost its launcher: {self.ended.result()}")
 
     def _start(self, command: list[str], environment: dict[str, str]) -> None:
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

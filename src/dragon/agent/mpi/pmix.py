@@ -21,7 +21,7 @@ from dragon.runtime.run import this_run
 
 __all__ = ["Pmix", "PmixServer", "PmixUnavailableError"]
 
-_AWAIT_LAST = 0.1  # seconds
+_AWAIT_LAST_S = 0.1  # seconds
 _ENDED = "the PMIx server has ended"
 _START = "import sys; sys.path.append({path!r}); from dragon.agent.mpi.pmix_server import main; main({descriptor})"
 
@@ -169,7 +169,7 @@ class Pmix:
     def ended(self, rank: int, code: int) -> None:
         """Its process has ended: in order, too early, or without ever having been a rank of the job."""
         # The server may be about to tell what the rank said last.
-        asyncio.get_running_loop().call_later(_AWAIT_LAST, self._ended, rank, code)
+        asyncio.get_running_loop().call_later(_AWAIT_LAST_S, self._ended, rank, code)
 
     def _ended(self, rank: int, code: int) -> None:
         if rank not in self._initialised:

@@ -27,7 +27,7 @@ _ACKNOWLEDGED = WINDOW // 4
 _MEMORY_RETRY_S = 0.02  # seconds until memory is asked for again
 # Seconds until it is looked again whether a process has let go of the channel's lock, which doubles each time.
 LOCKED, LOCKED_LONG = 0.002, 0.1
-_IN_ORDER = 1.0  # seconds for which what comes after a message waits with it
+_IN_ORDER_S = 1.0  # seconds for which what comes after a message waits with it
 _REMEMBERED = 256  # channels for which messages were lost, until somebody asks
 _MEMORY_TIMEOUT_S = 10.0  # seconds without room for a message, after which it is lost and its sender is told
 
@@ -149,7 +149,7 @@ class Flows:
         loop = asyncio.get_running_loop()
         if flow.delay == LOCKED:
             flow.turn = loop.create_future()
-            loop.call_later(_IN_ORDER, self._go_on, flow)
+            loop.call_later(_IN_ORDER_S, self._go_on, flow)
         loop.call_later(flow.delay, self._put, flow)
         flow.delay = min(flow.delay * 2, LOCKED_LONG)
 

@@ -23,7 +23,7 @@ from dragon.runtime.surroundings import take_over
 
 __all__ = ["Forker"]
 
-_THREADS_END_WITHIN = 0.2  # seconds
+_THREADS_END_WITHIN_S = 0.2  # seconds
 _MOST_DRAWN = 1000  # times 624 numbers that a main program may draw from NumPy at its import, to be told from a seed
 
 _RANDOM = cpython.random_generator()
@@ -205,7 +205,7 @@ def _unsafe_to_fork() -> str:
         os._exit(0)
     os.waitpid(pid, 0)
     # The system shows a thread that was joined for a moment more.
-    deadline = time.monotonic() + _THREADS_END_WITHIN
+    deadline = time.monotonic() + _THREADS_END_WITHIN_S
     while (left := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < deadline:
         time.sleep(0.001)
     return f"started {left - 1} threads that outlive a fork" if left > 1 else ""

@@ -22,7 +22,7 @@ __all__ = ["Trackers"]
 log = runtime_log("agent")
 
 _RESTART_DELAY_S = 1.0  # seconds between two attempts to start one
-_END_WITHIN = 5.0  # seconds in which it has removed what nobody else can remove any more
+_END_WITHIN_S = 5.0  # seconds in which it has removed what nobody else can remove any more
 
 
 class _Idle(NamedTuple):
@@ -125,4 +125,4 @@ class Trackers:
             self._look(pipe)
         ends = [ended for process, ended in self._running.values() if process_start_time(process) is None]
         if ends:
-            await asyncio.wait(ends, timeout=_END_WITHIN)
+            await asyncio.wait(ends, timeout=_END_WITHIN_S)
