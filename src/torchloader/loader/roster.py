@@ -1,0 +1,189 @@
+"""The workers of a loader: which there are, where, and who takes the place of one that is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from dragon.infrastructure.errors import NodeLostError
+from dragon.native.event import Event
+from dragon.native.queue import Queue
+from dragon.native.value import Value
+from torchloader.loader.assignments import Assignments
+from torchloader.loader.making import Maker
+from torchloader.loader.members import LoadingError, Member, Tally, compared, started, told_end
+from torchloader.loader.policy import WorkerPolicy
+from torchloader.loader.snapshot import Snapshots
+from torchloader.loader.starts import Starts
+from torchloader.loader.tasks import Task
+from torchloader.loader.worker import work
+
+__all__ = ["Roster"]
+
+_FAILED_STARTS = 3
+
+
+class Roster(ABC):
+    """Workers on this node, or on others. Any thread may resize() them."""
+
+    def __init__(
+        self,
+        maker: Maker,
+        assignments: Assignments[Task],
+        size: int,
+        policy: WorkerPolicy,
+        nodes: Sequence[str | None],
+    ) -> None:
+        """`nodes`: those that the workers are on, by turns; None is this one."""
+        self._policy, self._nodes = policy, list(nodes)
+        self._snapshots = Snapshots(maker, policy, copied=not assignments.is_plain)
+        self._lock = threading.RLock()
+        self.assignments = assignments
+        self._workers: dict[int, Member] = {}
+        self._born = 0
+        self._live: set[int] = set()  # iterations
+        self._failed_starts = 0
+        self._trouble: BaseException | None = None
+        self._to_warn = ""  # of what another thread may have met, in the one that takes batches
+        self._starts = Starts(self._snapshots, policy, self._lock)
+        self._results: Queue | None = None
+        self._floor: Any = None
+        self._looked = time.monotonic()
+        self._closed = False
+        self.tally = Tally()
+        self.size = size
+
+    @abstractmethod
+    def _hand_out(self) -> None:
+        """Give workers the batches that they are to make now."""
+
+    def resize(self, size: int, nodes: Sequence[str | None] | None = None) -> None:
+        """Have so many workers, on these nodes by turns or where they are. Does not wait: new ones begin when they are
+        ready, others finish the batch in hand."""
+        with self._lock:
+            self._check_open()
+            self.size, self._nodes = size, self._nodes if nodes is None else list(nodes)
+            self._reconcile()
+            self._hand_out()
+
+    @property
+    def ready(self) -> int:
+        """Workers that take batches now."""
+        return self.assignments.workers
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the loader is closed")
+
+    def _take_on(self, worker: Member) -> None:
+        """A worker takes batches from now on."""
+        if not worker.takes and not worker.leaving:
+            worker.takes = True
+            self.assignments.join(worker.number)
+        self._hand_out()
+
+    def _reconcile(self, is_first: bool = False) -> None:
+        if self._results is None:
+            if not self.size or not self._live:
+                return  # none is started before it is needed
+            self._results, self._floor = Queue(0), Value("Q", 0)
+        lacking, surplus = compared(self._workers.values(), self._nodes, self.size)
+        for worker in surplus:
+            self._dismiss(worker)
+        if self._closed or not (self._live or self._policy.stays):
+            return
+        taken = {worker.slot for worker in self._workers.values() if not worker.leaving}
+        free = (slot for slot in range(self.size) if slot not in taken)
+        for node, slot in zip(lacking, free, strict=False):
+            worker = Member(self._born, slot, Queue(0), Event(), node, is_first=is_first)
+            self._workers[worker.number] = worker
+            self._born += 1
+            self._starts.put(worker)
+        self._starts.begin(self._start)
+
+    def _start(self, worker: Member) -> None:
+        """In the thread of the starts."""
+        if self._starts.postpones(worker):
+            return
+        try:
+            first = self._starts.first_of(worker)
+            if first is None:
+                self._ended(worker, died=False)
+                return
+            shipment, template = first
+            worker.datasets.add(shipment.dataset)
+            worker.tasks.put(shipment)
+            assert self._results is not None
+            arguments = worker.arguments(self.size, self._policy.nice, self._results, self._floor)
+            worker.process = started(work, arguments, template, worker.node)
+            with self._lock:
+                # Others take batches once they are ready, and a trainer never waits for one that starts.
+                if template is not None and worker.is_first and worker.number in self._workers:
+                    self._take_on(worker)
+        except NodeLostError as error:
+            with self._lock:
+                self._lost(worker, error)
+                self._reconcile()
+        except Exception as error:
+            if not worker.leaving:  # or nobody needs it any more
+                self._trouble = error
+            self._ended(worker, died=False)
+
+    def _lost(self, worker: Member, error: NodeLostError) -> None:
+        """The node of a worker is lost: others take its workers, the trainer's own where none is left."""
+        self._nodes = [name for name in self._nodes if name != worker.node]
+        if not self._nodes:
+            self._nodes, self._to_warn = [None], f"loading workers start on this node now: {error}"
+        self._ended(worker, died=False)
+
+    def _begin_anew(self) -> None:
+        """Forget what ended earlier iterations, and the workers that were still starting then."""
+        for worker in self._workers.values():
+            if not worker.ready:
+                self._dismiss(worker)
+        self._trouble, self._failed_starts = None, 0
+
+    def _dismiss_all(self) -> None:
+        for worker in self._workers.values():
+            if not worker.leaving:
+                self._dismiss(worker)
+
+    def _dismiss(self, worker: Member) -> None:
+        worker.leaving = True
+        self.assignments.leave(worker.number)
+        worker.leave.set()
+        worker.tasks.put(None)
+        self._starts.dismiss(worker)
+
+    def _look_after_workers(self) -> None:
+        self._looked = time.monotonic()
+        with self._lock:
+            for worker in list(self._workers.values()):
+                try:
+                    if worker.process is not None and not worker.process.is_alive:
+                        self._ended(worker, died=not worker.leaving)
+                except NodeLostError as error:
+                    self._lost(worker, error)
+            self._reconcile()
+            self._hand_out()
+
+    def _ended(self, worker: Member, died: bool) -> None:
+        with self._lock:
+            del self._workers[worker.number]
+            key = self.assignments.gone(worker.number, died and worker.ready)
+            if not died or worker.process is None:
+                return
+            self.tally.died += 1
+            how = told_end(worker.process.returncode)
+            task = None if key is None else self.assignments.task(key)
+            if task is not None:
+                self._trouble = LoadingError(
+                    f"three loading workers ended over one batch (the last with {how}), of {task.samples}"
+                )
+            elif not worker.ready:
+                self._failed_starts += 1
+                if self._failed_starts >= _FAILED_STARTS:
+                    self._trouble = LoadingError(f"loading workers end at their start, with {how}")
