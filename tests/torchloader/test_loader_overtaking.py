@@ -253,6 +253,24 @@ def test_no_batch_in_time_is_an_error(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
 
 
+def test_auto_goes_with_batches_that_overtake() -> None:
+    with loader_of(Noisy(LENGTH), shuffle=True, num_workers="auto", max_workers=3) as loader:
+        assert sorted(loader) == sorted(IN_ORDER)
+
+
+def test_a_trainer_waits_only_while_no_batch_is_ready(tmp_path: Path) -> None:
+    dataset = Gated(LENGTH, tmp_path / "gate")
+    with loader_of(dataset, num_workers=2, prefetch_factor=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        waited, deadline = loader.counters.waited, time.monotonic() + 60
+        while not loader.counters.depth:
+            assert time.monotonic() < deadline
+        next(batches)  # the slow one is not made
+        assert loader.counters.waited == waited
+        (tmp_path / "gate").touch()
+
+
 def test_workers_begin_with_the_next_epoch_and_overtake_there() -> None:
     options = {"persistent_workers": True, "prefetch_epochs": True, "num_workers": 2, "shuffle": True}
     expected = loader_of(Noisy(LENGTH), shuffle=True)
