@@ -108,19 +108,24 @@ def test_nodes_that_are_missing_are_named() -> None:
     asynchronously(run())
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [(("alpha", "beta"), "2 of 2 nodes: alpha, beta"), (("", ""), "2 of 2 nodes")],
+    ids=["by name", "names that are not known"],
+)
 def test_who_waits_long_is_told_of_the_nodes_that_are_missing(
-    refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    nodes: tuple[str, ...], told: str, refusals: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragon.launcher.rendezvous._PROGRESS_AFTER_S", 0.1)
 
     async def run() -> None:
-        meeting = Meeting("alpha", "beta")
+        meeting = Meeting(*nodes)
         with pytest.raises(LaunchError):
             await meeting.gather(0.5)
         await meeting.end()
 
     asynchronously(run())
-    assert refusals.messages == ["waiting up to 0.5 s for 2 of 2 nodes: alpha, beta"]
+    assert refusals.messages == [f"waiting up to 0.5 s for {told}"]
 
 
 def test_a_node_that_joins_and_dies_is_named() -> None:

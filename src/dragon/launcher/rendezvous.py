@@ -160,18 +160,19 @@ class Rendezvous:
 
     def _tell_of_missing(self, timeout: float) -> None:
         count, names = self._missing()
-        log.warning("waiting up to %g s for %s: %s", timeout, count, names)
+        log.warning("waiting up to %g s for %s%s", timeout, count, names)
 
     def _missing(self) -> tuple[str, str]:
-        """How many, and which."""
-        names = [name for name, member in zip(self.nodes, self.members, strict=True) if member is None]
+        """How many, and after a colon which, where that is known."""
+        missing = [name for name, member in zip(self.nodes, self.members, strict=True) if member is None]
+        names = [name for name in missing if name]
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-        return f"{len(names)} of {len(self.nodes)} nodes", shown
+        return f"{len(missing)} of {len(self.nodes)} nodes", f": {shown}" if shown else ""
 
     def _too_late(self, timeout: float) -> str:
         count, names = self._missing()
         return (
-            f"{count} did not join within {timeout:g} s: {names}. Check that each can "
+            f"{count} did not join within {timeout:g} s{names}. Check that each can "
             f"reach this host ({socket.gethostname()}) at TCP port {self.port} (firewall, --network-prefix), and that "
             f"Python and dragon {dragon.__version__} are installed there at the same path; --join-timeout gives them "
             "longer"

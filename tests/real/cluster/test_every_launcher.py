@@ -24,9 +24,10 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 100) -> tuple[int, str, str]:
-    """Its exit code and what it wrote."""
+    """Its exit code and what it wrote, but for the warning that nodes of a busy machine are late."""
     out, err = process.communicate(timeout=timeout)
-    return process.returncode, out, err
+    lines = [line for line in err.splitlines(keepends=True) if "dragon.frontend: waiting up to" not in line]
+    return process.returncode, out, "".join(lines)
 
 
 def test_processes_on_all_nodes(site: Site, peer: Peer) -> None:
