@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from dragon.infrastructure.signals import PROGRAMS_OWN, hold_signals, release_si
 from dragon.infrastructure.system_text import restored
 from dragon.runtime import folder as run_folder
 from dragon.runtime.interpreter import options_for_agents
+from dragon.runtime.process_lock import ProcessLock
 from dragon.runtime.protocol.request import encode_request
 from dragon.runtime.protocol.run import EndRun
 
@@ -108,7 +108,7 @@ class Run:
             raise RunEndedError(f"the run in {self.folder} has ended: its agent (pid {self.agent.pid}) is gone")
 
 
-_lock = threading.RLock()
+_lock = ProcessLock()
 _run: Run | None = None
 _identity = Identity()
 

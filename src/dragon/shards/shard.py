@@ -11,8 +11,6 @@ the newest first, and a reader takes the first that is not newer than its own ch
 from __future__ import annotations
 
 import mmap
-import threading
-import weakref
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,7 @@ from dragon.infrastructure.ddict_errors import (
     DDictError,
     DDictKeyError,
 )
-from dragon.runtime.handle import Lock, Words
-from dragon.shards.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Settings, Stored, is_record
+from dragon.shards.entries import BROADCAST, NUMBER, PERSISTENT, WRITER, Stored, is_record
 from dragon.shards.records import Record, bytes_in, int_of, of_int
 from dragon.shards.transactions import ALLOCATED, CHANGES, NEWEST, Transactions
 
@@ -37,15 +34,10 @@ _DATA = "data.mdb"
 class Shard(Transactions):
     """A shard as one process of its node has it open. Keys are encoded ones."""
 
-    def __init__(self, settings: Settings, words: Words, lock: Lock) -> None:
-        super().__init__(settings, words, lock)
-        self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions that keep what somebody looks into
-        self._pinning = threading.Lock()
-        self._views: weakref.WeakSet[Any] = weakref.WeakSet()  # transactions of view()
-
     def close(self) -> None:
         """Close it in this process, now or when nothing of it is pinned any more."""
-        if not self._pinned and not self._views:
+        here = self._environment.here
+        if not here.pinned and not here.views:
             super().close()
 
     # ---- reading
@@ -71,7 +63,7 @@ class Shard(Transactions):
             stored = self._find(txn, key, checkpoint)
             if stored is None:
                 raise DDictKeyError(f"no such key in {self.where}")
-            self._views.add(txn)
+            self._environment.here.views.add(txn)
             return txn, stored
         except BaseException:
             txn.abort()
@@ -89,12 +81,13 @@ class Shard(Transactions):
         if not stored.blobs:
             txn.abort()
             return None, stored
-        with self._pinning:
-            for pinned in self._pinned:
+        here = self._environment.here
+        with here.pinning:
+            for pinned in here.pinned:
                 if pinned.id() == txn.id():
                     txn.abort()  # of the places for readers one is enough
                     return pinned, stored
-            self._pinned.add(txn)
+            here.pinned.add(txn)
         return txn, stored
 
     def contains(self, key: bytes, checkpoint: int) -> bool:

@@ -24,6 +24,7 @@ from dragon.infrastructure.errors import DestroyedError
 from dragon.infrastructure.private import checked_folder
 from dragon.runtime.handle import Lock, Words
 from dragon.shards.entries import Entries, Settings
+from dragon.shards.environment import Environment
 
 __all__ = ["ALLOCATED", "CHANGES", "NEWEST", "Transactions", "make_words", "mark_gone", "words_after"]
 
@@ -35,7 +36,6 @@ _PAGE = mmap.PAGESIZE  # at least as large as those of LMDB
 _CLAIM = 8 * _PAGE  # what a small write may add to the file
 _ENTRY = 640  # of an entry: its name, its place in a page, and what is lost at a page's end
 _STEP = 8 * 2**20
-_READERS = 4096
 _READERS_TIMEOUT_S = 2.0  # seconds that a write waits for readers
 _READERS_POLL_S = 0.002
 _MAX_PAUSE_S = 10.0  # seconds; whoever paused it is dead by then, or forgot
@@ -87,36 +87,29 @@ class Transactions(Entries):
         self.timeout: float | None = None  # seconds to wait for other writers
         # Called with checkpoints that leave the working set and are to be written to disk.
         self.retire: Callable[[list[int]], None] = lambda checkpoints: None
-        self._start: int | None = None
-        self._whole: memoryview | None = None
         self._check()
-        with checked_folder(Path(settings.folder)):
-            self._env = lmdb.open(
-                settings.folder,
-                map_size=_map_size(settings.capacity),
-                writemap=True,
-                sync=False,
-                metasync=False,
-                map_async=True,
-                meminit=False,
-                readahead=False,
-                max_readers=_READERS,
-                max_spare_txns=4,
-            )
+        self._environment = Environment(Path(settings.folder), _map_size(settings.capacity))
+
+    @property
+    def _env(self) -> lmdb.Environment:
+        environment = self._environment
+        return (environment.opened or environment.here).env
 
     def close(self) -> None:
         """Close it in this process."""
-        self._env.close()
+        self._environment.close()
 
     def _file(self, inside: Any) -> memoryview:
-        if self._whole is None:
-            self._whole = _core.memory_at(self._start_of_file(inside), _map_size(self.settings.capacity))
-        return self._whole
+        here = self._environment.here
+        if here.whole is None:
+            here.whole = _core.memory_at(self._start_of_file(inside), _map_size(self.settings.capacity))
+        return here.whole
 
     def _start_of_file(self, inside: Any) -> int:
-        if self._start is None:
-            self._start = _start_of_file(_core.address_of(inside))
-        return self._start
+        here = self._environment.here
+        if here.start is None:
+            here.start = _start_of_file(_core.address_of(inside))
+        return here.start
 
     @property
     def where(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any, ClassVar, Self, cast
 
@@ -12,6 +11,7 @@ from dragon.data.ddict.profile import Observed, Observer
 from dragon.data.ddict.replicated import ReplicatedShard
 from dragon.data.ddict.shards import AnyShard, LocalShard, open_shard
 from dragon.runtime.handle import Event
+from dragon.runtime.process_lock import ProcessLock
 from dragon.shards.entries import Settings
 from dragon.shards.records import place_of
 
@@ -22,7 +22,7 @@ class _Attached:
     """The shards of a dictionary as this process has them open; all its handles of it share them."""
 
     _all: ClassVar[weakref.WeakValueDictionary[str, _Attached]] = weakref.WeakValueDictionary()
-    _lock = threading.Lock()
+    _lock = ProcessLock()
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.descriptor = descriptor

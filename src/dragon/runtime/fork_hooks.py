@@ -1,0 +1,27 @@
+"""What is done in a child right after a fork.
+
+One hook of the system's serves all. It is there before a main program is imported: any other is taken for one of the
+program's, with which the zygote must not be forked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+__all__ = ["in_child"]
+
+_calls: list[Callable[[], object]] = []
+
+
+def in_child(call: Callable[[], object]) -> None:
+    """Call this in every child that is forked from now on, and in theirs."""
+    _calls.append(call)
+
+
+def _call_all() -> None:
+    for call in _calls:
+        call()
+
+
+os.register_at_fork(after_in_child=_call_all)

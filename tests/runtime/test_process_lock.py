@@ -1,0 +1,50 @@
+"""A lock of a process's threads, and what a child that is forked has of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+from dragon.runtime.process_lock import ProcessLock
+
+LOCK = ProcessLock()
+
+
+def take() -> None:
+    with LOCK, LOCK:
+        pass
+
+
+def test_a_child_has_it_free_whichever_thread_of_its_parent_held_it() -> None:
+    taken, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with LOCK:
+            taken.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=take)
+    child.start()
+    child.join(30)
+    end.set()
+    thread.join()
+    assert child.exitcode == 0
+
+
+def test_in_one_process_a_thread_waits_for_another() -> None:
+    order = []
+
+    def second() -> None:
+        with LOCK:
+            order.append("second")
+
+    with LOCK:
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.05)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
