@@ -1,21 +1,17 @@
 """What the programs of a user on one node have claimed of something that they share.
 
-Each claim is a small file in a private folder of the process that made it. It counts while exactly that process lives,
-which its id and its start time tell: of one that was killed it is gone at once. The file goes with close(), else with
-the next look of another program, or the next run. Nothing here ever waits for another process.
+Each claim is a small file in a private folder of the process that made it. It counts while exactly that process lives:
+of one that was killed it is gone at once. Nothing here ever waits for another process.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import weakref
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 
 from dragon.files import write_bytes
 from dragon.infrastructure.private import read_private
-from dragon.runtime import folder as run_folder
+from dragon.runtime.own_folder import OwnFolder
 
 __all__ = ["Claim"]
 
@@ -30,51 +26,31 @@ class Claim:
     def __init__(self, name: str) -> None:
         if not name.isidentifier():
             raise ValueError(f"{name!r} cannot be the name of what is claimed: take letters, digits and underscores")
-        self._file = f"claim-{name}"
-        self._folder = run_folder.make_folder()
-        self._finalizer = weakref.finalize(self, _remove, self._folder, os.getpid())
+        self._folder = OwnFolder(f"claim-{name}")
 
     def settle(self, decide: Callable[[list[bytes]], bytes]) -> bool:
         """Claim what `decide` returns, given what the others have claimed. No other program does so at the same time:
         False, and nothing has happened, where one is just doing it. Raises OSError where it cannot be written."""
-        if not self._finalizer.alive:
+        if self._folder.is_closed:
             raise ValueError("this claim is closed")
-        base = os.open(self._folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            try:
-                fcntl.flock(base, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with self._folder.alone(0) as is_alone:
+            if not is_alone:
                 return False
             claimed = decide(self._others())
-            unfinished = self._folder / f".{self._file}"
+            file = self._folder.file
+            unfinished = file.with_name(f".{file.name}")
             write_bytes(unfinished, claimed)
             unfinished.chmod(0o600)
-            unfinished.rename(self._folder / self._file)
+            unfinished.rename(file)
             return True
-        finally:
-            os.close(base)
 
     def _others(self) -> list[bytes]:
         found = []
-        for folder in run_folder.find_runs():
-            owner = run_folder.owner_of(folder.name)
-            if folder == self._folder or owner is None:
-                continue
-            try:
-                claimed = read_private(folder / self._file)
-            except FileNotFoundError:
-                continue  # of a run, or on its way
-            if run_folder.is_alive(owner):
-                found.append(claimed)
-            else:
-                run_folder.remove_folder(folder)
+        for file in self._folder.others():
+            with suppress(FileNotFoundError):  # its program has just closed it
+                found.append(read_private(file))
         return found
 
     def close(self) -> None:
         """Give it back."""
-        self._finalizer()
-
-
-def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # and not one that was forked from it
-        run_folder.remove_folder(folder)
+        self._folder.close()

@@ -1,13 +1,15 @@
 """Bytes that are once in the memory of a node, for all of its processes.
 
 They lie in a file without a name, which is there as long as a process has it open or mapped: nothing is left behind by
-processes that are killed, and the size of /dev/shm is no limit.
+processes that are killed, and the size of /dev/shm is no limit. Its beginning tells how many parts there are, and where
+each of them begins and ends.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import struct
 from collections.abc import Sequence
 
 from dragon import _core
@@ -16,24 +18,28 @@ __all__ = ["NodeMemory", "Parts", "Place", "SnapshotGoneError"]
 
 _ALIGNMENT = 64  # of each part, as arrays have it
 _AT_ONCE = 256 * 1024  # bytes that are compared at a time: they stay in the processor's cache
+_WORD = 8  # bytes of a number at the beginning
 
-# Process, descriptor and inode of a file, and where in it each part begins and ends.
-Place = tuple[int, int, int, list[tuple[int, int]]]
+# Process, descriptor and inode of a file.
+Place = tuple[int, int, int]
 
 
 class NodeMemory:
     """Parts of memory as they were when this was made. Raises OSError where the system has no memory for it."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
-        self.places: list[tuple[int, int]] = []
-        self._fd = _core.anonymous_memory("snapshot")
-        end = 0
+        places: list[tuple[int, int]] = []
+        end = _WORD * (1 + 2 * len(parts))
         for part in parts:
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             end = start + part.nbytes
+            places.append((start, end))
+        self._places, self.size = places, end
+        self._fd = _core.anonymous_memory("snapshot")
+        self._write(memoryview(_numbers(len(parts), *(number for place in places for number in place))), 0)
+        for part, (start, _) in zip(parts, places, strict=True):
             self._write(part, start)
-            self.places.append((start, end))
-        os.ftruncate(self._fd, max(end, 1))
+        os.ftruncate(self._fd, end)
 
     def _write(self, part: memoryview, start: int) -> None:
         written = 0
@@ -46,8 +52,8 @@ class NodeMemory:
 
     def has(self, parts: Sequence[memoryview]) -> bool:
         """Whether these are the parts, byte for byte."""
-        return [part.nbytes for part in parts] == [end - start for start, end in self.places] and all(
-            self._has(part, start) for part, (start, _) in zip(parts, self.places, strict=True)
+        return [part.nbytes for part in parts] == [end - start for start, end in self._places] and all(
+            self._has(part, start) for part, (start, _) in zip(parts, self._places, strict=True)
         )
 
     def _has(self, part: memoryview, start: int) -> bool:
@@ -60,7 +66,7 @@ class NodeMemory:
     @property
     def place(self) -> Place:
         """What Parts() finds them by, in any process of this node, for as long as this is there."""
-        return os.getpid(), self._fd, os.fstat(self._fd).st_ino, self.places
+        return os.getpid(), self._fd, os.fstat(self._fd).st_ino
 
 
 class SnapshotGoneError(LookupError):
@@ -72,11 +78,11 @@ class Parts:
     is gone."""
 
     def __init__(self, place: Place) -> None:
-        process, descriptor, inode, self._places = place
+        process, descriptor, inode = place
         name = f"/proc/{process}/fd/{descriptor}"
         try:
             self._fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except OSError:  # also where another user has a process of that number now
             raise SnapshotGoneError(f"{name} was closed, or its process has ended") from None
         if os.fstat(self._fd).st_ino != inode:
             raise SnapshotGoneError(f"{name} is another file now")
@@ -85,7 +91,23 @@ class Parts:
         if hasattr(self, "_fd"):
             os.close(self._fd)
 
+    @property
+    def size(self) -> int:
+        """Bytes, of all of them."""
+        return os.fstat(self._fd).st_size
+
+    @property
+    def place(self) -> Place:
+        """As of NodeMemory, for as long as this is there."""
+        return os.getpid(), self._fd, os.fstat(self._fd).st_ino
+
     def views(self) -> list[memoryview]:
         """All of them, writable: of pages that are written to these views get a copy of their own."""
         whole = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY))
-        return [whole[start:end] for start, end in self._places]
+        (count,) = struct.unpack_from("=Q", whole)
+        places = struct.iter_unpack("=QQ", whole[_WORD : _WORD * (1 + 2 * count)])
+        return [whole[start:end] for start, end in places]
+
+
+def _numbers(*numbers: int) -> bytes:
+    return struct.pack(f"={len(numbers)}Q", *numbers)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import mmap
 import os
 import pickle
 import struct
@@ -19,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dragon.node_files import NodeFile, anonymous_memory
+from dragon.node_files import NodeFile, NodeMemory, Parts, SnapshotGoneError
 from dragon.serialization import dumps
 from torchloader.loader.outcome import Packed, pack_error
 from torchloader.loader.tasks import Task
@@ -39,7 +38,6 @@ _MOST_BATCHES = 64
 _MOST_BATCHES_OF_WORKER = 4  # until the trainer keeps them
 _WAIT_S = 10.0  # seconds to wait for what another worker does, at least
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.0005, 0.05  # seconds between two looks
-_ALIGNMENT = 64
 
 
 class Membership(NamedTuple):
@@ -56,10 +54,10 @@ def key_of(seed: int, task: Task) -> bytes:
 
 
 class Kept(NamedTuple):
-    """Where a batch lies that a worker keeps for others: the path of the file, the slot, and what is noted in it."""
+    """Where a worker keeps a batch for others: the path of the file, the byte in it, and what is noted there."""
 
     path: str
-    slot: int
+    at: int
     entry: bytes
 
 
@@ -67,36 +65,27 @@ class Keeper:
     """The latest batches that a process keeps for others, so many at most."""
 
     def __init__(self, most: int = _MOST_BATCHES) -> None:
-        self._file, self._most = -1, most
-        self._kept: deque[tuple[int, int]] = deque()  # descriptors and bytes, the oldest first
+        self._most = most
+        self._kept: deque[NodeMemory | Parts] = deque()  # the oldest first
 
-    def __del__(self) -> None:
-        for descriptor in (self._file, *(memory for memory, _ in self._kept)):
-            if descriptor >= 0:
-                os.close(descriptor)
-
-    def keep(self, memory: int, size: int) -> None:
+    def keep(self, memory: NodeMemory | Parts) -> None:
         """Have this memory until there is too much of it."""
-        self._kept.append((memory, size))
-        while len(self._kept) > 1 and (
-            len(self._kept) > self._most or sum(size for _, size in self._kept) > _MOST_BYTES
-        ):
-            os.close(self._kept.popleft()[0])
+        kept = self._kept
+        kept.append(memory)
+        while len(kept) > 1 and (len(kept) > self._most or sum(each.size for each in kept) > _MOST_BYTES):
+            kept.popleft()
 
     def adopt(self, kept: Kept) -> None:
         """Keep what a worker keeps, which is about to end."""
+        key, *place = _ENTRY.unpack(kept.entry)
         try:
-            if self._file < 0:
-                self._file = os.open(kept.path, os.O_RDWR | os.O_CLOEXEC)
-            memory = _opened(kept.entry)
-        except OSError:  # the loader is closed, or the worker has ended
+            with open(kept.path, "r+b", buffering=0) as file:
+                memory = Parts(tuple(place))
+                self.keep(memory)
+                if os.pread(file.fileno(), _ENTRY.size, kept.at) == kept.entry:
+                    os.pwrite(file.fileno(), _ENTRY.pack(key, *memory.place), kept.at)
+        except (FileNotFoundError, SnapshotGoneError):  # the loader is closed, or the worker has ended
             return
-        if memory is None:
-            return
-        self.keep(memory, os.fstat(memory).st_size)
-        at = kept.slot * _ENTRY.size
-        if os.pread(self._file, _ENTRY.size, at) == kept.entry:
-            os.pwrite(self._file, _entry(kept.entry[:16], memory), at)
 
 
 def joined(name: str) -> tuple[NodeFile, Membership]:
@@ -153,10 +142,8 @@ class Exchange:
                 return packed, False, kept
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, slot)
-        try:
-            packed = _read(found)
-        finally:
-            os.close(found)
+        data, *buffers = found
+        packed = Packed(bytes(data), [pickle.PickleBuffer(buffer) for buffer in buffers], "", "")
         return (self._compared(packed, make), False, None) if is_first else (packed, True, None)
 
     def _made(self, make: Callable[[], Packed]) -> Packed:
@@ -226,12 +213,14 @@ class Exchange:
             pause = min(2 * pause, _LONGEST_POLL_S)
         return True
 
-    def _find(self, slot: int, key: bytes) -> int | None:
-        """A descriptor of the memory with a batch, None where it is not there."""
-        entry = os.pread(self._file, _ENTRY.size, slot * _ENTRY.size)
+    def _find(self, slot: int, key: bytes) -> list[memoryview] | None:
+        """The parts of a batch, None where it is not there."""
+        noted, *place = _ENTRY.unpack(os.pread(self._file, _ENTRY.size, slot * _ENTRY.size))
+        if noted != key:
+            return None
         try:
-            return _opened(entry) if entry.startswith(key) else None
-        except OSError:  # whoever had it has given it up, or has ended
+            return Parts(tuple(place)).views()
+        except SnapshotGoneError:  # whoever had it has given it up, or has ended
             return None
 
     def _keep(self, slot: int, key: bytes, packed: Packed) -> Kept | None:
@@ -239,48 +228,13 @@ class Exchange:
         if packed.text:
             return None
         try:
-            memory, size = _written(key, packed)
+            memory = NodeMemory([memoryview(packed.data), *(buffer.raw() for buffer in packed.buffers)])
         except OSError:  # there is no memory for it: others make it themselves
             return None
-        self._keeper.keep(memory, size)
-        entry = _entry(key, memory)
-        os.pwrite(self._file, entry, slot * _ENTRY.size)
-        return Kept(self.membership.path, slot, entry)
-
-
-def _entry(key: bytes, memory: int) -> bytes:
-    return _ENTRY.pack(key, os.getpid(), memory, os.fstat(memory).st_ino)
-
-
-def _opened(entry: bytes) -> int | None:
-    """A descriptor of the memory that an entry tells of, None where something else is there now. Raises OSError where
-    nothing is."""
-    key, process, descriptor, inode = _ENTRY.unpack(entry)
-    memory = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
-    if os.fstat(memory).st_ino == inode and os.pread(memory, len(key), 0) == key:
-        return memory
-    os.close(memory)
-    return None
-
-
-def _written(key: bytes, packed: Packed) -> tuple[int, int]:
-    """The descriptor and the bytes of memory with a batch: its key, how many parts it has, their sizes, and these."""
-    parts = [memoryview(packed.data), *(buffer.raw() for buffer in packed.buffers)]
-    header = key + struct.pack(f"=Q{len(parts)}Q", len(parts), *(part.nbytes for part in parts))
-    memory = anonymous_memory("batch")
-    try:
-        at = 0
-        for part in (memoryview(header), *parts):
-            at = -(-at // _ALIGNMENT) * _ALIGNMENT
-            done = 0
-            while done < part.nbytes:
-                done += os.pwrite(memory, part[done:], at + done)
-            at += part.nbytes
-        os.ftruncate(memory, at)
-    except BaseException:
-        os.close(memory)
-        raise
-    return memory, at
+        self._keeper.keep(memory)
+        entry, at = _ENTRY.pack(key, *memory.place), slot * _ENTRY.size
+        os.pwrite(self._file, entry, at)
+        return Kept(self.membership.path, at, entry)
 
 
 def _equal(one: Packed, other: Packed) -> bool:
@@ -289,18 +243,3 @@ def _equal(one: Packed, other: Packed) -> bool:
 
 def _bytes(buffer: pickle.PickleBuffer) -> bytes:
     return buffer.raw().tobytes()
-
-
-def _read(memory: int) -> Packed:
-    # Writable, as arrays of a batch are, though nobody writes here.
-    whole = memoryview(mmap.mmap(memory, 0, access=mmap.ACCESS_COPY))
-    at = 16
-    (count,) = struct.unpack_from("=Q", whole, at)
-    sizes = struct.unpack_from(f"={count}Q", whole, at + 8)
-    at += 8 + 8 * count
-    parts = []
-    for size in sizes:
-        at = -(-at // _ALIGNMENT) * _ALIGNMENT
-        parts.append(whole[at : at + size])
-        at += size
-    return Packed(bytes(parts[0]), [pickle.PickleBuffer(part) for part in parts[1:]], "", "")
