@@ -71,9 +71,16 @@ def test_workers_move_to_the_job_that_waits_for_data(cluster: Cluster) -> None:
 def test_nodes_with_idle_cores_load_for_a_job_on_another_one(cluster: Cluster) -> None:
     pytest.importorskip("torch")
     job = cluster.job("job", workers=4, script=str(PROGRAMS / "tells_where.py"), arguments=["2"], iterations=100_000)
-    cluster.start(job, options=("--device", "cpu", "--cores", "2", "--rehearse", "--nodes", "2", "--anywhere"))
+    rehearsal = ("--device", "cpu", "--cores", "2", "--rehearse", "--nodes", "2", "--mode", "1")
+    cluster.start(job, options=(*rehearsal, "--anywhere"))
     cluster.until_state("job", "running")
-    assert "job" in cluster.command("status").stdout
+    assert "4x1, 2 away" in cluster.command("status").stdout
+    refused = cluster.command("resize", "job", "5")
+    assert "the run has cores for at most 4 loading workers per device of job, not 5" in refused.stderr
+    assert cluster.command("resize", "job", "3").stdout == "job gets 3 loading workers per device\n"
+    assert "3x1, 1 away" in cluster.command("status").stdout
+    cluster.until_state("job", "running")
+    (cluster.site.folder / "out" / "go").touch()
     assert cluster.end() == 0, cluster.err
     assert (cluster.site.folder / "out" / "job.txt").read_text() == "True node-0 node-1"
     assert "4 loading workers per device; some of them on node-1" in cluster.out

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +20,7 @@ from loader_datasets import Noisy
 from stream_datasets import Numbers
 from test_loader import kill_a_worker
 
+from conftest import Site
 from torchloader import ElasticDataLoader
 from torchloader.loader import parts
 
@@ -190,3 +194,55 @@ def test_where_there_is_no_place_for_it_each_makes_its_own(monkeypatch: pytest.M
         loader = loader_of(Noisy(LENGTH))
     with loader:
         assert list(loader) == EPOCHS[0]
+
+
+PROGRAM = """
+import os, signal, sys
+
+from torchloader import ElasticDataLoader
+
+
+class Sampled:
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        return index * index
+
+
+if __name__ == "__main__":
+    method, dies = sys.argv[1], sys.argv[2] == "dies"
+    options = {"num_workers": 2, "shuffle": True, "seed": 0, "collate_fn": list, "multiprocessing_context": method}
+    with ElasticDataLoader(Sampled(), 4, shared_as="programs", **options) as loader:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        batches = []
+        for batch in loader:
+            batches.append(batch)
+            if dies and len(batches) == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+            print(len(batches), flush=True)
+            sys.stdin.readline()
+        loader.set_epoch(0)
+        alone = list(ElasticDataLoader(Sampled(), 4, **{**options, "num_workers": 0, "multiprocessing_context": None}))
+        print(batches == alone, loader.counters.shared, flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_programs_share_batches_and_go_on_when_one_is_killed(site: Site, method: str) -> None:
+    path = site.write("import sys\nsys.modules['torch'] = None\n" + PROGRAM)
+    dies, stays = (site.start(sys.executable, path, method, how, stdin=subprocess.PIPE) for how in ("dies", "stays"))
+    for number in range(101):
+        for program in (dies, stays) if number < 20 else (stays,):
+            assert program.stdin is not None
+            assert program.stdout is not None
+            program.stdout.readline()
+            program.stdin.write("\n")
+            program.stdin.flush()
+    out, err = stays.communicate(timeout=60)
+    same, shared = out.split()
+    assert (same, err) == ("True", "")
+    assert int(shared) > 0
+    dies.communicate(timeout=60)
+    assert dies.returncode == -signal.SIGKILL

@@ -21,7 +21,7 @@ from dragon.infrastructure.errors import DragonError, RunEndedError
 from dragon.infrastructure.limits import allow_many_files
 from dragon.infrastructure.signals import ENDING
 from dragon.runtime.agent_client import forbid_asking
-from dragon.runtime.folder import Owner, is_alive, remove_folder
+from dragon.runtime.folder import Owner, is_alive, remove_ended, remove_folder
 from dragon.runtime.log import runtime_log
 from dragon.runtime.loop_errors import tell_loop_errors
 from dragon.runtime.run import Run
@@ -69,8 +69,11 @@ async def _serve_and_leave(beginning: Beginning) -> NoReturn:
     except Exception:
         log.exception("the agent failed; the run ends")
     finally:
-        remove_folder(beginning.run.folder)
-        os._exit(code)
+        try:
+            remove_folder(beginning.run.folder)
+            remove_ended()  # such as the claims of a program that was killed
+        finally:
+            os._exit(code)
 
 
 async def _serve(beginning: Beginning) -> int:

@@ -29,6 +29,7 @@ __all__ = [
     "make_folder",
     "owner_of",
     "process_start_time",
+    "remove_ended",
     "remove_folder",
     "run_name",
     "started_at",
@@ -279,6 +280,13 @@ def sweep() -> list[Path]:
             if data.name.partition(".")[2] not in known and _is_data_left_behind(data):
                 shutil.rmtree(data, ignore_errors=True)
     return removed
+
+
+def remove_ended() -> None:
+    """Remove the private folders that are no runs' of processes that have ended."""
+    for folder in find_runs():
+        if not (folder / _INFO).exists() and _is_left_behind(folder):
+            remove_folder(folder)
 
 
 def _is_left_behind(folder: Path) -> bool:

@@ -1,7 +1,8 @@
 """A file of this process that other programs of the user on this node have under the same name.
 
 Each has it in a private folder of its own. It counts while exactly that process lives, which its id and its start time
-tell. The folder goes with close(), else with the next look of another program, or the next run.
+tell. The folder goes with close(), else with the end of a run of the process, the next look of another program, or the
+next run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A job with a Session whose samples tell the node that loaded them: it trains until they came from `NODES` nodes.
+"""A job with a Session whose samples tell the node that loaded them: it trains until they came from `NODES` nodes, and
+there is a file `go` in the output folder.
 
 tells_where.py NODES
 """
@@ -30,7 +31,7 @@ def main():
         for [(number, host)] in session.steps(loader):
             seen.append(number)
             hosts.add(host)
-            if len(hosts) >= nodes and len(seen) >= 40:
+            if len(hosts) >= nodes and Path(f"{session.folder}/go").exists():
                 break
         told = [seen == sorted(set(seen)) == list(range(len(seen))), *sorted(hosts)]
         Path(f"{session.folder}/{session.application}.txt").write_text(" ".join(map(str, told)))

@@ -1,0 +1,30 @@
+"""Loading workers that a job is to have on other nodes."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from torchloader import ElasticDataLoader
+from torchloader.training.workers import resize, this_node
+
+
+def test_a_loader_with_a_start_method_of_its_own_has_those_of_its_node_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with ElasticDataLoader(range(8), num_workers=1, multiprocessing_context="fork") as loader:
+        resize(loader, 4, ("there", "there", "elsewhere"))
+        assert loader.workers == 1
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "3 of its 4 workers, which were to be on elsewhere, there, are left out" in caplog.text
+
+
+def test_this_node_takes_the_place_of_one_that_is_lost() -> None:
+    with ElasticDataLoader(range(8), num_workers=1, workers_on=this_node()) as loader:
+        resize(loader, 3, ("lost",))
+        assert (loader.workers, loader.workers_on) == (3, [this_node()] * 3)
+
+
+def test_no_workers_are_on_this_node() -> None:
+    with ElasticDataLoader(range(8), num_workers=1, workers_on=this_node()) as loader:
+        resize(loader, 0, ())
+        assert (loader.workers, loader.workers_on) == (0, this_node())
