@@ -39,7 +39,7 @@ def name_of(number: int) -> str:
     try:
         return Signals(number).name
     except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else str(number)
 
 
 def how_ended(code: int) -> str:

@@ -21,7 +21,7 @@ from dragon.infrastructure.errors import DragonError
 from dragon.infrastructure.limits import give_back_limit
 from dragon.infrastructure.membership import Token
 from dragon.launcher.identity import Identity
-from dragon.signals import name_of
+from dragon.signals import how_ended
 
 __all__ = ["LaunchError", "Launcher", "Starter", "agent_command"]
 
@@ -135,7 +135,7 @@ class Starter:
         """Waits until it has ended, and says how."""
         code = await self.process.wait()
         await self._reader
-        how = f"was killed by signal {name_of(-code)}" if code < 0 else f"ended with code {code}"
+        how = f"was killed by {how_ended(code)}" if code < 0 else f"ended with code {code}"
         told = self.told()
         return f"{self.what} {how}" + (f":\n{told}" if told else ", and wrote nothing")
 

@@ -16,11 +16,10 @@ from dragon.native.machine import current
 from dragon.native.process import Process
 from dragon.native.queue import Queue
 from dragon.native.value import Value
-from dragon.signals import name_of
 from torchloader.loader.effort import Effort
 from torchloader.loader.forks import Fork, Template
 
-__all__ = ["LoadingError", "Member", "Tally", "compared", "heard", "start_each", "started", "told_end"]
+__all__ = ["LoadingError", "Member", "Tally", "compared", "heard", "start_each", "started"]
 
 
 class LoadingError(RuntimeError):
@@ -122,8 +121,3 @@ def heard(results: Queue, timeout: float) -> Iterator[Any]:
             yield results.get_nowait()
     except Empty:
         return
-
-
-def told_end(code: int | None) -> str:
-    """How a process ended, in words."""
-    return name_of(-code) if code is not None and code < 0 else f"exit code {code}"

@@ -12,9 +12,10 @@ from dragon.infrastructure.errors import NodeLostError
 from dragon.native.event import Event
 from dragon.native.queue import Queue
 from dragon.native.value import Value
+from dragon.signals import how_ended
 from torchloader.loader.assignments import Assignments
 from torchloader.loader.making import Maker
-from torchloader.loader.members import LoadingError, Member, Tally, compared, started, told_end
+from torchloader.loader.members import LoadingError, Member, Tally, compared, started
 from torchloader.loader.policy import WorkerPolicy
 from torchloader.loader.snapshot import Snapshots
 from torchloader.loader.starts import Starts
@@ -177,7 +178,7 @@ class Roster(ABC):
             if not died or worker.process is None:
                 return
             self.tally.died += 1
-            how = told_end(worker.process.returncode)
+            how = how_ended(worker.process.returncode or 0)
             task = None if key is None else self.assignments.task(key)
             if task is not None:
                 self._trouble = LoadingError(
