@@ -77,6 +77,14 @@ def test_nobody_yields_where_a_device_is_free_or_where_yielding_does_not_suffice
     assert decide(LAS, much, young, queued("wide", 2)) == []
 
 
+def test_those_that_yield_are_the_last_in_the_order() -> None:
+    wide, first = running("1 wide", {"a": (0, 1)}, 50.0), running("2 first", {"a": (2,)}, 100.0)
+    second, last = running("3 second", {"a": (3,)}, 100.0), running("4 last", {"b": (0,)}, 100.0)
+    nodes = {"a": Node(8, (0, 1, 2, 3)), "b": Node(8, (0,))}
+    actions = decide(LAS, wide, first, second, last, queued("new", 4), nodes=nodes)
+    assert [action.name for action in actions if isinstance(action, Pause)] == ["1 wide", "3 second", "4 last"]
+
+
 def test_service_is_devices_times_time() -> None:
     wide, narrow = running("wide", {"a": (0, 1)}, 60.0), running("narrow", {"b": (0,)}, 60.0)
     nodes = {"a": Node(8, (0, 1)), "b": Node(8, (0,))}

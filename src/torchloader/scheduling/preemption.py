@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torchloader.scheduling.actions import Node
@@ -80,34 +81,18 @@ def _freed(
 ) -> tuple[dict[str, tuple[int, ...]], list[_Taken], list[str]] | None:
     """Where an application can run if some of `lower` yield, who then has what, and who they are; None for nowhere."""
 
-    def find(stay: int) -> dict[str, tuple[int, ...]] | None:
-        return _devices(nodes, [*kept, *lower[:stay]]).find(application)
+    def find(staying: Sequence[_Taken]) -> dict[str, tuple[int, ...]] | None:
+        return _devices(nodes, [*kept, *staying]).find(application)
 
-    if not lower or find(0) is None:
+    if not lower or find([]) is None:
         return None
-    most, none = 0, len(lower)  # it finds devices where `most` stay, and none where `none` do
-    while none - most > 1:
-        middle = (most + none) // 2
-        if find(middle) is None:
-            none = middle
-        else:
-            most = middle
-    placement = find(most)
+    staying: list[_Taken] = []
+    yields: list[str] = []
+    while lower:
+        # The longest beginning of the order with which it finds devices stays; whoever comes next has to yield.
+        longest = bisect_left(range(1, len(lower) + 1), True, key=lambda stay: find([*staying, *lower[:stay]]) is None)
+        yields += [other.spec.name for other, _, _ in lower[longest : longest + 1]]
+        staying, lower = [*staying, *lower[:longest]], lower[longest + 1 :]
+    placement = find(staying)
     assert placement is not None
-    staying, yields = [*kept, *lower[:most]], []
-    devices = _devices(nodes, staying)
-    devices.take(application, placement, application.spec.minimum)
-    for each in lower[most:]:
-        other, has, cores = each
-        if _apart(application, placement, other, has) and devices.fits(has, cores):
-            devices.take(*each)
-            staying.append(each)
-        else:
-            yields.append(other.spec.name)
-    return placement, staying, yields
-
-
-def _apart(application: Application, placement: Placement, other: Application, has: Placement) -> bool:
-    """Whether both can have what they have: other devices, or those that the workload names for both."""
-    named = not isinstance(application.spec.devices, int) and not isinstance(other.spec.devices, int)
-    return named or not any(set(devices) & set(has.get(node, ())) for node, devices in placement.items())
+    return placement, [*kept, *staying], yields
