@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Site
+from peers.mpi import for_own_mpi4py
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,9 +36,10 @@ def test_block_runs(site: Site, block: str) -> None:
     }
     for module in used:
         pytest.importorskip(module)
-    if "mpi4py" in used and site.python("from mpi4py import MPI").returncode:
-        pytest.skip("mpi4py finds no MPI library")
-    done = site.python(block, env={"HOME": str(site.folder)} if "ray" in used else {})  # Ray writes a token there
+    environment = {"HOME": str(site.folder)} if "ray" in used else {}  # Ray writes a token there
+    if "mpi4py" in used:
+        environment |= for_own_mpi4py(site)
+    done = site.python(block, env=environment)
     assert done.returncode == 0, done.stderr
     if shown := re.search(r"print\(.*\)  # (1229)$", block, re.MULTILINE):
         assert done.stdout == f"{shown[1]}\n"

@@ -10,6 +10,7 @@ import pytest
 from website import notebooks
 
 from conftest import Site
+from peers.mpi import for_own_mpi4py
 
 TUTORIALS = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
 RUNNER = """
@@ -32,7 +33,8 @@ def test_a_tutorial_prints_what_its_page_shows(page: Path, site: Site) -> None:
             pytest.importorskip(library)
     path = site.folder / "tutorial.ipynb"
     path.write_text(notebooks.notebook(page.read_text()))
-    environment = {"IPYTHONDIR": str(site.folder / "i"), "JUPYTER_RUNTIME_DIR": str(site.folder / "j")}
+    libraries = for_own_mpi4py(site) if "from mpi4py import" in page.read_text() else {}
+    environment = {**libraries, "IPYTHONDIR": str(site.folder / "i"), "JUPYTER_RUNTIME_DIR": str(site.folder / "j")}
     done = site.run(sys.executable, site.write(RUNNER), path, env=environment, timeout=180)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == notebooks.outputs(page.read_text())

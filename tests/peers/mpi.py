@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Mpi", "mpi", "mpich", "openmpi"]
+from conftest import Site
+
+__all__ = ["Mpi", "for_own_mpi4py", "mpi", "mpich", "openmpi"]
 
 ENVIRONMENTS = Path(__file__).parents[2] / ".venv" / "mpi"
 ALLTOALL = Path(__file__).parents[2] / "examples" / "mpi_workflow" / "alltoall.c"
@@ -38,6 +40,14 @@ def installed(name: str) -> Mpi:
     if not (folder / "python").exists():
         pytest.skip(f"there is no {name} in {ENVIRONMENTS} (make mpi)")
     return Mpi(name, folder)
+
+
+def for_own_mpi4py(site: Site) -> dict[str, str]:
+    """The variables with which mpi4py of the tests' own Python finds a library; where it has none, our MPICH."""
+    pytest.importorskip("mpi4py")
+    if site.python("from mpi4py import MPI").returncode == 0:
+        return {}
+    return {"LD_LIBRARY_PATH": str(installed("mpich").folder.parent / "lib")}
 
 
 @pytest.fixture(params=["mpich", "openmpi"])
