@@ -11,6 +11,7 @@ import pytest
 
 from conftest import Site
 from peers.mpi import for_own_mpi4py
+from peers.slurm import Slurm
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,13 +64,25 @@ def sessions(page: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", ["first_steps.md", "install.md"])
 def test_commands_print_what_is_shown(site: Site, page: str) -> None:
     """Commands are run in the order of the page, in a folder with its programs; `…` stands for anything."""
+    follow(site, page, {})
+
+
+def test_commands_of_slurm_print_what_is_shown(site: Site, slurm: Slurm) -> None:
+    follow(site, "tutorials/slurm.md", slurm.environment)
+
+
+def follow(site: Site, page: str, environment: dict[str, str]) -> None:
+    """Write the programs and scripts of a page, and run its commands."""
     text = (ROOT / "docs" / page).read_text()
-    for name, program in re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE):
-        site.write(program, name)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    named = r"^`(\w+\.\w+)`:\n\n```(?:python|sh)\n(.*?)```"
+    of_a_cell = r'^Path\("(\w+\.\w+)"\)\.write_text\("""\n(.*?)"""\)$'
+    for pattern in (named, of_a_cell):
+        for name, program in re.findall(pattern, text, re.DOTALL | re.MULTILINE):
+            site.write(program, name)
+    path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.environ['PATH'])}"
     assert sessions(page)
     for command, shown in sessions(page):
-        done = site.run("sh", "-c", command, env={"PATH": path})
+        done = site.run("sh", "-c", command, env={**environment, "PATH": path})
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         expected = ".*".join(map(re.escape, shown.split("…")))
         assert re.fullmatch(expected, done.stdout, re.DOTALL), f"{command}\n{done.stdout}"

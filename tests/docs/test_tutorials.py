@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -34,7 +35,13 @@ def test_a_tutorial_prints_what_its_page_shows(page: Path, site: Site) -> None:
     path = site.folder / "tutorial.ipynb"
     path.write_text(notebooks.notebook(page.read_text()))
     libraries = for_own_mpi4py(site) if "from mpi4py import" in page.read_text() else {}
-    environment = {**libraries, "IPYTHONDIR": str(site.folder / "i"), "JUPYTER_RUNTIME_DIR": str(site.folder / "j")}
+    commands = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {
+        **libraries,
+        **commands,
+        "IPYTHONDIR": str(site.folder / "i"),
+        "JUPYTER_RUNTIME_DIR": str(site.folder / "j"),
+    }
     done = site.run(sys.executable, site.write(RUNNER), path, env=environment, timeout=180)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == notebooks.outputs(page.read_text())
