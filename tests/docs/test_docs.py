@@ -32,7 +32,7 @@ def blocks() -> list[tuple[str, str]]:
 def test_block_runs(site: Site, block: str) -> None:
     used = {
         module
-        for module in ("torch", "mpi4py", "dask", "joblib", "parsl", "ray")  # of no other use to most
+        for module in ("torch", "mpi4py", "dask", "joblib", "parsl", "ray", "scipy")  # of no other use to most
         if re.search(rf"^\s*(import|from) {module}\b", block, re.MULTILINE)
     }
     for module in used:
