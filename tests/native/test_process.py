@@ -312,7 +312,7 @@ def test_popen() -> None:
     process = Popen(["-c", "echo out; exit 4"], executable="/bin/sh", stdout=Popen.PIPE)
     assert process.stdout is not None
     assert process.stdout.recv() == "out\n"
-    process.wait()
+    assert process.wait() == 4
     assert process.returncode == 4
     with pytest.raises(NotSupportedError, match=r"stdout\.recv"):
         process.communicate()

@@ -317,11 +317,12 @@ class Popen:
         """Not offered: `stdin`, `stdout` and `stderr` are connections."""
         raise NotSupportedError("Popen.communicate() is not offered; use stdin.send(), stdout.recv() and wait()")
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for its end and set `returncode`. Raises TimeoutError after `timeout` seconds."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; the exit code, as in `returncode`. Raises TimeoutError after `timeout` seconds."""
         self.returncode = self._process.join(timeout)
         if self.returncode is None:
             raise TimeoutError(f"{self._process.name} still runs after {timeout} s")
+        return self.returncode
 
     def poll(self) -> int | None:
         """Its exit code, None while it runs."""
