@@ -69,6 +69,12 @@ class ShuffleBuffer(_Drawing):
 
     A state has the samples in the buffer: with a large one or large samples pass snapshot_every_n_steps to the loader,
     or shuffle what is small, as names of files, and read them afterwards.
+
+    Examples:
+        >>> from torchloader.streaming import ShuffleBuffer
+        >>> samples = list(ShuffleBuffer(range(100), buffer_size=10, seed=0))
+        >>> samples != sorted(samples), sorted(samples) == list(range(100))
+        (True, True)
     """
 
     def __init__(self, dataset: Iterable[Any], buffer_size: int = 1000, seed: int | None = None) -> None:
@@ -116,6 +122,11 @@ class RandomMix(_Drawing):
 
     `stop_criteria` is torchdata's: "ALL_DATASETS_EXHAUSTED" goes on with the others when one has ended, so that each
     sample comes once; "FIRST_DATASET_EXHAUSTED" ends there, which keeps the proportions.
+
+    Examples:
+        >>> from torchloader.streaming import RandomMix
+        >>> sorted(RandomMix([range(3), range(10, 12)], weights=[0.9, 0.1], seed=0))
+        [0, 1, 2, 10, 11]
     """
 
     def __init__(

@@ -1,16 +1,52 @@
-"""Every public name has a docstring."""
+"""Every public name has a docstring, and the examples of public classes print what they show."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from conftest import Site
+
 ROOT = Path(__file__).parents[2]
+# What is run in one program, and what it needs. That of dragon.workflows.runtime may belong to no run at its beginning.
+PACKAGES = {
+    "dragon.native": "dragon",
+    "dragon.data": "dragon",
+    "dragon.telemetry": "pyarrow",
+    "dragon.workflows": "dragon",
+    "dragon.workflows.runtime": "dragon",
+    "torchloader": "torch",
+}
+# Its arguments are modules. A class that nobody makes, a base class or one that is not offered, has no example.
+EXAMPLES = """
+import doctest, importlib, inspect, sys
+
+NOT_MADE = {"CheckpointPersister", "DAOSCheckpointPersister", "DragonParslExecutor"}
+
+if __name__ == "__main__":
+    classes = {}
+    for name in sys.argv[1:]:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue  # what it adapts is not installed
+        for thing in (getattr(module, name) for name in module.__all__):
+            ours = inspect.isclass(thing) and thing.__module__.startswith(("dragon.", "torchloader."))
+            if ours and not issubclass(thing, BaseException):
+                classes[thing.__name__] = thing
+    for name, thing in classes.items():
+        test = doctest.DocTestParser().get_doctest(thing.__doc__, {"__name__": "__main__"}, name, None, None)
+        if bool(test.examples) == (name in NOT_MADE):
+            print(name, "has an example" if test.examples else "has no example")
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+    print(bool(classes))
+"""
 Described = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -77,3 +113,17 @@ def test_names_of_the_reference_have_docstrings() -> None:
 def is_ours(member: object) -> bool:
     """Whether a member of a class is defined in our packages."""
     return str(getattr(member, "canonical_path", "")).startswith(("dragon.", "torchloader."))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_examples_of_public_classes_print_what_they_show(site: Site, package: str) -> None:
+    pytest.importorskip(PACKAGES[package])
+    tables = tomllib.loads((ROOT / "website" / "reference.toml").read_text())["topic"]
+    modules = [module for table in tables for module in table["modules"]]
+    done = site.python(EXAMPLES, *(module for module in modules if package_of(module) == package))
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stdout + done.stderr
+
+
+def package_of(module: str) -> str:
+    """The longest name of a package that a module is in, or is."""
+    return max((name for name in PACKAGES if f"{module}.".startswith(f"{name}.")), key=len, default="")

@@ -35,6 +35,15 @@ class DictionaryFileSystem(AbstractFileSystem):  # type: ignore[misc]
         options: those of every file system of fsspec.
 
     (It is not called `ddict`, because fsspec.open() takes an option of the protocol's name for all of its options.)
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> from dragon.data.files import DictionaryFileSystem
+        >>> with DDict(1, 1, 16 * 2**20) as ddict:
+        ...     files = DictionaryFileSystem(ddict)
+        ...     files.pipe("results/a.txt", b"42")
+        ...     files.cat("results/a.txt"), files.exists("results/b.txt")
+        (b'42', False)
     """
 
     protocol = "ddict"

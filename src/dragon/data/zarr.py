@@ -48,6 +48,16 @@ class Store(ZarrStore):  # type: ignore[misc]
 
     Reads that are awaited together (`asyncio.gather`, as zarr does it for chunks) are asked for together. set() and
     set_if_not_exists() are atomic.
+
+    Examples:
+        >>> import zarr
+        >>> from dragon.data.zarr import Store
+        >>> store = Store(1, 1, 16 * 2**20)
+        >>> array = zarr.create_array(store, shape=(4,), chunks=(2,), dtype="i4")
+        >>> array[:] = [1, 2, 3, 4]
+        >>> int(zarr.open_array(store)[:].sum())
+        10
+        >>> store.destroy()
     """
 
     supports_writes = True

@@ -22,6 +22,13 @@ class Array(Shared):
         m_uid: as in Lock.
 
     Raises AttributeError for a type or lock that is none, ValueError for a negative length, IndexError outside of it.
+
+    Examples:
+        >>> from dragon.native import Array
+        >>> array = Array("d", [0.5, 1.5, 2.5])
+        >>> array[1] = 3
+        >>> array[:]
+        [0.5, 3.0, 2.5]
     """
 
     def __init__(

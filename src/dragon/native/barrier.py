@@ -28,6 +28,13 @@ class Barrier(threading.Barrier):
     wait() returns a number from 0 to parties - 1, different for each; one of them runs `action` first. Raises
     BrokenBarrierError where the barrier is aborted or reset, or when somebody waited longer than `timeout` seconds.
     `m_uid` is as in Lock.
+
+    Examples:
+        >>> from dragon.native import Barrier, Process
+        >>> barrier = Barrier(2)
+        >>> Process(barrier.wait).start()
+        >>> barrier.wait(timeout=60) in (0, 1)
+        True
     """
 
     _fewest = 2  # with less there is nobody to wait for

@@ -17,6 +17,18 @@ class Condition(_Condition):
     """Waiting for something that a lock protects, until told. Methods are those of threading.Condition.
 
     Waiters are told in the order in which they came; one that was killed takes nobody's notification.
+
+    Examples:
+        >>> from dragon.native import Condition, Process, Value
+        >>> changed, value = Condition(), Value("i", 0)
+        >>> def change():
+        ...     with changed:
+        ...         value.value = 1
+        ...         changed.notify()
+        >>> Process(change).start()
+        >>> with changed:
+        ...     changed.wait_for(lambda: value.value == 1, timeout=60)
+        True
     """
 
     def __init__(self, lock: Any = None, m_uid: Any = None) -> None:

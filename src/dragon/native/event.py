@@ -11,7 +11,15 @@ __all__ = ["Event"]
 
 
 class Event(_Event):
-    """A flag to wait for: set(), clear(), is_set(), wait(timeout=None) -> bool. `m_uid` is as in Lock."""
+    """A flag to wait for: set(), clear(), is_set(), wait(timeout=None) -> bool. `m_uid` is as in Lock.
+
+    Examples:
+        >>> from dragon.native import Event, Process
+        >>> ready = Event()
+        >>> Process(ready.set).start()
+        >>> ready.wait(timeout=60)
+        True
+    """
 
     def __init__(self, m_uid: Any = None) -> None:
         self._make_on(node_of_memory(m_uid))

@@ -18,6 +18,13 @@ class Lock(_Lock):
 
     If the process that holds it dies, the next acquire() has it, with a RuntimeWarning. A recursive lock may be
     acquired again by the thread that holds it, and released by no other (AssertionError).
+
+    Examples:
+        >>> from dragon.native import Lock
+        >>> lock = Lock()
+        >>> with lock:
+        ...     lock.acquire(timeout=0.01)
+        False
     """
 
     def __init__(self, m_uid: Any = None, recursive: bool = False) -> None:
@@ -41,7 +48,15 @@ class Lock(_Lock):
 
 
 class RLock(Lock):
-    """A recursive lock."""
+    """A recursive lock.
+
+    Examples:
+        >>> from dragon.native import RLock
+        >>> lock = RLock()
+        >>> with lock, lock:
+        ...     lock.count()
+        2
+    """
 
     def __init__(self, m_uid: Any = None) -> None:
         super().__init__(m_uid, recursive=True)

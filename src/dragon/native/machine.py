@@ -16,7 +16,14 @@ def cpu_count() -> int:
 
 
 class Node:
-    """A node by host name or host id. Raises DragonNodeError where the run has none such."""
+    """A node by host name or host id. Raises DragonNodeError where the run has none such.
+
+    Examples:
+        >>> from dragon.native.machine import Node, System
+        >>> nodes = [Node(ident) for ident in System().nodes]
+        >>> all(node.num_cpus == len(node.cpus) for node in nodes)
+        True
+    """
 
     def __init__(self, ident: str | int) -> None:
         self._node = nodes.query(ident)
@@ -86,7 +93,14 @@ class Node:
 
 
 class System:
-    """All nodes of the run."""
+    """All nodes of the run.
+
+    Examples:
+        >>> from dragon.native.machine import System
+        >>> system = System()
+        >>> len(system.nodes) == system.nnodes == len(system.hostname_policies())
+        True
+    """
 
     def __init__(self) -> None:
         self._nodes = list(nodes.run_nodes())

@@ -48,6 +48,14 @@ class Pool:
 
     A worker that dies is replaced, and its task's result is a WorkerLostError. Leaving a `with` block terminates the
     pool. Raises ValueError for less than one process, RuntimeError for `processes` beside a list of policies.
+
+    Examples:
+        >>> from dragon.native import Pool
+        >>> with Pool(2) as pool:
+        ...     pool.map(abs, [-1, 2, -3])
+        ...     pool.apply_async(divmod, (7, 2)).get(timeout=60)
+        [1, 2, 3]
+        (3, 1)
     """
 
     _apply_result: ClassVar[type[ApplyResult]] = ApplyResult

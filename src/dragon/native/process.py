@@ -35,6 +35,14 @@ class Process(ProcessTemplate):
     `Process(None, ident=name_or_puid)` is an existing process of the run, which may have ended; ProcessError if there
     is none. So is `Process(target, ident=name)` where a live process has that name, with a RuntimeWarning. Cannot be
     subclassed (multiprocessing.Process can). Ranks of MPI jobs are members of a ProcessGroup(pmi=...).
+
+    Examples:
+        >>> from dragon.native import Process, Queue
+        >>> queue = Queue()
+        >>> process = Process(target=queue.put, args=("hello",))
+        >>> process.start()
+        >>> queue.get(), process.join()
+        ('hello', 0)
     """
 
     def __init_subclass__(cls) -> None:
@@ -249,7 +257,14 @@ def current() -> Process:
 
 
 class Popen:
-    """An executable in the manner of subprocess.Popen; `args` has no argv[0], which is `executable`."""
+    r"""An executable in the manner of subprocess.Popen; `args` has no argv[0], which is `executable`.
+
+    Examples:
+        >>> from dragon.native import Popen
+        >>> program = Popen(["hello"], executable="echo", stdout=Popen.PIPE)
+        >>> program.stdout.recv(), program.wait()
+        ('hello\n', 0)
+    """
 
     PIPE: ClassVar[int] = PIPE
     STDOUT: ClassVar[int] = STDOUT

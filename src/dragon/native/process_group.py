@@ -127,6 +127,16 @@ class ProcessGroup:
     If a member fails (its exit code is not 0) and that is not ignored, the others are ended a second later and
     join() raises DragonUserCodeError. A group may be sent to other processes after init(). A `with` block has its
     name, and does not close it.
+
+    Examples:
+        >>> from dragon.native.process import ProcessTemplate
+        >>> from dragon.native.process_group import ProcessGroup
+        >>> group = ProcessGroup(walltime=60)
+        >>> group.add_process(nproc=2, template=ProcessTemplate("true"))
+        >>> group.init(); group.start(); group.join()
+        >>> [code for puid, code in group.exit_status]
+        [0, 0]
+        >>> group.close()
     """
 
     def __init__(

@@ -51,6 +51,13 @@ class Queue(Channel):
     `block_size`, `buffered`, `num_streams` and the channels are taken as they are given and change nothing, as are
     `stream_channel` and `flush` of put() and get(): memory is found by itself, and every object is one message that is
     there at once.
+
+    Examples:
+        >>> from dragon.native import Process, Queue
+        >>> queue = Queue(maxsize=10)
+        >>> Process(queue.put, ({"loss": 0.25},)).start()
+        >>> queue.get(timeout=60)
+        {'loss': 0.25}
     """
 
     def __new__(

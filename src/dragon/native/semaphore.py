@@ -21,6 +21,13 @@ class Semaphore(_Semaphore):
     """A counter that acquire(blocking=True, timeout=None) lowers, waiting while it is 0, and release(n=1) raises.
 
     A bounded one is never raised above its first value: ValueError. `m_uid` is as in Lock.
+
+    Examples:
+        >>> from dragon.native import Semaphore
+        >>> places = Semaphore(2)
+        >>> places.acquire(), places.acquire(), places.acquire(blocking=False)
+        (True, True, False)
+        >>> places.release()
     """
 
     def __init__(self, value: int = 1, *, m_uid: Any = None, bounded: bool = False) -> None:
@@ -54,7 +61,15 @@ class Semaphore(_Semaphore):
 
 
 class BoundedSemaphore(Semaphore):
-    """A semaphore that is never raised above its first value."""
+    """A semaphore that is never raised above its first value.
+
+    Examples:
+        >>> from dragon.native import BoundedSemaphore
+        >>> places = BoundedSemaphore(1)
+        >>> places.release()
+        Traceback (most recent call last):
+        ValueError: ...
+    """
 
     def __init__(self, value: int = 1, *, m_uid: Any = None) -> None:
         super().__init__(value, m_uid=m_uid, bounded=True)

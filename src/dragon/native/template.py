@@ -42,6 +42,13 @@ class ProcessTemplate:
     Raises TypeError and ValueError for arguments that make no sense, AttributeError for an executable that does not
     exist, PermissionError for a file that may not be run, FileNotFoundError for a `cwd` that does not exist, and what
     pickle raises for a callable or arguments that cannot be sent.
+
+    Examples:
+        >>> from dragon.native.process import ProcessTemplate
+        >>> from dragon.native.process_group import ProcessGroup
+        >>> template = ProcessTemplate("sh", ["-c", "exit $CODE"], env={"CODE": "0"})
+        >>> group = ProcessGroup()
+        >>> group.add_process(nproc=2, template=template)
     """
 
     PIPE: ClassVar[int] = PIPE

@@ -90,6 +90,14 @@ class Value(Shared):
 
     `lock`: True for a lock of its own, or a lock; then acquire(), release(), get_lock() and `with` use it. `m_uid`
     is as in Lock.
+
+    Examples:
+        >>> from dragon.native import Value
+        >>> count = Value("i", 5, lock=True)
+        >>> with count:
+        ...     count.value += 1
+        >>> count.value
+        6
     """
 
     _SUPPORTED_TYPES = typecode_to_type

@@ -30,6 +30,14 @@ class AnalysisClient:
 
     With a `path` it reads a recording that `dragon --telemetry` has made, and needs no run: the path is its folder, or
     a directory of several, whose newest is taken. Raises NoRecordingError where there is none.
+
+    Examples:
+        >>> from dragon.telemetry import AnalysisClient, Telemetry
+        >>> Telemetry().start(1)
+        >>> Telemetry().add_data("accuracy", 0.75, tags={"model": "small"})
+        >>> (record,) = AnalysisClient().get_data("accuracy", {"model": ["small", "large"]})
+        >>> record["tags"]["model"], list(record["dps"].values())
+        ('small', [0.75])
     """
 
     def __init__(self, path: str | Path | None = None) -> None:

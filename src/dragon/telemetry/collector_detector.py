@@ -13,7 +13,15 @@ __all__ = ["CollectorDetectorGroup"]
 
 class CollectorDetectorGroup(CollectorGroup, Detector):
     """A CollectorGroup together with a Detector of its metric: `collector_test` measures, `analyze_data` decides, and
-    slow_hosts() says which nodes are slow. Its arguments are theirs."""
+    slow_hosts() says which nodes are slow. Its arguments are theirs.
+
+    Examples:
+        >>> from dragon.telemetry import CollectorDetectorGroup, Telemetry
+        >>> Telemetry().start(1)
+        >>> with CollectorDetectorGroup("hash_seconds", collection_rate=1) as group:
+        ...     group.slow_hosts()  # of one node none is slower than the others
+        []
+    """
 
     def __init__(
         self,

@@ -43,6 +43,17 @@ class CollectorGroup:
     A subclass measures something else by its own `collector_test`, and elsewhere by its own `generate_policies`.
     `collector_args` are handed to the former. As a context manager it starts and stops. Raises ValueError for a name
     that is a metric of the runtime's own, and a rate that is too short.
+
+    Examples:
+        >>> import os
+        >>> from dragon.telemetry import CollectorGroup, Telemetry
+        >>> class FreeSpace(CollectorGroup):
+        ...     @staticmethod
+        ...     def collector_test(args):
+        ...         return os.statvfs(args).f_bavail
+        >>> Telemetry().start(1)
+        >>> with FreeSpace("free_blocks", collection_rate=1, collector_args="/tmp"):
+        ...     pass  # the program's work
     """
 
     def __init__(

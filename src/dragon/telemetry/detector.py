@@ -30,6 +30,14 @@ class Detector:
 
     `analysis_args` are handed to analyze_data(): by default options of the rule there. A subclass decides by a rule of
     its own. Raises ValueError for a rate that is too short, NotSupportedError for `restartable_ddicts`.
+
+    Examples:
+        >>> from dragon.telemetry import Detector, Telemetry
+        >>> Telemetry().start(1)
+        >>> for rank, seconds in enumerate([0.5, 0.5, 0.5, 0.9] * 3):
+        ...     Telemetry().add_data("step_seconds", seconds, tags={"rank": rank % 4})
+        >>> [record["tags"]["rank"] for record in Detector("step_seconds").detect()]
+        ['3']
     """
 
     def __init__(

@@ -45,6 +45,14 @@ class Recording:
 
     Of a run that was killed, or that runs yet, there is what was written so far. No more is read than a question needs,
     so that a day of many nodes can be asked too. Raises NoRecordingError.
+
+    Examples:
+        >>> import subprocess, sys, tempfile
+        >>> from dragon.telemetry import Recording
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = subprocess.run([sys.executable, "-m", "dragon", "--telemetry", folder, "sleep", "1"])
+        ...     "load_average" in Recording(folder).names()
+        True
     """
 
     def __init__(self, path: str | Path) -> None:

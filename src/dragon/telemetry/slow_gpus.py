@@ -19,6 +19,16 @@ class SlowGPUDetector(CollectorDetectorGroup):
     It needs PyTorch. A GPU that is busy meanwhile is slower too, so this is for a time before the program's own work.
     `collector_args` may say the work, `{"size": 4096, "repeats": 10}`; `analysis_args` are those of
     Detector.analyze_data().
+
+    Examples:
+        >>> import time
+        >>> from dragon.native.machine import System
+        >>> from dragon.telemetry import SlowGPUDetector, Telemetry
+        >>> Telemetry().start(1)
+        >>> if System().gpu_policies():
+        ...     with SlowGPUDetector(collection_rate=1) as detector:
+        ...         time.sleep(10)
+        ...         slow = detector.slow_hosts()
     """
 
     def __init__(

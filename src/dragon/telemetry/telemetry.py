@@ -32,6 +32,12 @@ class Telemetry:
     `metrics_url` and `timeout` have no meaning here: there is no service to find or to wait for. Of `telem_cfg`, which
     is a mapping or the path of a YAML file, `collector_rate` counts, the seconds between measurements that `start`
     begins with. Raises OSError, TypeError or ValueError for settings that cannot be read.
+
+    Examples:
+        >>> from dragon.telemetry import Telemetry
+        >>> telemetry = Telemetry()
+        >>> telemetry.start(1)
+        >>> telemetry.add_data("loss", 0.25, tags={"model": "small"})
     """
 
     def __init__(
@@ -130,7 +136,16 @@ def _period_in(settings: Mapping[str, Any] | str | os.PathLike[str] | None) -> f
 
 
 class Counter:
-    """A number that only grows."""
+    """A number that only grows.
+
+    Examples:
+        >>> from dragon.telemetry import AnalysisClient, Telemetry
+        >>> Telemetry().start(1)
+        >>> images = Telemetry().counter("images", model="small")
+        >>> images.add(64); images.add(32)
+        >>> [max(record["dps"].values()) for record in AnalysisClient().get_data("images")]
+        [96.0]
+    """
 
     def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
         self._telemetry = telemetry
@@ -148,7 +163,16 @@ class Counter:
 
 
 class Timer:
-    """Measures its blocks, which may end by an exception and may be nested."""
+    """Measures its blocks, which may end by an exception and may be nested.
+
+    Examples:
+        >>> from dragon.telemetry import AnalysisClient, Telemetry
+        >>> Telemetry().start(1)
+        >>> with Telemetry().timer("epoch", model="small"):
+        ...     _ = sum(range(1000))
+        >>> "epoch" in AnalysisClient().get_metrics()
+        True
+    """
 
     def __init__(self, telemetry: Telemetry, name: str, level: int, tags: Mapping[str, object]) -> None:
         self._telemetry = telemetry

@@ -23,7 +23,15 @@ _WINDOW_S = 600.0  # seconds; so much a node keeps of what is measured every sec
 
 class DragonTelemetryWidget:
     """Shows what the notebook's run, or with a `path` a recording, has measured. Raises NoRecordingError where there is
-    no recording."""
+    no recording.
+
+    Examples:
+        >>> from dragon.telemetry import Telemetry
+        >>> from dragon.telemetry.widget import DragonTelemetryWidget
+        >>> Telemetry().start(1)
+        >>> Telemetry().add_data("reward", 1.0)
+        >>> page = DragonTelemetryWidget().render()  # as the last line of a cell it is shown
+    """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self._client = AnalysisClient(path)

@@ -75,6 +75,14 @@ class DragonExecutor(Executor):
 
     A task whose worker dies raises LostTaskError, which is a BrokenExecutor; the other tasks go on. When none can go
     on, every future raises BrokenProcessPool, and so does submit(). Raises ValueError for less than one worker.
+
+    Examples:
+        >>> from dragon.workflows.executor import DragonExecutor
+        >>> with DragonExecutor(max_workers=2) as executor:
+        ...     executor.submit(divmod, 7, 2).result()
+        ...     list(executor.map(abs, [-1, 2, -3]))
+        (3, 1)
+        [1, 2, 3]
     """
 
     def __init__(

@@ -24,6 +24,13 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     Takes what DragonExecutor takes by name: `parallel_config(backend="dragon", policy=...)`. With n_jobs=-1 there is
     one worker for each CPU of the run.
+
+    Examples:
+        >>> import joblib
+        >>> import dragon.workflows.joblib_backend
+        >>> with joblib.parallel_config(backend="dragon", n_jobs=2):
+        ...     joblib.Parallel()(joblib.delayed(pow)(x, 2) for x in range(4))
+        [0, 1, 4, 9]
     """
 
     supports_retrieve_callback = True

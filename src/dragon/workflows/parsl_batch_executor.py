@@ -19,6 +19,14 @@ class DragonBatchPoolExecutor(DragonPoolExecutor):
             app its result.
 
     The others are those of DragonPoolExecutor.
+
+    Examples:
+        >>> import parsl
+        >>> from dragon.workflows.parsl_batch_executor import DragonBatchPoolExecutor
+        >>> config = parsl.Config([DragonBatchPoolExecutor("batch", max_processes=2)], initialize_logging=False)
+        >>> with parsl.load(config):
+        ...     parsl.python_app(executors=["batch"])(divmod)(7, 2).result()
+        (3, 1)
     """
 
     def __init__(

@@ -55,6 +55,14 @@ class DragonPoolExecutor(DragonParslExecutor):
         max_processes: number of workers.
         storage_access, working_dir: as Parsl's own executors have them.
         policy: where the workers run, as for DragonExecutor.
+
+    Examples:
+        >>> import parsl
+        >>> from dragon.workflows.parsl_executor import DragonPoolExecutor
+        >>> config = parsl.Config([DragonPoolExecutor("pool", max_processes=2)], initialize_logging=False)
+        >>> with parsl.load(config):
+        ...     parsl.python_app(executors=["pool"])(divmod)(7, 2).result()
+        (3, 1)
     """
 
     def __init__(

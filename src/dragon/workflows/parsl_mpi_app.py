@@ -51,6 +51,16 @@ class DragonMPIExecutor(DragonParslExecutor):
         label: its name, by which apps choose it.
         pmi: how the ranks find each other, as for ProcessGroup; None for programs without MPI.
         storage_access, working_dir: as Parsl's own executors have them.
+
+    Examples:
+        >>> import parsl
+        >>> from dragon.workflows.parsl_mpi_app import DragonMPIExecutor, mpi_app
+        >>> @mpi_app(executors=["ranks"])
+        ... def ranks(count):
+        ...     return "echo", ".", None, count, ["hello"]
+        >>> with parsl.load(parsl.Config([DragonMPIExecutor("ranks", pmi=None)], initialize_logging=False)):
+        ...     ranks(2).result()["exit_code"].result()
+        0
     """
 
     def __init__(

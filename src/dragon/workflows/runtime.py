@@ -44,7 +44,16 @@ class _Descriptor(msgspec.Struct):
 
 
 class DragonRuntime:
-    """A run that this process belongs to. As a context manager it is left at the end of the block."""
+    """A run that this process belongs to. As a context manager it is left at the end of the block.
+
+    Examples:
+        >>> from dragon.workflows import runtime
+        >>> with runtime.start_local_runtime() as local:
+        ...     attached = runtime.attach(runtime=local)
+        ...     attached.name in attached.sdesc
+        ...     attached.detach()
+        True
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -94,7 +103,17 @@ class DragonRuntime:
 
 
 class LocalRuntime:
-    """A run on this machine that is there until stop(), or until this process ends; nobody belongs to it at first."""
+    """A run on this machine that is there until stop(), or until this process ends; nobody belongs to it at first.
+
+    Examples:
+        >>> from dragon.native import Queue
+        >>> from dragon.workflows import runtime
+        >>> with runtime.start_local_runtime() as local, runtime.attach(runtime=local):
+        ...     queue = Queue()
+        ...     queue.put("hello")
+        ...     queue.get()
+        'hello'
+    """
 
     def __init__(self, dragon_cmd: Sequence[str] | str | None = None) -> None:
         command = dragon_cmd.split() if isinstance(dragon_cmd, str) else dragon_cmd

@@ -87,6 +87,16 @@ class ElasticDataLoader(Attributes):
     Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind. While iterating: what
     the dataset raised, with the worker's traceback as a note; LoadingError where workers cannot be kept alive;
     TimeoutError after `timeout` seconds.
+
+    Examples:
+        >>> from torchloader import ElasticDataLoader
+        >>> loader = ElasticDataLoader(range(8), batch_size=4, num_workers=1)
+        >>> for batch in loader:
+        ...     loader.resize(2)
+        ...     batch.tolist()
+        [0, 1, 2, 3]
+        [4, 5, 6, 7]
+        >>> loader.close()
     """
 
     def __init__(

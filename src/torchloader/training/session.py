@@ -76,6 +76,15 @@ class Session:
         folder: of traces and checkpoints, or None.
         iteration: iterations done, those before a pause too.
         epoch: the epoch under way, counted from 0 by steps().
+
+    Examples:
+        >>> from torchloader.training.session import Session
+        >>> with Session.join() as session:
+        ...     loader = session.loader(range(8), batch_size=4)
+        ...     while session.epoch < 2:
+        ...         losses = [float(batch.float().mean()) for batch in session.steps(loader)]
+        ...     session.iteration
+        4
     """
 
     def __init__(self, surroundings: Surroundings, device: torch.device, save_every: float) -> None:

@@ -72,6 +72,13 @@ class DDict(Items):
 
     Keys that are equal are the same key, as in dict. Operations raise DDictKeyError, DDictFullError,
     DDictTimeoutError, and DestroyedError after destroy().
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(managers_per_node=1, n_nodes=1, total_mem=16 * 2**20) as ddict:
+        ...     ddict["loss"] = [0.5, 0.25]
+        ...     ddict["loss"], "rate" in ddict, len(ddict)
+        ([0.5, 0.25], False, 1)
     """
 
     def __init__(

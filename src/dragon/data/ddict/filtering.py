@@ -60,7 +60,16 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
 
 
 class FilterIterator:
-    """The items of all managers, merged."""
+    """The items of all managers, merged.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(2, 1, 16 * 2**20) as ddict:
+        ...     ddict.update({"a": 3, "b": 1, "c": 2})
+        ...     with ddict.filter(lambda part: sorted(part.values()), (), lambda a, b: a < b) as found:
+        ...         next(found), next(found)
+        (1, 2)
+    """
 
     def __init__(self, items: list[Iterator[Any]], comparator: Callable[[Any, Any], Any]) -> None:
         key = functools.cmp_to_key(functools.partial(_compare, comparator))
@@ -99,7 +108,18 @@ def _items(manager: int, process: Process, queue: SentinelQueue) -> Iterator[Any
 
 
 class FilterContextManager:
-    """Has a process beside each manager choose items; in the block they are iterated over in order."""
+    """Has a process beside each manager choose items; in the block they are iterated over in order.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> def larger_than(ddict, least):
+        ...     yield from sorted(value for value in ddict.values() if value > least)
+        >>> with DDict(2, 1, 16 * 2**20) as ddict:
+        ...     ddict.update({"a": 3, "b": 1, "c": 2})
+        ...     with ddict.filter(larger_than, (1,), lambda a, b: a < b) as found:
+        ...         list(found)
+        [2, 3]
+    """
 
     def __init__(
         self,

@@ -25,13 +25,31 @@ class CheckpointPersister:
 
 
 class NULLCheckpointPersister(CheckpointPersister):
-    """Nothing is written."""
+    """Nothing is written.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict, NULLCheckpointPersister
+        >>> with DDict(1, 1, 16 * 2**20, persister_class=NULLCheckpointPersister) as ddict:
+        ...     ddict["a"] = 1
+        ...     ddict.persisted_ids()
+        []
+    """
 
     kind = "NULL"
 
 
 class PosixCheckpointPersister(CheckpointPersister):
-    """Files `{name}_{manager}_{checkpoint}.ddict` in the dictionary's persist_path."""
+    """Files `{name}_{manager}_{checkpoint}.ddict` in the dictionary's persist_path.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict, PosixCheckpointPersister
+        >>> options = {"persist_freq": 1, "persist_count": 2, "persister_class": PosixCheckpointPersister}
+        >>> with DDict(1, 1, 16 * 2**20, name="model", **options) as ddict:
+        ...     ddict["step"] = 0
+        ...     ddict.persist()
+        ...     ddict.persisted_ids()
+        [0]
+    """
 
     kind = "POSIX"
 

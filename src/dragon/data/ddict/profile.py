@@ -20,6 +20,15 @@ class DDictOperationProfile:
     """All calls of one operation. `seconds` is their sum, `longest` the longest of them.
 
     `remote` calls are those that another node did, `bytes` the values that were stored or read, as they are stored.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(1, 1, 16 * 2**20) as ddict:
+        ...     ddict.profile_reset()
+        ...     ddict["a"] = bytes(1000)
+        ...     put = ddict.profile()["put"]
+        ...     put.count, put.longest <= put.seconds
+        (1, True)
     """
 
     count: int = 0

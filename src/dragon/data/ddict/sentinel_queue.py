@@ -24,6 +24,19 @@ class SentinelQueue:
 
     Args:
         maxsize: items that the writer may be ahead; the next put() waits.
+
+    Examples:
+        >>> from dragon.data.ddict import SentinelQueue
+        >>> from dragon.native import Process
+        >>> def write(queue):
+        ...     queue.putter()
+        ...     queue.put("last")
+        ...     queue.close()
+        >>> queue = SentinelQueue()
+        >>> Process(write, (queue,)).start()
+        >>> queue.getter()
+        >>> queue.get()  # the next get() raises EOFError
+        'last'
     """
 
     def __init__(self, maxsize: int = 100) -> None:

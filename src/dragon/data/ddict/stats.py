@@ -16,6 +16,13 @@ class DDictManagerStats:
     """One manager. Memory is in bytes, `pool_utilization` in percent.
 
     Memory is not cut into blocks that could be counted: `free_blocks` is one piece of all that is free.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(managers_per_node=2, n_nodes=1, total_mem=16 * 2**20) as ddict:
+        ...     ddict["a"] = 1
+        ...     [manager.manager_id for manager in ddict.stats], sum(manager.num_keys for manager in ddict.stats)
+        ([0, 1], 1)
     """
 
     manager_id: int

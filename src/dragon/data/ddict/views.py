@@ -19,7 +19,15 @@ def equal(one: Any, other: Any) -> bool:
 
 
 class DDictMappingProxy:
-    """A dictionary that can only be read."""
+    """A dictionary that can only be read.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(1, 1, 16 * 2**20) as ddict:
+        ...     ddict["a"] = 1
+        ...     ddict.keys().mapping["a"]
+        1
+    """
 
     def __init__(self, ddict: Mapping[Any, Any]) -> None:
         self._ddict = ddict
@@ -96,7 +104,15 @@ class _View:
 
 
 class DDictKeysView(_View, KeysView[Any]):
-    """All keys."""
+    """All keys.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(1, 1, 16 * 2**20) as ddict:
+        ...     ddict.update({"a": 1, "b": 2})
+        ...     sorted(ddict.keys()), ddict.keys() & {"a", "c"}
+        (['a', 'b'], {'a'})
+    """
 
     def __iter__(self) -> Iterator[Any]:
         return self._keys()
@@ -110,7 +126,15 @@ class DDictKeysView(_View, KeysView[Any]):
 
 
 class DDictValuesView(_View, ValuesView[Any]):
-    """All values."""
+    """All values.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(1, 1, 16 * 2**20) as ddict:
+        ...     ddict.update({"a": 1, "b": 2})
+        ...     sum(ddict.values()), 3 in ddict.values()
+        (3, False)
+    """
 
     def __iter__(self) -> Iterator[Any]:
         return (value for _, value in self._pairs())
@@ -120,7 +144,15 @@ class DDictValuesView(_View, ValuesView[Any]):
 
 
 class DDictItemsView(_View, ItemsView[Any, Any]):
-    """All keys with their values."""
+    """All keys with their values.
+
+    Examples:
+        >>> from dragon.data.ddict import DDict
+        >>> with DDict(1, 1, 16 * 2**20) as ddict:
+        ...     ddict.update({"a": 1, "b": 2})
+        ...     sorted(ddict.items())
+        [('a', 1), ('b', 2)]
+    """
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self._pairs()

@@ -12,7 +12,14 @@ __all__ = ["Access", "access"]
 
 @dataclass(frozen=True)
 class Access:
-    """Some parts of an object that a task reads or writes; no parts: all of it."""
+    """Some parts of an object that a task reads or writes; no parts: all of it.
+
+    Examples:
+        >>> from dragon.workflows.batch import Batch
+        >>> with Batch(workers_per_node=1) as batch:
+        ...     batch.write("/data", "a.csv").writes, batch.read("/data/a.csv").parts
+        (True, ('/data/a.csv',))
+    """
 
     obj: Hashable
     parts: tuple[Hashable, ...]

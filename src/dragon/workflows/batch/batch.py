@@ -57,6 +57,16 @@ class Batch:
 
     In a `with` block it is joined at the end, and terminated after an exception. It may be sent to other processes of
     the run, which may submit to it too. Raises ValueError for numbers that make no sense.
+
+    Examples:
+        >>> from dragon.native.process import ProcessTemplate
+        >>> from dragon.workflows.batch import Batch
+        >>> with Batch(workers_per_node=2) as batch:
+        ...     numbers = batch.function(divmod, 7, 2)
+        ...     total = batch.function(sum, numbers)  # when that has its result
+        ...     codes = batch.job([(2, ProcessTemplate("true"))])
+        ...     total.get(), codes.get()
+        (4, [0, 0])
     """
 
     def __init__(

@@ -33,6 +33,16 @@ class MakeTask:
 
     Positional arguments are named in order by the file's `run_args`; keyword arguments have their own names. Raises
     BatchError for a file that describes no task, TypeError for arguments that the file does not name.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from dragon.workflows.batch import Batch
+        >>> file = Path("power.yml")
+        >>> _ = file.write_text("{target: $function, import_args: [function], run_args: [x], args: [2, $x]}")
+        >>> with Batch(workers_per_node=1) as batch:
+        ...     power = batch.import_func(file, pow)
+        ...     power(10).get()
+        1024
     """
 
     def __init__(

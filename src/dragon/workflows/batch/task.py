@@ -25,6 +25,13 @@ class Task:
 
     As an argument of another task it stands for its result. Sent to another process by any other way it is the same
     task there, as long as the process that submitted it keeps it.
+
+    Examples:
+        >>> from dragon.workflows.batch import Batch
+        >>> with Batch(workers_per_node=1) as batch:
+        ...     task = batch.options(name="power").function(pow, 2, 10)
+        ...     task.get(timeout=60), task.name, task.done()
+        (1024, 'power', True)
     """
 
     __slots__ = ("__weakref__", "_batch", "_promise", "kind", "name", "output", "weight")

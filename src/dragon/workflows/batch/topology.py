@@ -10,7 +10,15 @@ __all__ = ["BatchTopology"]
 
 @dataclass(frozen=True)
 class BatchTopology:
-    """The nodes of a batch. There is a pool of workers for each node."""
+    """The nodes of a batch. There is a pool of workers for each node.
+
+    Examples:
+        >>> from dragon.workflows.batch import Batch
+        >>> with Batch(workers_per_node=2) as batch:
+        ...     topology = batch.topology()
+        >>> topology.total_workers == 2 * topology.total_nodes
+        True
+    """
 
     total_nodes: int
     scheduler_hostname: str
