@@ -221,6 +221,17 @@ def test_nothing_is_left_open_at_the_end(site: Site) -> None:
         assert (done.stdout, done.stderr, done.returncode) == ("native\n1\n", "", 0)
 
 
+def test_a_program_that_starts_no_process_leaves_no_connection_open(site: Site) -> None:
+    program = site.write("""
+        from dragon.data.ddict import DDict
+
+        if __name__ == "__main__":
+            ddict = DDict(1, 1, 2**24)
+    """)
+    done = site.run(sys.executable, "-X", "dev", "-W", "error", program)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 def test_an_exit_handler_that_waits_for_a_result_is_told_that_its_pool_has_ended(site: Site) -> None:
     done = site.python("""
         import atexit

@@ -119,12 +119,15 @@ class _Connection:
         connect_within(folder, "agent", self.socket)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _ONE_SECOND)
 
+    def __del__(self) -> None:
+        self.socket.close()
+
 
 def close_with(owner: object, connection: socket.socket) -> None:
     """Close a socket once nothing refers to its owner any more.
 
     Where the garbage collector finds both at once, a `__del__` of the owner may come after the socket's own, which
-    warns that nobody closed it.
+    warns that nobody closed it. The owner needs one too: at the end of the interpreter finalizers are not called.
     """
     weakref.finalize(owner, connection.close).atexit = False
 

@@ -65,6 +65,9 @@ class _Line:
         loop.add_reader(self._socket, self._read)
         self._send(encode_request(AskSeveral()))
 
+    def __del__(self) -> None:
+        self._socket.close()
+
     @property
     def is_open(self) -> bool:
         """Whether the agent still listens."""
