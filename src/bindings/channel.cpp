@@ -6,11 +6,12 @@ namespace {
 
 [[noreturn]] void raise_destroyed() { raise(python.destroyed, "the queue was destroyed"); }
 
-// The channel of a handle that is to be looked at. Raises DestroyedError where there is nothing to see.
-Channel& usable(const ChannelHandle& h) {
-    Channel& channel = h.get();
-    if (channel.destroyed.load()) raise_destroyed();
-    return channel;
+// Calls `f` with the channel of a handle. Raises DestroyedError where there is nothing to see any more.
+template <class F>
+auto look(ChannelHandle& h, F f) {
+    auto channel = h.use();
+    if (channel->destroyed.load()) raise_destroyed();
+    return f(*channel);
 }
 
 // What a wait that did not end well means to the user of a queue or a connection.
@@ -31,8 +32,7 @@ void check(Status status, PyObject* timed_out) {
 }
 
 Destination destination(ChannelHandle& h, Nanoseconds deadline, uint64_t ticket = 0) {
-    Channel& channel = h.get();
-    return {ChannelHandle::Use(h), *h.a, channel, deadline, ticket};
+    return {h.use(), deadline, ticket};
 }
 
 PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
@@ -43,10 +43,10 @@ PyObject* put(PyObject* self, PyObject* object, Nanoseconds deadline) {
 // Takes a message; the arena that it is in.
 Arena& take(ChannelHandle& h, Message& message, Nanoseconds deadline,
             std::atomic<uint64_t>* taker = nullptr) {
-    Channel& channel = h.get();
-    Arena& a = *h.a;
-    Status status =
-        wait(h, Purpose::Get, deadline, [&](Nanoseconds d) { return channel.get(a, message, d, taker); });
+    auto channel = h.use();
+    Arena& a = channel.arena();
+    Status status = wait(channel, Purpose::Get, deadline,
+                         [&](Nanoseconds d) { return channel->get(a, message, d, taker); });
     check(status, python.queue_empty);
     return a;
 }
@@ -112,7 +112,8 @@ void put_task(ChannelHandle& h, nb::handle object, uint64_t ticket) {
 }
 
 nb::object get_task(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
-    std::atomic<uint64_t>& mine = word(doing, index);
+    auto words = doing.use();
+    std::atomic<uint64_t>& mine = word(*words, index);
     mine.store(0);
     Message message;
     return nb::steal(to_object(take(h, message, kForever, &mine), message));
@@ -130,8 +131,9 @@ nb::tuple get_parts(ChannelHandle& h, nb::handle timeout) {
 }
 
 nb::tuple get_task_parts(ChannelHandle& h, WordsHandle& doing, uint32_t index) {
+    auto words = doing.use();
     Message message;
-    return to_parts(take(h, message, 0, &word(doing, index)), message);
+    return to_parts(take(h, message, 0, &word(*words, index)), message);
 }
 
 void put_frames_of(ChannelHandle& h, nb::bytes head, nb::list buffers, nb::handle timeout) {
@@ -154,7 +156,8 @@ size_t put_packed(ChannelHandle& h, nb::handle buffer, size_t start) {
 }
 
 void put_lent(ChannelHandle& h, uint32_t kind, nb::handle loan) {
-    check(put_loan(*h.a, h.get(), kind, loan), python.queue_full);
+    auto channel = h.use();
+    check(put_loan(channel.arena(), *channel, kind, loan), python.queue_full);
 }
 
 nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
@@ -163,29 +166,29 @@ nb::object get_bytes(ChannelHandle& h, nb::handle timeout) {
 }
 
 bool wait_readable(ChannelHandle& h, nb::handle timeout) {
-    Channel& channel = h.get();
-    Status status = wait(h, Purpose::Read, deadline_from(timeout.ptr()),
-                         [&](Nanoseconds d) { return channel.wait_readable(d); });
+    auto channel = h.use();
+    Status status = wait(channel, Purpose::Read, deadline_from(timeout.ptr()),
+                         [&](Nanoseconds d) { return channel->wait_readable(d); });
     if (status == Status::Destroyed) raise_destroyed();
     return status == Status::Ok;
 }
 
 bool join(ChannelHandle& h, nb::handle timeout) {
-    Channel& channel = h.get();
-    Status status =
-        wait(h, Purpose::Join, deadline_from(timeout.ptr()), [&](Nanoseconds d) { return channel.join(d); });
+    auto channel = h.use();
+    Status status = wait(channel, Purpose::Join, deadline_from(timeout.ptr()),
+                         [&](Nanoseconds d) { return channel->join(d); });
     if (status == Status::Destroyed) raise_destroyed();
     return status == Status::Ok;
 }
 
 int fileno(ChannelHandle& h) {
-    Channel& channel = h.get();
+    auto channel = h.use();
     int fd = open_bell(h.handle);
-    channel.enable_bell(*h.a, Channel::kOwn);
+    channel->enable_bell(channel.arena(), Channel::kOwn);
     return fd;
 }
 
-void ring_agent_for(ChannelHandle& h) { h.get().enable_bell(*h.a, Channel::kAgents); }
+void ring_agent_for(ChannelHandle& h) { h.use()->enable_bell(*h.a, Channel::kAgents); }
 
 PyMethodDef methods[] = {
     {"put", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_put)),
@@ -241,16 +244,16 @@ void bind_channel(nb::module_& m) {
         .def("_ring_agent", &ring_agent_for)
         .def("_holder",
              [](ChannelHandle& h) {
-                 OwnerId holder = h.get().holder();
+                 OwnerId holder = h.use()->holder();
                  return holder ? h.a->pid_of(holder) : 0;
              })
-        .def("_size", [](ChannelHandle& h) { return usable(h).size(); })
-        .def("_capacity", [](ChannelHandle& h) { return h.get().capacity(); })
-        .def("_bytes", [](ChannelHandle& h) { return usable(h).bytes(); })
-        .def("_full", [](ChannelHandle& h) { return usable(h).full(); })
-        .def("_task_done", [](ChannelHandle& h) { return usable(h).task_done(); })
+        .def("_size", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.size(); }); })
+        .def("_capacity", [](ChannelHandle& h) { return h.use()->capacity(); })
+        .def("_bytes", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.bytes(); }); })
+        .def("_full", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.full(); }); })
+        .def("_task_done", [](ChannelHandle& h) { return look(h, [](Channel& c) { return c.task_done(); }); })
         .def("_join", &join, nb::arg("timeout").none())
-        .def("_destroy", [](ChannelHandle& h) { h.get().destroy(*h.a); });
+        .def("_destroy", [](ChannelHandle& h) { h.use()->destroy(*h.a); });
 }
 
 }  // namespace dragon::py

@@ -60,61 +60,75 @@ void wait_in_python(Attempt attempt, void* what);
 // The index of the node this process is on.
 extern uint32_t node_index;
 
+// The threads that use an object through a handle, and whether the handle is closed. Plain numbers will do
+// where the GIL keeps threads apart.
+class Users {
+  public:
+    void enter() { count_ += kOne; }
+    // Both return whether the object is to be let go of, which is said once.
+    bool leave() { return (count_ -= kOne) == kClosed && claim(); }
+    bool close() { return (count_ |= kClosed) == kClosed && claim(); }
+    bool claim() { return !claimed_.exchange(true); }
+    bool closed() const { return count_ & kClosed; }
+
+  private:
+#ifdef Py_GIL_DISABLED
+    using Count = std::atomic<uint32_t>;
+#else
+    using Count = uint32_t;
+#endif
+    static constexpr uint32_t kClosed = 1, kOne = 2;
+    Count count_{0};
+    std::atomic<bool> claimed_{false};
+};
+
 // A handle of a shared object in this process, closed by close(), by the garbage collector or by the run's
-// end.
+// end. Several threads may call it at once.
 template <class T, Kind K>
 struct Shared {
-    Arena* a = nullptr;
-    Handle handle;
-    Role role = Role::Plain;
-    const Meta* meta = nullptr;
-    size_t users = 0;
-    bool left = false;
+    Arena* const a;
+    const Handle handle;
+    const Role role;
+    const Meta* const meta;
 
-    // For as long as a thread uses the object without the GIL, it stays where it is: close() in another
-    // thread leaves it to the last user to let go of it.
+    // The object, for a thread that uses it. It stays where it is for as long as one of these lives: close()
+    // in another thread leaves it to the last user to let go of it. Throws where the object is gone.
     class Use {
       public:
-        explicit Use(Shared& h) : h_(h) { ++h.users; }
-        Use(const Use&) = delete;
-        ~Use() {
-            if (--h_.users == 0 && h_.left) h_.drop();
+        explicit Use(Shared& h) : h_(h) {
+            h_.users_.enter();
+            try {
+                object_ = &h_.find();
+            } catch (...) {
+                leave();
+                throw;
+            }
         }
+        Use(const Use&) = delete;
+        ~Use() { leave(); }
+        T& operator*() const { return *object_; }
+        T* operator->() const { return object_; }
         Shared& handle() const { return h_; }
+        Arena& arena() const { return *h_.a; }
 
       private:
+        void leave() {
+            if (h_.users_.leave()) h_.drop();
+        }
         Shared& h_;
+        T* object_;
     };
+    Use use() { return Use(*this); }
 
     Shared(Handle h, Role r) : a(&arena()), handle(h), role(r), meta(&a->meta(h.offset)) {}
     Shared(const Shared&) = delete;
-    ~Shared() { drop(); }
-    void drop() {
-        try {
-            let_go();
-        } catch (const std::exception& e) {
-            nb::error_scope scope;
-            PyErr_SetString(PyExc_RuntimeError, e.what());
-            PyErr_WriteUnraisable(nullptr);
-        }
+    ~Shared() {
+        if (users_.claim()) drop();
     }
     void close() {
-        left = true;
-        if (users == 0) let_go();
+        if (users_.close()) let_go();
     }
-    void let_go() {
-        if (a && has_arena() && &arena() == a) a->release_when_possible(handle, role);
-        a = nullptr;
-    }
-    bool closed() const { return left; }
-    T& get() const {
-        if (left) throw nb::value_error("this handle is closed");
-        if (!has_arena() || &arena() != a)
-            throw ObjectDestroyed("the run that this object belonged to has ended");
-        // A forked child's copy of a handle does not keep the object.
-        if (meta->generation() != handle.generation) throw ObjectDestroyed("the object is gone");
-        return *a->at<T>(handle.offset);
-    }
+    bool closed() const { return users_.closed(); }
     using Name = std::tuple<Offset, uint32_t, uint32_t>;
     // Attaches this process to an object that exists.
     static void attach(Shared* self, Name name) {
@@ -126,10 +140,31 @@ struct Shared {
     Name name() const {
         return {handle.offset, handle.generation, static_cast<uint32_t>(role) | node_index << kNodeShift};
     }
-    void send() const {
-        get();
-        a->send(handle, role);
+    void send() { use().arena().send(handle, role); }
+
+  private:
+    T& find() const {
+        if (closed()) throw nb::value_error("this handle is closed");
+        if (!has_arena() || &arena() != a)
+            throw ObjectDestroyed("the run that this object belonged to has ended");
+        // A forked child's copy of a handle does not keep the object.
+        if (meta->generation() != handle.generation) throw ObjectDestroyed("the object is gone");
+        return *a->at<T>(handle.offset);
     }
+    void let_go() {
+        if (has_arena() && &arena() == a) a->release_when_possible(handle, role);
+    }
+    void drop() {
+        try {
+            let_go();
+        } catch (const std::exception& e) {
+            nb::error_scope scope;
+            PyErr_SetString(PyExc_RuntimeError, e.what());
+            PyErr_WriteUnraisable(nullptr);
+        }
+    }
+
+    Users users_;
 };
 
 using ChannelHandle = Shared<Channel, Kind::Channel>;
@@ -139,8 +174,7 @@ using EventHandle = Shared<Event, Kind::Event>;
 using ConditionHandle = Shared<Condition, Kind::Condition>;
 using WordsHandle = Shared<Words, Kind::Words>;
 
-inline std::atomic<uint64_t>& word(WordsHandle& h, uint32_t i) {
-    Words& words = h.get();
+inline std::atomic<uint64_t>& word(Words& words, uint32_t i) {
     if (i >= words.count()) throw nb::index_error("word index out of range");
     return words.at(i);
 }
@@ -163,11 +197,10 @@ Nanoseconds grace(Arena& a);
 
 // Waits out a try that met a locked object. The agent, which takes no lock for an empty or full queue, gets
 // a StillLocked.
-template <class H, class F>
-Status try_again(H& h, F f) {
-    typename H::Use use(h);
+template <class F>
+Status try_again(Arena& a, F f) {
     Status status;
-    Nanoseconds end = now() + grace(*h.a);
+    Nanoseconds end = now() + grace(a);
     do {
         {
             WithoutGil without;
@@ -176,19 +209,19 @@ Status try_again(H& h, F f) {
         if (in_python(PyErr_CheckSignals) != 0) throw nb::python_error();
         status = f(Nanoseconds{0});
     } while (status == Status::Busy && now() < end);
-    if (status == Status::Busy && h.a->keeps()) throw StillLocked();
+    if (status == Status::Busy && a.keeps()) throw StillLocked();
     return status == Status::Busy ? Status::Timeout : status;
 }
 
 // Tries `f(0)` first, then waits in `f(deadline)` without the GIL, running signal handlers as signals arrive.
 // A wait ends with the run, and where another thread closes the handle: both are looked for once a second.
-template <class H, class F>
-Status wait(H& h, Purpose purpose, Nanoseconds deadline, F f) {
+template <class Use, class F>
+Status wait(const Use& use, Purpose purpose, Nanoseconds deadline, F f) {
     Status status = f(Nanoseconds{0});
-    if (deadline == 0) return status == Status::Busy ? try_again(h, f) : status;
+    Arena& a = use.arena();
+    if (deadline == 0) return status == Status::Busy ? try_again(a, f) : status;
     if (status != Status::Timeout && status != Status::Busy) return status;
-    typename H::Use use(h);
-    Arena& a = *h.a;
+    const auto& h = use.handle();
     Nanoseconds start = now();
     struct Waiting {
         Arena& a;
@@ -291,7 +324,7 @@ void bind_handle(nb::class_<H>& c) {
         .def("_name", &H::name)
         .def("_send", &H::send)
         .def("_close", &H::close)
-        .def("_watch", [](H& h, bool on) { h.get().watch(on ? 1u : UINT32_MAX); })
+        .def("_watch", [](H& h, bool on) { h.use()->watch(on ? 1u : UINT32_MAX); })
         .def_prop_ro("_closed", &H::closed);
 }
 

@@ -69,8 +69,10 @@ void bind_large_bytes(nb::module_& m) {
                               "A bytes object of so many bytes, whose pieces come one by one.")
         .def(nb::init<Py_ssize_t>(), nb::arg("size"))
         .def_ro("missing", &BytesInPieces::missing, "How many bytes are still to come.")
-        .def("add", &BytesInPieces::add, nb::arg("piece"), "The next bytes. Raises ValueError for too many.")
-        .def("whole", &BytesInPieces::whole, "The object, once. Raises ValueError while bytes are missing.");
+        .def("add", &BytesInPieces::add, nb::arg("piece"), nb::lock_self(),
+             "The next bytes. Raises ValueError for too many.")
+        .def("whole", &BytesInPieces::whole, nb::lock_self(),
+             "The object, once. Raises ValueError while bytes are missing.");
 }
 
 }  // namespace dragon::py

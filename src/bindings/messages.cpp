@@ -53,8 +53,9 @@ OwnBlock new_block(Arena& a, Channel& channel, size_t size) {
 }
 
 Status put_block(const Destination& to, Label label, OwnBlock& block) {
-    Status status = wait(to.use.handle(), Purpose::Put, to.deadline,
-                         [&](Nanoseconds d) { return to.channel.put_block(to.a, label, block.offset(), d); });
+    Status status = wait(to.channel, Purpose::Put, to.deadline, [&](Nanoseconds d) {
+        return to.channel->put_block(to.channel.arena(), label, block.offset(), d);
+    });
     if (status == Status::Ok) block.pass_on();
     return status;
 }
@@ -62,11 +63,11 @@ Status put_block(const Destination& to, Label label, OwnBlock& block) {
 Status put_bytes(const Destination& to, uint32_t kind, const void* data, size_t size) {
     Label label{kind, size, to.ticket};
     if (size <= kSmall)
-        return wait(to.use.handle(), Purpose::Put, to.deadline,
-                    [&](Nanoseconds d) { return to.channel.put_small(to.a, label, data, d); });
+        return wait(to.channel, Purpose::Put, to.deadline,
+                    [&](Nanoseconds d) { return to.channel->put_small(to.channel.arena(), label, data, d); });
     // Where it would be refused anyway nothing is copied.
-    if (to.deadline == 0 && to.channel.full()) return Status::Timeout;
-    OwnBlock block = new_block(to.a, to.channel, kDataStart + size);
+    if (to.deadline == 0 && to.channel->full()) return Status::Timeout;
+    OwnBlock block = new_block(to.channel.arena(), *to.channel, kDataStart + size);
     copy(block.data(), data, size);
     return put_block(to, label, block);
 }
@@ -128,7 +129,7 @@ Status put_with_buffers(const Destination& to, MessageKind alone, MessageKind be
         held.views.push_back(view);
         total += aligned(static_cast<size_t>(view.len));
     }
-    OwnBlock block = new_block(to.a, to.channel, kDataStart + total);
+    OwnBlock block = new_block(to.channel.arena(), *to.channel, kDataStart + total);
     auto* table = reinterpret_cast<BufferTable*>(block.data());
     table->head_size = static_cast<uint64_t>(size);
     table->count = static_cast<uint64_t>(count);
@@ -155,12 +156,14 @@ bool is_plain(PyObject* object, int depth) {
     if (PyBytes_CheckExact(object)) return PyBytes_Size(object) < 4096;
     if (depth == 0) return false;
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
-        bool tuple = PyTuple_CheckExact(object);
-        Py_ssize_t n = tuple ? PyTuple_Size(object) : PyList_Size(object);
+        Py_ssize_t n = PySequence_Size(object);
         if (n > 16) return false;
-        for (Py_ssize_t i = 0; i < n; ++i)
-            if (!is_plain(tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i), depth - 1))
-                return false;
+        for (Py_ssize_t i = 0; i < n; ++i) {
+            // A reference of its own: another thread may take the item from a list.
+            nb::object item = nb::steal(PySequence_GetItem(object, i));
+            if (!item.is_valid()) PyErr_Clear();
+            if (!item.is_valid() || !is_plain(item.ptr(), depth - 1)) return false;
+        }
         return true;
     }
     return false;
@@ -356,13 +359,13 @@ Status put_parts(const Destination& to, uint32_t kind, const void* data, size_t 
 }
 
 nb::tuple take_parcel(ChannelHandle& h, size_t most) {
-    Channel& channel = h.get();
-    Arena& a = *h.a;
+    auto channel = h.use();
+    Arena& a = channel.arena();
     std::string parcel;
     Message message;
-    auto take = [&](Nanoseconds deadline) { return channel.get(a, message, deadline); };
+    auto take = [&](Nanoseconds deadline) { return channel->get(a, message, deadline); };
     // Throws StillLocked where a process holds the lock on and on: the queue is not known to be empty.
-    Status status = wait(h, Purpose::Get, 0, take);
+    Status status = wait(channel, Purpose::Get, 0, take);
     for (; status == Status::Ok; status = parcel.size() < most ? take(0) : Status::Timeout) {
         if (message.block && message.label.size > kPacked) {
             auto* loan = new Loan{&a, message.block, a.self(), message.label.size};

@@ -22,9 +22,7 @@ enum MessageKind : uint32_t {
 
 // Where a message goes, until when that is tried, and the ticket it has if it is a task.
 struct Destination {
-    ChannelHandle::Use use;
-    Arena& a;
-    Channel& channel;
+    ChannelHandle::Use channel;
     Nanoseconds deadline;
     uint64_t ticket = 0;
 };

@@ -22,21 +22,21 @@ PyObject* result(bool value) { return nb::bool_(value).release().ptr(); }
 // ---- lock
 
 bool acquire(LockHandle& h, Nanoseconds deadline) {
-    Lock& lock = h.get();
-    OwnerId self = h.a->self();
+    auto lock = h.use();
+    OwnerId self = lock.arena().self();
     uint64_t thread = thread_id();
     Status status =
-        wait(h, Purpose::Acquire, deadline, [&](Nanoseconds d) { return lock.acquire(self, thread, d); });
+        wait(lock, Purpose::Acquire, deadline, [&](Nanoseconds d) { return lock->acquire(self, thread, d); });
     try {
         return acquired(status, "lock");
     } catch (...) {
-        if (status == Status::Recovered) lock.release(self, thread);  // the warning became an exception
+        if (status == Status::Recovered) lock->release(self, thread);  // the warning became an exception
         throw;
     }
 }
 
 void release(LockHandle& h) {
-    switch (h.get().release(h.a->self(), thread_id())) {
+    switch (h.use()->release(h.a->self(), thread_id())) {
         case Lock::Release::NotLocked:
             throw nb::value_error("semaphore or lock released too many times");
         case Lock::Release::NotMine:
@@ -58,12 +58,11 @@ PyObject* lock_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, 
 // acquire() by one who repairs what a holder that died has left, so that nobody needs to be warned.
 PyObject* lock_take(PyObject* self, PyObject* timeout) {
     return guarded([&] {
-        LockHandle& h = self_of<LockHandle>(self);
-        Lock& lock = h.get();
-        OwnerId me = h.a->self();
+        auto lock = self_of<LockHandle>(self).use();
+        OwnerId me = lock.arena().self();
         uint64_t thread = thread_id();
-        Status status = wait(h, Purpose::Acquire, deadline_of(Py_True, timeout),
-                             [&](Nanoseconds d) { return lock.acquire(me, thread, d); });
+        Status status = wait(lock, Purpose::Acquire, deadline_of(Py_True, timeout),
+                             [&](Nanoseconds d) { return lock->acquire(me, thread, d); });
         return result(status == Status::Recovered || acquired(status, "lock"));
     });
 }
@@ -84,9 +83,10 @@ PyObject* lock_exit(PyObject* self, PyObject* const*, Py_ssize_t) { return lock_
 // ---- semaphore
 
 bool acquire(SemaphoreHandle& h, Nanoseconds deadline) {
-    Semaphore& semaphore = h.get();
-    return acquired(wait(h, Purpose::Acquire, deadline, [&](Nanoseconds d) { return semaphore.acquire(d); }),
-                    "semaphore");
+    auto semaphore = h.use();
+    return acquired(
+        wait(semaphore, Purpose::Acquire, deadline, [&](Nanoseconds d) { return semaphore->acquire(d); }),
+        "semaphore");
 }
 
 PyObject* semaphore_acquire(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -104,7 +104,7 @@ PyObject* semaphore_release(PyObject* self, PyObject* const* args, Py_ssize_t co
         long n = a[0] ? PyLong_AsLong(a[0]) : 1;
         if (n == -1 && PyErr_Occurred()) throw nb::python_error();
         if (n < 1) throw nb::value_error("n must be one or more");
-        if (!self_of<SemaphoreHandle>(self).get().release(static_cast<uint32_t>(n)))
+        if (!self_of<SemaphoreHandle>(self).use()->release(static_cast<uint32_t>(n)))
             throw nb::value_error("semaphore or lock released too many times");
         return nb::none().release().ptr();
     });
@@ -151,9 +151,9 @@ int words_buffer(PyObject* self, Py_buffer* view, int flags) {
     return PyBuffer_FillInfo(view, self, &words.at(0), static_cast<Py_ssize_t>(words.count() * 8), 0, flags);
 }
 
-template <class H, class F>
-bool wait_on(H& h, nb::handle timeout, const char* what, F f) {
-    return acquired(wait(h, Purpose::Wait, deadline_from(timeout.ptr()), f), what);
+template <class Use, class F>
+bool wait_on(const Use& use, nb::handle timeout, const char* what, F f) {
+    return acquired(wait(use, Purpose::Wait, deadline_from(timeout.ptr()), f), what);
 }
 
 }  // namespace
@@ -170,15 +170,15 @@ void bind_sync(nb::module_& m) {
                                       Role::Plain);
             },
             nb::arg("recursive") = false)
-        .def("_is_mine", [](LockHandle& h) { return h.get().is_mine(h.a->self(), thread_id()); })
-        .def("_count", [](LockHandle& h) { return h.get().count(); })
-        .def("_recursive", [](LockHandle& h) { return h.get().recursive(); })
+        .def("_is_mine", [](LockHandle& h) { return h.use()->is_mine(h.a->self(), thread_id()); })
+        .def("_count", [](LockHandle& h) { return h.use()->count(); })
+        .def("_recursive", [](LockHandle& h) { return h.use()->recursive(); })
         .def("_owner_pid",
              [](LockHandle& h) {
-                 OwnerId owner = h.get().owner();
+                 OwnerId owner = h.use()->owner();
                  return owner ? h.a->pid_of(owner) : 0;
              })
-        .def("_destroy", [](LockHandle& h) { h.get().destroyed = 1; });
+        .def("_destroy", [](LockHandle& h) { h.use()->destroyed = 1; });
 
     static PyType_Slot semaphore_slots[] = {{Py_tp_methods, semaphore_methods}, {0, nullptr}};
     nb::class_<SemaphoreHandle> semaphore(m, "Semaphore", nb::type_slots(semaphore_slots), nb::dynamic_attr(),
@@ -193,8 +193,8 @@ void bind_sync(nb::module_& m) {
                     Role::Plain);
             },
             nb::arg("value") = 1, nb::arg("bound") = INT_MAX)
-        .def("_value", [](SemaphoreHandle& h) { return h.get().value(); })
-        .def("_destroy", [](SemaphoreHandle& h) { h.get().destroy(); });
+        .def("_value", [](SemaphoreHandle& h) { return h.use()->value(); })
+        .def("_destroy", [](SemaphoreHandle& h) { h.use()->destroy(); });
 
     nb::class_<EventHandle> event(m, "Event", nb::dynamic_attr(), nb::is_weak_referenceable());
     bind_handle(event);
@@ -205,19 +205,19 @@ void bind_sync(nb::module_& m) {
                      EventHandle(arena().create<Event>(Kind::Event, Role::Plain, sizeof(Event)), Role::Plain);
              })
         .def(
-            "set", [](EventHandle& h) { h.get().set(); }, "Set the flag and wake every waiter.")
+            "set", [](EventHandle& h) { h.use()->set(); }, "Set the flag and wake every waiter.")
         .def(
-            "clear", [](EventHandle& h) { h.get().clear(); }, "Reset the flag.")
+            "clear", [](EventHandle& h) { h.use()->clear(); }, "Reset the flag.")
         .def(
-            "is_set", [](EventHandle& h) { return h.get().is_set(); }, "Whether the flag is set.")
+            "is_set", [](EventHandle& h) { return h.use()->is_set(); }, "Whether the flag is set.")
         .def(
             "wait",
             [](EventHandle& h, nb::handle timeout) {
-                Event& e = h.get();
-                return wait_on(h, timeout, "event", [&](Nanoseconds d) { return e.wait(d); });
+                auto e = h.use();
+                return wait_on(e, timeout, "event", [&](Nanoseconds d) { return e->wait(d); });
             },
             nb::arg("timeout").none() = nb::none(), "Wait for the flag; False after `timeout` seconds.")
-        .def("_destroy", [](EventHandle& h) { h.get().destroy(); });
+        .def("_destroy", [](EventHandle& h) { h.use()->destroy(); });
 
     nb::class_<ConditionHandle> condition(m, "Condition", nb::dynamic_attr(), nb::is_weak_referenceable());
     bind_handle(condition);
@@ -227,18 +227,18 @@ void bind_sync(nb::module_& m) {
                  new (self) ConditionHandle(
                      arena().create<Condition>(Kind::Condition, Role::Plain, sizeof(Condition)), Role::Plain);
              })
-        .def("_enter", [](ConditionHandle& h) { return h.get().enter(*h.a); })
+        .def("_enter", [](ConditionHandle& h) { return h.use()->enter(*h.a); })
         .def(
             "_sleep",
             [](ConditionHandle& h, Offset waiter, nb::handle timeout) {
-                Condition& c = h.get();
-                return wait_on(h, timeout, "condition",
-                               [&](Nanoseconds d) { return c.sleep(*h.a, waiter, d); });
+                auto c = h.use();
+                return wait_on(c, timeout, "condition",
+                               [&](Nanoseconds d) { return c->sleep(c.arena(), waiter, d); });
             },
             nb::arg("waiter"), nb::arg("timeout").none())
-        .def("_leave", [](ConditionHandle& h, Offset waiter) { return h.get().leave(*h.a, waiter); })
-        .def("_notify", [](ConditionHandle& h, uint32_t n) { return h.get().notify(*h.a, n); })
-        .def("_destroy", [](ConditionHandle& h) { h.get().destroy(*h.a); });
+        .def("_leave", [](ConditionHandle& h, Offset waiter) { return h.use()->leave(*h.a, waiter); })
+        .def("_notify", [](ConditionHandle& h, uint32_t n) { return h.use()->notify(*h.a, n); })
+        .def("_destroy", [](ConditionHandle& h) { h.use()->destroy(*h.a); });
 
     static PyType_Slot words_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(words_buffer)},
                                         {0, nullptr}};
@@ -253,34 +253,37 @@ void bind_sync(nb::module_& m) {
                     arena().create<Words>(Kind::Words, Role::Plain, Words::bytes(count), count), Role::Plain);
             },
             nb::arg("count"))
-        .def("__len__", [](WordsHandle& h) { return h.get().count(); })
-        .def("__getitem__", [](WordsHandle& h, uint32_t i) { return word(h, i).load(); })
+        .def("__len__", [](WordsHandle& h) { return h.use()->count(); })
+        .def("__getitem__", [](WordsHandle& h, uint32_t i) { return word(*h.use(), i).load(); })
         .def("__setitem__",
              [](WordsHandle& h, uint32_t i, uint64_t value) {
-                 word(h, i).store(value);
-                 h.get().changed();
+                 auto w = h.use();
+                 word(*w, i).store(value);
+                 w->changed();
              })
         .def("add",
              [](WordsHandle& h, uint32_t i, uint64_t value) {
-                 uint64_t old = word(h, i).fetch_add(value);
-                 h.get().changed();
+                 auto w = h.use();
+                 uint64_t old = word(*w, i).fetch_add(value);
+                 w->changed();
                  return old;
              })
         .def("swap_if",
              [](WordsHandle& h, uint32_t i, uint64_t expected, uint64_t value) {
-                 bool swapped = word(h, i).compare_exchange_strong(expected, value);
-                 if (swapped) h.get().changed();
+                 auto w = h.use();
+                 bool swapped = word(*w, i).compare_exchange_strong(expected, value);
+                 if (swapped) w->changed();
                  return swapped;
              })
         .def(
             "wait",
             [](WordsHandle& h, uint32_t i, uint64_t value, nb::handle timeout) {
-                word(h, i);
-                Words& w = h.get();
-                return wait_on(h, timeout, "object", [&](Nanoseconds d) { return w.wait(i, value, d); });
+                auto w = h.use();
+                word(*w, i);
+                return wait_on(w, timeout, "object", [&](Nanoseconds d) { return w->wait(i, value, d); });
             },
             nb::arg("i"), nb::arg("value"), nb::arg("timeout").none() = nb::none())
-        .def("_destroy", [](WordsHandle& h) { h.get().destroy(); });
+        .def("_destroy", [](WordsHandle& h) { h.use()->destroy(); });
 }
 
 }  // namespace dragon::py
