@@ -108,6 +108,48 @@ def test_a_node_that_does_not_join_is_named(site: Site) -> None:
     assert "1 of 3 nodes did not join within 10 s: node-1. Check" in done.stderr
 
 
+def test_an_agent_that_answers_no_more_does_not_hide_why_the_launch_failed(site: Site) -> None:
+    done = site.run(
+        *(sys.executable, "-W", "error"),
+        site.write("""
+            import asyncio, sys, threading, time
+            import uvloop
+            from dragon.control import joining
+            from dragon.infrastructure.membership import Member
+            from dragon.infrastructure.node_desc import describe_this_node
+            from dragon.launcher.base import Launcher, LaunchError, Starter
+            from dragon.launcher.frontend import FrontEnd, Head, Options
+
+            class OneStopsOneFails(Launcher):
+                name, local, nodes = "test", True, ["stops", "fails"]
+
+                async def start(self, token):
+                    joined = threading.Event()
+                    threading.Thread(target=lambda: asyncio.run(join_and_stop(token, joined)), daemon=True).start()
+                    await asyncio.to_thread(joined.wait)
+                    self.starters.append(await Starter.run("the command", ["false"], ""))
+
+            async def join_and_stop(token, joined):
+                node = describe_this_node()
+                node.host_name = "stops"
+                control = await joining._connect(token, 30)
+                await joining._greet(control, token, Member(node=node, addresses=["127.0.0.1"], port=1))
+                joined.set()
+                time.sleep(100)
+
+            async def run():
+                head = Head(executable="true", arguments=[], environment={}, folder="/")
+                return await FrontEnd(OneStopsOneFails(), head, Options()).run()
+
+            try:
+                uvloop.run(run())
+            except LaunchError as error:
+                sys.exit(f"launch failed: {error}")
+        """),
+    )
+    assert done.stderr == "launch failed: the command ended with code 1, and wrote nothing\n"
+
+
 def test_a_signal_while_nodes_are_waited_for_ends_the_run(site: Site, wait_until) -> None:  # type: ignore[no-untyped-def]
     process = site.start(*front_end("true"), env={"STAND_IN_SILENT": "1"})
     wait_until(lambda: len(agents(site)) == 3)

@@ -88,6 +88,11 @@ class Control(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
+    def drop(self) -> None:
+        """Give up what a peer that answers no more has not taken since close()."""
+        if self._closed and self.transport is not None:
+            self.transport.abort()
+
     def abort(self, reason: str) -> None:
         """Give the connection up at once, as lost for that reason."""
         self._lose(reason)

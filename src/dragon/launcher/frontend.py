@@ -390,6 +390,8 @@ class FrontEnd:
         for control in joined:
             control.close()
         await self.launcher.stop(_SHUTDOWN_TIMEOUT_S if self.meeting.announced and not self._hurried else 0.0)
+        for control in joined:
+            control.drop()
         while not await self.loop.run_in_executor(None, self.terminal.finish, 1.0):
             if self._interrupted or self._hurried:
                 break  # nobody reads, and nobody wants to wait for that

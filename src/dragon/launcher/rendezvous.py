@@ -152,11 +152,13 @@ class Rendezvous:
     async def dismiss(self) -> None:
         """Send those who have joined home: the run does not come about."""
         self.close()
-        for control in self.controls:
-            if control is not None:
-                control.send(End())
-                control.close()
+        joined = [control for control in self.controls if control is not None]
+        for control in joined:
+            control.send(End())
+            control.close()
         await asyncio.sleep(0)
+        for control in joined:
+            control.drop()
 
     def _tell_of_missing(self, timeout: float) -> None:
         count, names = self._missing()
