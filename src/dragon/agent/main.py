@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def main(settings: dict[str, Any]) -> None:
         run_folder.remove_folder(folder)
         print(f"dragon: the run cannot start: {error}{what_to_raise(error.errno or 0)}", file=sys.stderr)
         sys.exit(1)
-    from dragon.agent.life import Beginning, serve_for_ever
+    with warnings.catch_warnings():
+        # A free-threaded Python warns that it switches the GIL on for LMDB's binding, which an agent does not mind.
+        warnings.filterwarnings("ignore", "The global interpreter lock", RuntimeWarning)
+        from dragon.agent.life import Beginning, serve_for_ever
 
     serve_for_ever(Beginning(run, zygote, events, requests, owner=owner))
 
