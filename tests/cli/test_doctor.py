@@ -171,7 +171,7 @@ def test_a_process_that_waits_for_another_node_says_so(site: Site) -> None:
         (waits,) = texts(far)
         assert waits.startswith("for the agent to answer: Channel.get of an object on node 0")
         assert any(frame[0] == "work" for _, _, frames in far["threads"] for frame in frames)
-        (who, _, what, _) = first["report"]["parked"][0]
+        who, _, what, *_ = first["report"]["parked"][0]
         assert (who, what) == (f"node 1 process {program.pids['far']}", "Channel.get")
 
 

@@ -29,10 +29,13 @@ def report(services: Services, zygote: int, asking: Iterable[Asked]) -> Report:
         ],
         starting=services.spawner.unanswered,
         untaken=services.spawner.waiting,
-        asked=[Pending(str(asked.pid), now - asked.since, _request(asked, peers)) for asked in asking],
+        asked=[
+            Pending(str(asked.pid), now - asked.since, _request(asked, peers), node=_node_of(asked, services.run.node))
+            for asked in asking
+        ],
         parked=[
-            Pending(f"node {node} process {pid}", now - since, what, offset)
-            for (node, pid), what, offset, since in (peers.guests.waiting() if peers is not None else ())
+            Pending(f"node {node} process {pid}", now - since, what, offset, node, pid, holder)
+            for (node, pid), what, offset, since, holder in (peers.guests.waiting() if peers is not None else ())
         ],
         lost=dict(peers.lost) if peers is not None else {},
         tasks=[_task(task) for task in asyncio.all_tasks(services.loop)],
@@ -47,6 +50,11 @@ def _request(asked: Asked, peers: Peers | None) -> str:
         case WaitHere(operation=operation):
             return f"{operation.kind}.{operation.method} of an object of this node"
     return tag_of(type(asked.request))
+
+
+def _node_of(asked: Asked, own: int) -> int:
+    """The node of the object that it waits for, or this one."""
+    return node_of(asked.request.operation.name) if isinstance(asked.request, Operate) else own
 
 
 def _task(task: asyncio.Task[Any]) -> Task:

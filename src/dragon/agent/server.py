@@ -14,10 +14,11 @@ from dragon.agent.processes.spawner import Spawner
 from dragon.agent.report import report
 from dragon.agent.services import Services
 from dragon.agent.telemetry.service import Telemetry
+from dragon.agent.waiting import waiting
 from dragon.runtime.folder import hold
 from dragon.runtime.log import runtime_log
 from dragon.runtime.protocol.request import Caller, Request
-from dragon.runtime.protocol.run import EndRun, ReportYourself
+from dragon.runtime.protocol.run import EndRun, ReportYourself, Waits
 from dragon.runtime.run import WRITING, Run
 from dragon.web import serving
 
@@ -64,6 +65,7 @@ class Agent:
             [
                 EndRun.served_by(lambda r: self.end_run()),
                 ReportYourself.served_by(lambda r: report(self.services, zygote, self.clients.pending)),
+                Waits.served_by(lambda r: waiting(self.services, zygote, self.clients.pending)),
             ]
         )
         table = self.services.table

@@ -13,11 +13,11 @@ from dragon import _core
 from dragon.cli import stacks
 from dragon.cli.kernel import doing
 from dragon.cli.processes import Row, row_of
-from dragon.cli.waits import describe
 from dragon.runs import Node
 from dragon.runtime.inspection import Inquiry, InquiryError, Report, Thread
+from dragon.runtime.waits import Names, Wait, waits_of
 
-__all__ = ["Finding", "Wait", "Ward", "examine", "spied"]
+__all__ = ["Finding", "Ward", "examine", "spied"]
 
 # A process that waits in the runtime looks once a second whether somebody asks.
 _ANSWER_WITHIN = 1.5
@@ -26,14 +26,6 @@ _LOAD_SAMPLE_S = 0.5
 _NO_SPY = (
     "it does not wait in the runtime, where it would tell; with py-spy (pip install py-spy) it is shown all the same"
 )
-
-
-class Wait(msgspec.Struct):
-    """What a thread waits for. The thread is Python's number of it."""
-
-    thread: int
-    seconds: float
-    text: str
 
 
 class Finding(msgspec.Struct):
@@ -65,7 +57,10 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
     began, times = time.monotonic(), {row.pid: row.cpu_seconds for row in rows}
     noted, answers = _ask(node, said, ward.troubles)
     time.sleep(max(0.0, began + _LOAD_SAMPLE_S - time.monotonic()))
-    names = {row.pid: row.title for row in rows}
+    waits: dict[int, list[Wait]] = {}
+    names = Names({row.pid: row.title for row in rows}, said, node.info.agent.pid)
+    for pid, wait in waits_of(noted, said, names):
+        waits.setdefault(pid, []).append(wait)
     spy = stacks.find_spy()
     for row in rows:
         now = row_of(row)
@@ -73,16 +68,7 @@ def examine(node: Node, report: Report | str, rows: Sequence[Row]) -> Ward:
             continue  # it has ended meanwhile
         load = (now.cpu_seconds - times[row.pid]) / (time.monotonic() - began)
         finding = Finding(now, round(max(load, 0.0), 2), threads=answers.get(row.pid, []))
-        finding.waits = [
-            Wait(wait["thread"], round(wait["seconds"], 1), describe(wait, names, said))
-            for wait in noted
-            if wait["pid"] == row.pid and row.role != "agent"
-        ]
-        finding.waits += [
-            Wait(0, round(asked.seconds, 1), f"for the agent to answer: {asked.what}")
-            for asked in (said.asked if said else ())
-            if asked.who == str(row.pid)
-        ]
+        finding.waits = waits.get(row.pid, [])
         if not finding.waits or now.state != psutil.STATUS_SLEEPING:
             finding.kernel = doing(row.pid)
         if not finding.threads:

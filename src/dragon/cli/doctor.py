@@ -14,11 +14,11 @@ import msgspec
 import dragon
 from dragon import runs
 from dragon.cli import listing
-from dragon.cli.diagnosis import Finding, Wait, Ward, examine
+from dragon.cli.diagnosis import Finding, Ward, examine
 from dragon.cli.processes import count, report_of, rows
-from dragon.cli.waits import words_of
 from dragon.infrastructure.node_desc import NodeDescriptor
 from dragon.runtime.inspection import Frame, Report, Thread
+from dragon.runtime.waits import Names, Wait, describe_parked
 
 __all__ = ["main", "parser"]
 
@@ -164,19 +164,24 @@ def _agent_text(ward: Ward) -> Iterator[str]:
     if report is None:
         yield f"  it {ward.silence}"
         return
+    names = Names({finding.row.pid: finding.row.title for finding in ward.findings}, report, _agent_of(ward))
     yield f"  it answers; live processes: {len(report.processes)}, being started: {report.starting}"
     if report.untaken:
         yield f"  the zygote has not even read {report.untaken} requests to start a process: see what it does"
     for group in report.groups:
         failure = f"; {group.failure}" if group.failure else ""
         yield f"  group {group.name}: {group.live} of {group.members} members live{failure}"
-    for pending in report.parked:
-        what = words_of(pending.offset, report) or f"for {pending.what} of {pending.offset:#x}"
-        yield f"  {pending.who} has waited {_duration(pending.seconds)} {what}, here"
+    for parked in report.parked:
+        yield f"  {parked.who} has waited {_duration(parked.seconds)} {describe_parked(parked, names)}, here"
     for node, reason in report.lost.items():
         yield f"  node {node} is lost: {reason}"
     for task in report.tasks:
         yield f"  task {task.name} at {task.where or 'its end'}"
+
+
+def _agent_of(ward: Ward) -> int:
+    """Its process id."""
+    return next((finding.row.pid for finding in ward.findings if finding.row.role == "agent"), 0)
 
 
 def _unseen(wards: list[Ward]) -> Iterator[str]:

@@ -80,12 +80,19 @@ class GroupState(msgspec.Struct, array_like=True):
 
 
 class Pending(msgspec.Struct, array_like=True):
-    """An operation that an agent has not answered yet, and of which object of this node it is, if of any."""
+    """An operation that an agent has not answered yet, and of which object of this node it is, if of any.
+
+    `node` is where the other side is: of what is asked for, or of the process `pid` that asked. `holder` is the process
+    id of who has a lock.
+    """
 
     who: str
     seconds: float
     what: str
     offset: int = 0
+    node: int = 0
+    pid: int = 0
+    holder: int = 0
 
 
 class Task(msgspec.Struct, array_like=True):

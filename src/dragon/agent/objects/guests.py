@@ -356,11 +356,13 @@ class Guests:
 
     # ---- waiting
 
-    def waiting(self) -> Iterator[tuple[GuestId, str, int, float]]:
-        """Every operation that waits: whose, which, the offset of its object, and since when by the loop's clock."""
+    def waiting(self) -> Iterator[tuple[GuestId, str, int, float, int]]:
+        """Every operation that waits: whose, which, the offset of its object, since when by the loop's clock, and the
+        process id of who holds it where it is a lock, otherwise 0."""
         for guest, place in self._places.items():
             for parked in place.parked:
-                yield guest, parked.what, parked.offset, parked.since
+                holder = parked.handle._owner_pid() if parked.what == "Lock.acquire" else 0
+                yield guest, parked.what, parked.offset, parked.since, holder
 
     def _look_again(self) -> None:
         self.try_all()

@@ -68,7 +68,7 @@ def see(services: Services, history: int, level: int) -> Seen:
         seen,
         groups=[SeenGroup(g.name, g.live, sum(m.restarts for m in g.members)) for g in services.groups.all()],
         shards=[SeenShard(*usage) for usage in services.shards.usages()],
-        parked=[(offset, what) for _, what, offset, _ in guests],
+        parked=[(offset, what) for _, what, offset, *_ in guests],
     )
 
 

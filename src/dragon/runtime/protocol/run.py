@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dragon.infrastructure.waits import NodeWaits
 from dragon.runtime.inspection import Report
-from dragon.runtime.protocol.request import Request
+from dragon.runtime.protocol.request import OfAll, Request
 
-__all__ = ["AskSeveral", "EndRun", "ReportYourself"]
+__all__ = ["AskSeveral", "EndRun", "ReportYourself", "Waits"]
 
 
 class EndRun(Request[None], tag="end", frozen=True):
@@ -14,6 +15,10 @@ class EndRun(Request[None], tag="end", frozen=True):
 
 class ReportYourself(Request[Report], tag="report", frozen=True):
     """Say what this agent knows and has not done yet."""
+
+
+class Waits(OfAll[NodeWaits], tag="waits", frozen=True):
+    """What processes of each node wait for."""
 
 
 class AskSeveral(Request[None], tag="several", frozen=True):

@@ -1,0 +1,111 @@
+"""In words, what processes wait for in the runtime: for `dragon doctor`, and for the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dragon.runtime.inspection import Pending, Report
+
+if TYPE_CHECKING:
+    from dragon._core import _Wait
+
+__all__ = ["Names", "Wait", "describe", "describe_asked", "describe_parked", "waits_of"]
+
+_MOST_NAMES = 4
+_ELSEWHERE = "a process of another node"
+
+
+class Wait(msgspec.Struct):
+    """What a thread waits for. The thread is Python's number of it, 0 where it is not known."""
+
+    thread: int
+    seconds: float
+    text: str
+
+
+class Names:
+    """How a node's processes are called, by process id, and what the agent knows shared words to be, by their offset.
+
+    Processes of other nodes act through the agent: what it holds, one of them does.
+    """
+
+    def __init__(self, processes: Mapping[int, str], report: Report | None, agent: int = 0) -> None:
+        self.processes = processes
+        self.agent = agent
+        self.words: dict[int, str] = {}
+        if report is not None:
+            for group in report.groups:
+                self.words[group.words] = f"for group {group.name} ({group.live} of {group.members} members running)"
+            for puid, _, name, record in report.processes:
+                self.words[record] = f"for the end of {name} (puid {puid})"
+
+    def holder(self, pid: int) -> str:
+        """Who holds a lock."""
+        if pid == 0:
+            return "which nobody holds now"
+        if pid == self.agent:
+            return f"held by {_ELSEWHERE}"
+        return f"held by {self.processes.get(pid, 'a process')} (pid {pid})"
+
+    def of(self, pid: int) -> str:
+        """Who has something."""
+        return _ELSEWHERE if pid == self.agent else self.processes.get(pid, f"pid {pid}")
+
+
+def waits_of(noted: Iterable[_Wait], report: Report | None, names: Names) -> Iterator[tuple[int, Wait]]:
+    """What processes of a node wait for, by process id: what they noted, and what they have asked the agent for."""
+    for wait in noted:
+        if wait["pid"] != names.agent:
+            yield wait["pid"], Wait(wait["thread"], round(wait["seconds"], 1), describe(wait, names))
+    for asked in report.asked if report is not None else ():
+        yield int(asked.who), Wait(0, round(asked.seconds, 1), describe_asked(asked))
+
+
+def describe(wait: _Wait, names: Names, waiting: Collection[int] = ()) -> str:
+    """What goes after "waits". Nothing is said of processes that only wait for the same, if these are given."""
+    which = f"{wait['offset']:#x}"
+    kind, purpose = wait["kind"], wait["purpose"]
+    if kind == "Lock":
+        return f"to acquire lock {which}, {names.holder(wait.get('holder', 0))}"
+    if kind == "Words":
+        return names.words.get(wait["offset"]) or f"for a change of shared words {which}"
+    what = {
+        "Channel": _channel(purpose, which, wait.get("size", 0), wait.get("capacity", 0)),
+        "Semaphore": f"to acquire semaphore {which}, whose value is {wait.get('value')}",
+        "Event": f"for event {which} to be set",
+        "Condition": f"to be notified by condition {which}",
+    }.get(kind)
+    return f"{what}; {_others(wait, names, waiting)}" if what else "for something that is gone by now"
+
+
+def describe_asked(asked: Pending) -> str:
+    """The same for what a process has asked the agent of its node for."""
+    return f"for the agent to answer: {asked.what}"
+
+
+def describe_parked(parked: Pending, names: Names) -> str:
+    """The same for what a process of another node waits for here."""
+    if parked.what == "Lock.acquire":
+        return f"to acquire lock {parked.offset:#x}, {names.holder(parked.holder)}"
+    return names.words.get(parked.offset) or f"for {parked.what} of {parked.offset:#x}"
+
+
+def _channel(purpose: str, which: str, size: int, capacity: int) -> str:
+    holds = f"holds {size}" + (f" of {capacity}" if capacity else "")
+    return {
+        "put": f"to put into channel {which}, which {holds}",
+        "join": f"for what was put into channel {which} to be done",
+    }.get(purpose, f"for something in channel {which}, which " + (holds if size else "is empty"))
+
+
+def _others(wait: _Wait, names: Names, waiting: Collection[int]) -> str:
+    """Who else could do something about it."""
+    pids = [pid for pid in dict.fromkeys(wait["attached"]) if pid != wait["pid"] and pid not in waiting]
+    others = [names.of(pid) for pid in pids]
+    if not others:
+        return "no other process has it now"
+    rest = f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
+    return f"{', '.join(others[:_MOST_NAMES])}{rest} {'has' if len(others) == 1 else 'have'} it too"
