@@ -386,13 +386,16 @@ void ForkServer::disown() {
 void ForkServer::ended(const Child& child, int status, bool leaves) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     Words& record = *arena().at<Words>(child.record.offset);
+    uint64_t signals = record.at(kSent);
     record.at(kCode) = static_cast<uint64_t>(static_cast<int64_t>(code));
     record.at(kStatus) = kExited;
     record.changed();
     arena().release(child.record, Role::Plain);
-    event("exited", 2, child.puid, child.group)
+    event("exited", 3, child.puid, child.group)
         .text("code")
         .signed_number(code)
+        .text("signals")
+        .number(signals)
         .text("leaves")
         .number(leaves);
 }

@@ -264,6 +264,52 @@ def test_lifetimes_tell_of_every_process_and_of_its_end(site: Site) -> None:
     assert done.stdout == "well\n", done.stderr
 
 
+def test_lifetimes_tell_what_the_program_terminated_from_what_something_else_killed(site: Site) -> None:
+    done = site.dragon(
+        "--nodes",
+        "2",
+        site.write(
+            """
+            import os, signal, time
+            from dragon.infrastructure.policy import Policy
+            from dragon.native.process import Process
+            from dragon.telemetry import AnalysisClient
+
+            def start(name, node):
+                place = Policy(placement=Policy.Placement.HOST_NAME, host_name=f"node-{node}")
+                process = Process(time.sleep, (1000,), ident=name, policy=place)
+                process.start()
+                return process
+
+            if __name__ == "__main__":
+                for node in 0, 1:
+                    for name, end in ("terminated", Process.terminate), ("killed", Process.kill):
+                        process = start(f"{name} {node}", node)
+                        end(process)
+                        process.join()
+                process = start("outside", 0)
+                os.kill(process._started.pid, signal.SIGTERM)
+                process.join()
+                process = start("other signal", 0)
+                process.send_signal(signal.SIGCONT)
+                os.kill(process._started.pid, signal.SIGKILL)
+                process.join()
+                ended = [one for one in AnalysisClient().get_lifetimes() if one.ended is not None]
+                for one in sorted(ended, key=lambda one: one.name):
+                    print(one.name, one.code, one.terminated, one.has_failed)
+            """
+        ),
+    )
+    assert done.stdout.splitlines() == [
+        "killed 0 -9 True False",
+        "killed 1 -9 True False",
+        "other signal -9 False True",
+        "outside -15 False True",
+        "terminated 0 -15 True False",
+        "terminated 1 -15 True False",
+    ], done.stderr
+
+
 def test_a_program_that_started_its_run_itself_has_a_lifetime(site: Site) -> None:
     done = site.python(
         """

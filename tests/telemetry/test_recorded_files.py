@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow")
 
 from dragon.agent.telemetry.history import History
 from dragon.agent.telemetry.writer import Parcel, Row, Writer
+from dragon.infrastructure import recordings
 from dragon.infrastructure.metrics import AGGREGATES, Aggregate, Kind, Lifetime, tags_of
 from dragon.infrastructure.recordings import RunDescription, node_prefix
 from dragon.infrastructure.series import Record
@@ -103,6 +104,19 @@ def test_a_stream_is_read_up_to_its_last_whole_batch_wherever_it_ends(tmp_path: 
         seen.append(values(Recording(tmp_path / "run")))
     assert [found for found, _ in groupby(seen)] == [[], [1], [1, 2], [1, 2, 3]]
     assert seen[-1] == [1, 2, 3] != seen[-2]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_recording_without_a_column_that_was_added_later_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    schema = recordings.lifetime_schema()
+    earlier = schema.remove(schema.get_field_index("terminated"))
+    monkeypatch.setattr(recordings, "lifetime_schema", lambda: earlier)
+    recording = written(tmp_path / "run", Parcel(NOON, [], [lifetime(1, NOON + 2, -9)]), ended=ended)
+    monkeypatch.undo()
+    (process,) = recording.lifetimes()
+    assert (process.code, process.terminated, process.has_failed) == (-9, None, True)
 
 
 def test_a_parquet_file_that_is_not_whole_does_not_hide_its_stream(tmp_path: Path) -> None:

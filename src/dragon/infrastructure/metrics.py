@@ -61,7 +61,10 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lifetime(msgspec.Struct, frozen=True):
-    """A process of the run, from its start to its end. Times are in seconds since 1970; `code` is its exit code."""
+    """A process of the run, from its start to its end. Times are in seconds since 1970; `code` is its exit code.
+
+    One is `terminated` that ended by a signal which the program or the run had sent it, as a pool does at its end.
+    """
 
     node: int
     host: str
@@ -73,6 +76,12 @@ class Lifetime(msgspec.Struct, frozen=True):
     started: float
     ended: float | None = None
     code: int | None = None
+    terminated: bool | None = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended otherwise than it should have."""
+        return self.code not in (None, 0) and not self.terminated
 
 
 class RunState(msgspec.Struct, frozen=True):

@@ -130,6 +130,7 @@ def lifetime_schema() -> Any:
             pa.field("started", pa.float64(), nullable=False),
             pa.field("ended", pa.float64()),
             pa.field("code", pa.int32()),
+            pa.field("terminated", pa.bool_()),
         ]
     )
 

@@ -46,6 +46,8 @@ __all__ = [
 
 # The words of a process's record.
 STATUS, PID, CODE, ERROR = range(4)
+SIGNALS = ERROR
+"""Of a process that was started, and so has no error: a bit for each signal that it was sent, from 1 on."""
 ASKED, RUNNING, EXITED, FAILED = range(4)
 RECORD_WORDS = 4
 
@@ -123,6 +125,8 @@ class Started:
         """Send a signal; nothing happens if the process has ended, or the run, which ends it by itself."""
         try:
             if self._pidfd is not None and self.record[STATUS] == RUNNING:
+                if number:
+                    self.record[SIGNALS] |= 1 << (number - 1)
                 _core.signal_process(self._pidfd, self.pid, number)
         except (ProcessLookupError, _core.DestroyedError):
             pass

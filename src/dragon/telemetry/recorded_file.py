@@ -50,7 +50,7 @@ class RecordedFile:
             table = pa.Table.from_batches([batch])
             table = table if condition is None else table.filter(condition)
             tables.append(table if columns is None else table.select(columns))
-        return pa.concat_tables(tables)
+        return pa.concat_tables(tables, promote_options="default")  # an earlier version had fewer columns
 
     def distinct(self, column: str) -> set[Any]:
         """The values of a column."""

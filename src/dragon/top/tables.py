@@ -165,7 +165,9 @@ def _process(life: Lifetime, known: _Subject, now: float) -> Row:
     if life.ended is not None:
         code = life.code or 0
         told = "ended" if code == 0 else f"exit code {code}" if code > 0 else f"killed by signal {name_of(-code)}"
-        look = "failed" if code else "ended"
+        if life.terminated:
+            told = f"terminated by {name_of(-code if code < 0 else code - 128)}"
+        look = "failed" if life.has_failed else "ended"
     lasted = (life.ended or now) - life.started
     cells = [
         _text(life.name),

@@ -43,9 +43,13 @@ class Failed(_Event, tag="failed", frozen=True):
 
 
 class Exited(_Event, tag="exited", frozen=True):
-    """It has ended, by itself or (a negative code) by a signal. With `leaves` the processes that it started go on."""
+    """It has ended, by itself or (a negative code) by a signal. With `leaves` the processes that it started go on.
+
+    `signals` has a bit for each signal that processes of its node have sent it by the runtime, from 1 on.
+    """
 
     code: int
+    signals: int
     leaves: int
 
 

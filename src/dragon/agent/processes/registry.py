@@ -46,6 +46,7 @@ class Registry:
         self._ended = 0
         self._awaited: dict[int, list[asyncio.Future[int]]] = {}
         self._asked: dict[int, _Asked] = {}
+        self._sent: dict[int, int] = {}  # to those that live: a bit for each signal, from 1 on
 
     def asked(self, puid: int, parent: int = 0, group: int = 0) -> None:
         """The zygote is asked to start it."""
@@ -75,6 +76,7 @@ class Registry:
         known = self._processes.get(told.puid)
         if known is not None:
             known.code, known.ended = told.code, time.time()
+            known.terminated = _is_ended_by(told.code, told.signals | self._sent.pop(told.puid, 0))
             self._living.pop(told.puid, None)
             self._ended += 1
         for future in self._awaited.pop(told.puid, ()):
@@ -151,6 +153,8 @@ class Registry:
 
     def _send(self, known: Known, number: int) -> None:
         """Send a signal to it, and to no process that has got its number since."""
+        if number:
+            self._sent[known.puid] = self._sent.get(known.puid, 0) | 1 << (number - 1)
         with suppress(ProcessLookupError):
             try:
                 handle = _core.open_process(known.pid)
@@ -185,3 +189,9 @@ class Registry:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(puid, []).append(future)
         return future
+
+
+def _is_ended_by(code: int, signals: int) -> bool:
+    """Whether an exit code is that of one of the signals; a shell adds 128 to what ended the program it had started."""
+    number = -code if code < 0 else code - 128
+    return number > 0 and bool(signals >> (number - 1) & 1)

@@ -19,7 +19,7 @@ def lifetimes(services: Services, since: float) -> list[Lifetime]:
     if head is not None:
         found.append(Lifetime(node, host, FIRST_PUID, head.pid, "head", 0, 0, started_at(head)))
     found += [
-        Lifetime(node, host, p.puid, p.pid, p.name, p.parent, p.group, p.started, p.ended, p.code)
+        Lifetime(node, host, p.puid, p.pid, p.name, p.parent, p.group, p.started, p.ended, p.code, p.terminated)
         for p in services.registry.all()
         if p.ended is None or p.ended >= since
     ]

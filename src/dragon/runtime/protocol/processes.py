@@ -25,7 +25,7 @@ __all__ = [
 class Known(msgspec.Struct):
     """A process: its ids, its place in shared memory while it lives, its exit code afterwards.
 
-    Times are in seconds since 1970.
+    Times are in seconds since 1970. It is `terminated` if it ended by a signal that was asked for.
     """
 
     puid: int
@@ -38,6 +38,7 @@ class Known(msgspec.Struct):
     code: int | None = None
     started: float = 0.0
     ended: float | None = None
+    terminated: bool = False
 
 
 class ListProcesses(OfAll[Known], tag="registry.processes", frozen=True):
