@@ -105,8 +105,9 @@ def test_a_browser_shows_charts_processes_and_timeline(site: Site, directory: Pa
     first = browser.inner_text("#processes tbody tr:first-child")
     assert "fails <b>" in first
     assert "exit code 3" in first
-    assert browser.locator("#timeline rect").count() == 3
-    assert "fails <b>" in browser.locator("#timeline rect.failed title").text_content()
+    browser.locator("#timeline[data-lanes='5']").wait_for()  # two nodes and three processes
+    assert "fails <b> (puid" in browser.locator("#overview .failures li").inner_text()
+    assert "3 processes in " in browser.locator("#overview .standing").inner_text()
     grounds = set()
     for scheme in "light", "dark":
         browser.emulate_media(color_scheme=scheme)

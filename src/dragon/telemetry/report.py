@@ -11,7 +11,7 @@ import msgspec
 from dragon.infrastructure.metrics import METRICS, Aggregate, Kind, Lifetime
 from dragon.infrastructure.series import Record
 from dragon.telemetry.recording import NoRecordingError, Recording
-from dragon.web.page import html
+from dragon.web.page import SIGNALS, html
 
 __all__ = ["report"]
 
@@ -62,6 +62,7 @@ def report(recording: Recording, hosts: Sequence[str] = (), since: float = 0.0) 
         "now": end,
         "names": drawn,
         "metrics": METRICS,
+        "signals": SIGNALS,
         "notes": notes,
     }
     return html(run.command, {"run": told, "records": records, "lifetimes": listed})
@@ -110,7 +111,7 @@ def _chosen(processes: Sequence[Lifetime], end: float) -> list[Lifetime]:
         return list(processes)
 
     def rank(one: Lifetime) -> tuple[bool, float]:
-        return one.code in (None, 0), one.started - (end if one.ended is None else one.ended)
+        return not one.has_failed, one.started - (end if one.ended is None else one.ended)
 
     return sorted(processes, key=rank)[:_MOST_PROCESSES]
 

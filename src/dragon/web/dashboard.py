@@ -6,16 +6,18 @@ import hmac
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dragon.infrastructure.metrics import METRICS
+from dragon.infrastructure.waits import NodeWaits
+from dragon.runtime.protocol.run import Waits
 from dragon.runtime.protocol.telemetry import Lifetimes, MetricNames, OutputOf, Query, StateOfRun
 from dragon.web.ask import Ask
 from dragon.web.http import Handler, Request, Response
-from dragon.web.page import html
+from dragon.web.page import SIGNALS, html
 
 __all__ = ["Dashboard"]
 
@@ -46,6 +48,7 @@ class Dashboard:
             "/run": self._guarded(self._run),
             "/query": self._guarded(self._query),
             "/lifetimes": self._guarded(self._lifetimes),
+            "/waits": self._guarded(self._waits),
             "/output": self._guarded(self._output),
         }
 
@@ -69,6 +72,7 @@ class Dashboard:
             "now": time.time(),
             "names": sorted(set(await self._ask(MetricNames()))),
             "metrics": METRICS,
+            "signals": SIGNALS,
         }
 
     async def _query(self, parameters: Mapping[str, str]) -> Any:
@@ -82,9 +86,24 @@ class Dashboard:
         """Processes that live, or have ended since a time."""
         return await self._ask(Lifetimes(_number(parameters, "since")))
 
+    async def _waits(self, parameters: Mapping[str, str]) -> Any:
+        """What processes wait for, by object."""
+        return _each_once(await self._ask(Waits()))
+
     async def _output(self, parameters: Mapping[str, str]) -> Any:
         """The end of what a process wrote."""
         return await self._ask(OutputOf(int(_number(parameters, "puid"))))
+
+
+def _each_once(nodes: Sequence[NodeWaits]) -> list[NodeWaits]:
+    """The same, where a wait for an object of another node is told by that one alone, which knows who holds it."""
+    answered = {node.node for node in nodes}
+    return [
+        msgspec.structs.replace(
+            node, objects=[one for one in node.objects if one.node == node.node or one.node not in answered]
+        )
+        for node in nodes
+    ]
 
 
 def _number(parameters: Mapping[str, str], name: str) -> float:

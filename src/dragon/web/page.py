@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import html as html_text
+import signal
 from importlib.resources import files
 from string import Template
 
 import msgspec
 
-__all__ = ["html"]
+from dragon.signals import name_of
+
+__all__ = ["SIGNALS", "html"]
+
+SIGNALS = {number: name_of(number) for number in range(1, signal.NSIG)}
+"""Their names by number."""
 
 _ALONE = """<meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
@@ -28,7 +34,7 @@ def html(title: str = "dragon", data: object = None) -> str:
         title=html_text.escape(title),
         style=text("uPlot/uPlot.min.css") + text("page.css"),
         charts=text("uPlot/uPlot.iife.min.js"),
-        script="".join(text(f"{name}.js") for name in ("data", "charts", "processes", "timeline", "page")),
+        script="".join(text(f"{name}.js") for name in ("data", "charts", "processes", "overview", "timeline", "page")),
         data=embedded,
         policy=_ALONE if data is not None else "",
     )

@@ -12,7 +12,9 @@ const CHARTS = [
   { title: "GPU power", metrics: ["DevicePowerUsage"], unit: "W" },
   { title: "GPU temperature", metrics: ["DeviceTemperature"], unit: "°C" },
   { title: "Messages in queues", metrics: ["queue_depth"], unit: "" },
+  { title: "Messages taken from queues", metrics: ["queue_gets"], unit: "/s" },
   { title: "Tasks of pools", metrics: ["pool_tasks_waiting", "pool_tasks_running"], unit: "" },
+  { title: "Tasks of pools done", metrics: ["pool_tasks_done"], unit: "/s" },
   { title: "Dictionaries", metrics: ["dictionary_bytes"], unit: "B" },
 ];
 const COLOURS = ["#4c8dff", "#f28e2b", "#3fae7a", "#e15759", "#a27bdb", "#b98a5e", "#e377c2", "#8a949e", "#b5bd3b", "#35b7c4"];

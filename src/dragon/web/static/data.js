@@ -1,5 +1,7 @@
 // Where the page gets its data: from the run that serves it, or from what is in the page itself.
 
+const CLOCKS_APART = 60; // seconds that the clock of a node may differ
+
 class Live {
   constructor(token) {
     this.token = token;
@@ -25,8 +27,43 @@ class Live {
     return this.get("lifetimes", { since });
   }
 
-  output(puid) {
-    return this.get("output", { puid });
+  waits() {
+    return this.get("waits");
+  }
+
+  // The end of what a process wrote, or why that cannot be known.
+  async output(puid) {
+    try {
+      return await this.get("output", { puid });
+    } catch (error) {
+      if (error instanceof TypeError) throw error;
+      return error.message;
+    }
+  }
+}
+
+// The processes that live or have ended. Those that ended long ago are asked for only once.
+class Lives {
+  constructor(source) {
+    this.source = source;
+    this.known = new Map(); // by puid
+    this.complete = false;
+  }
+
+  async look(run) {
+    const before = this.known;
+    const told = await this.source.lifetimes(this.complete ? Math.max(run.now - CLOCKS_APART, 0) : 0);
+    const answered = new Map(told.map((life) => [life.puid, life]));
+    const missing = [...before.values()].filter((life) => life.ended === null && !answered.has(life.puid));
+    const lost = missing.filter((life) => life.node in run.lost).map((life) => ({ ...life, lost: true, ended: run.now }));
+    if (this.complete && missing.length > lost.length) {
+      this.complete = false; // one has ended, by a clock that is far off, or was forgotten
+      return this.look(run);
+    }
+    const gone = [...before.values()].filter((life) => life.lost);
+    this.known = new Map([...(this.complete ? before : []), ...[...gone, ...lost].map((life) => [life.puid, life]), ...answered]);
+    this.complete = true;
+    return [...this.known.values()];
   }
 }
 

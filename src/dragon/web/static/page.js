@@ -28,6 +28,10 @@ class Page {
     this.processes = new Processes(byId("processes"), byId("filter"), byId("counts"));
     if (whole) this.processes.order = { column: FAILED_FIRST, direction: 1 };
     this.processes.opened = () => this.look();
+    this.lives = new Lives(source);
+    this.overview = new Overview(byId("overview"), source, whole);
+    this.timeline = new Timeline(byId("timeline"));
+    byId("lanes").onchange = () => this.draw();
     byId("window").closest("label").hidden = whole;
     byId("window").onchange = () => this.startAgain();
     byId("node").onchange = () => this.draw();
@@ -47,6 +51,7 @@ class Page {
 
   recolour() {
     for (const chart of this.charts.values()) chart.labels = "";
+    this.timeline.recolour();
     this.draw();
   }
 
@@ -87,9 +92,10 @@ class Page {
   async lookAtProcesses() {
     const [{ records }, lifetimes] = await Promise.all([
       this.source.query(PROCESS_METRICS, this.run.now - 15 * this.run.period, 0),
-      this.source.lifetimes(0),
+      this.lives.look(this.run),
     ]);
-    this.rows = rowsOf(lifetimes, records, this.run.now, this.whole);
+    this.rows = rowsOf(lifetimes, records, this.run, this.whole);
+    await this.overview.look(this.run, this.rows, this.store);
     if (this.processes.open) this.processes.output = await this.source.output(this.processes.open);
   }
 
@@ -102,9 +108,11 @@ class Page {
       chart.run = this.run;
       chart.draw(this.store, host, Math.max(now - this.window, this.run.started), now);
     }
+    this.overview.draw(this.run, this.rows, this.store);
     const rows = this.rows.filter((row) => !host || row.host === host);
     this.processes.show(rows);
-    drawTimeline(byId("timeline"), rows, this.run.started, now);
+    const look = byId("lanes").value;
+    this.timeline.show(rows.filter((row) => !look || row.look === look), this.run.started, now);
   }
 
   tell() {

@@ -24,7 +24,7 @@ function nameForWhole() {
 }
 
 // Rows made of lifetimes and of the newest values of each process, where its run is over those of its whole life.
-function rowsOf(lifetimes, records, now, whole) {
+function rowsOf(lifetimes, records, run, whole) {
   const newest = new Map();
   for (const [metric, tags, , values] of records) {
     const found = newest.get(tags.puid) ?? {};
@@ -36,19 +36,22 @@ function rowsOf(lifetimes, records, now, whole) {
     const alive = lifetime.ended === null || whole;
     return {
       ...lifetime,
-      ...lookOf(lifetime, STATES[known.process_state] ?? (whole ? "lived when last seen" : "lives")),
+      ...lookOf(lifetime, run.signals, STATES[known.process_state] ?? (whole ? "lived when last seen" : "lives")),
       cpu: alive ? known.process_cpu_percent : undefined,
       memory: alive ? known.process_memory : undefined,
-      lasted: (lifetime.ended ?? now) - lifetime.started,
+      lasted: (lifetime.ended ?? run.now) - lifetime.started,
     };
   });
 }
 
-function lookOf({ ended, code }, state) {
+function lookOf({ ended, code, terminated, lost }, signals, state) {
+  if (lost) return { look: "failed", state: "lost with its node" };
   if (ended === null) return { look: "live", state };
   if (code === 0) return { look: "ended", state: "ended" };
   if (code === null) return { look: "ended", state: "ended with the run" };
-  return { look: "failed", state: code < 0 ? `killed by signal ${-code}` : `exit code ${code}` };
+  const name = (number) => signals[number] ?? number;
+  if (terminated) return { look: "ended", state: `terminated by ${name(code < 0 ? -code : code - 128)}` };
+  return { look: "failed", state: code < 0 ? `killed by signal ${name(-code)}` : `exit code ${code}` };
 }
 
 class Processes {

@@ -1,58 +1,247 @@
-// Bars from the start to the end of each process, by node.
+// A lane for each process, by node, with a bar from its start to its end. Only the lanes that are seen are drawn.
 
-const BAR = 7;
-const LEFT = 120;
-const MOST_BARS = 2000;
-const MOST_LANES = 30;
-const SVG = "http://www.w3.org/2000/svg";
+const LANE = 14;
+const AXIS = 22; // height of the times above the lanes
+const LEAST_SPAN = 1e-3; // seconds that can be shown
+const STEPS = [1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400];
 
-function element(name, attributes, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
+class Timeline {
+  constructor(box) {
+    this.box = box;
+    this.canvas = box.querySelector("canvas");
+    this.spacer = box.querySelector(".spacer");
+    this.tip = byId("tip");
+    this.lanes = [];
+    this.whole = { from: 0, to: 1 };
+    this.zoomed = null; // the interval that was chosen; the whole run, which goes on, otherwise
+    this.drag = null;
+    this.colours = null;
+    this.due = false;
+    new ResizeObserver(() => this.draw()).observe(box);
+    box.addEventListener("scroll", () => this.draw());
+    const { canvas } = this;
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.down(event));
+    canvas.addEventListener("pointermove", (event) => this.move(event));
+    canvas.addEventListener("pointerup", (event) => this.up(event));
+    canvas.addEventListener("pointercancel", () => this.stop());
+    canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    canvas.addEventListener("dblclick", () => this.zoom(null));
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    byId("whole").onclick = () => this.zoom(null);
+  }
 
-function drawTimeline(svg, rows, from, to) {
-  const width = svg.clientWidth || 900;
-  const across = (time) => LEFT + ((time - from) / Math.max(to - from, 1e-3)) * (width - LEFT - 10);
-  const wanted = (a, b) => (b.look === "failed") - (a.look === "failed") || b.started - a.started;
-  const chosen = [...rows].sort(wanted).slice(0, MOST_BARS).sort((a, b) => a.started - b.started);
-  const byHost = Map.groupBy(chosen, (row) => row.host);
-  const parts = [];
-  let y = 20;
-  for (const [host, members] of [...byHost].sort()) {
-    parts.push(element("line", { x1: 0, x2: width, y1: y - 2, y2: y - 2 }));
-    parts.push(element("text", { x: 6, y: y + BAR + 2 }, host));
-    const lanes = []; // when the last bar in each ends
-    let left = 0;
-    for (const row of members) {
-      const end = row.ended ?? to;
-      let lane = lanes.findIndex((until) => until <= row.started);
-      if (lane < 0) lane = lanes.length;
-      if (lane >= MOST_LANES) {
-        left += 1;
-        continue;
-      }
-      lanes[lane] = end;
-      const place = { x: across(Math.max(row.started, from)), y: y + lane * (BAR + 1), height: BAR };
-      const bar = element("rect", { ...place, width: Math.max(across(end) - place.x, 1.5), class: row.look });
-      bar.append(element("title", {}, `${row.name} (puid ${row.puid}): ${row.state}, ${duration(row.lasted)}`));
-      parts.push(bar);
+  get shown() {
+    return this.zoomed ?? this.whole;
+  }
+
+  get left() {
+    return Math.min(150, this.box.clientWidth * 0.3);
+  }
+
+  show(rows, from, to) {
+    this.whole = { from, to: Math.max(to, from + LEAST_SPAN) };
+    const byHost = Map.groupBy(rows, (row) => row.host);
+    this.lanes = [...byHost].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true })).flatMap(([host, members]) => [
+      { heading: `${host}: ${plural(members.length, "process", "processes")}` },
+      ...members.sort((a, b) => a.started - b.started || a.puid - b.puid),
+    ]);
+    this.draw();
+  }
+
+  recolour() {
+    this.colours = null;
+    this.draw();
+  }
+
+  // ---- where things are
+
+  across(time) {
+    const { from, to } = this.shown;
+    return this.left + ((time - from) / (to - from)) * (this.box.clientWidth - this.left);
+  }
+
+  timeAt(x) {
+    const { from, to } = this.shown;
+    return from + ((x - this.left) / Math.max(this.box.clientWidth - this.left, 1)) * (to - from);
+  }
+
+  // The process whose lane is there.
+  at(y) {
+    const lane = y < AXIS ? undefined : this.lanes[Math.floor((y - AXIS + this.box.scrollTop) / LANE)];
+    return lane?.heading === undefined ? lane : undefined;
+  }
+
+  // ---- the interval
+
+  zoom(interval) {
+    const { from, to } = this.whole;
+    if (interval) {
+      const span = Math.max(interval.to - interval.from, LEAST_SPAN);
+      const begin = Math.min(Math.max(interval.from, from), Math.max(to - span, from));
+      this.zoomed = span >= to - from ? null : { from: begin, to: begin + span };
+    } else this.zoomed = null;
+    this.draw();
+  }
+
+  zoomBy(factor, around) {
+    const { from, to } = this.shown;
+    this.zoom({ from: around - (around - from) * factor, to: around + (to - around) * factor });
+  }
+
+  wheel(event) {
+    if (event.shiftKey || event.offsetX < this.left) return; // which scrolls
+    event.preventDefault();
+    const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1;
+    this.zoomBy(Math.exp(Math.min(Math.max(event.deltaY * lines, -300), 300) * 0.002), this.timeAt(event.offsetX));
+  }
+
+  key(event) {
+    const { from, to } = this.shown;
+    const step = (to - from) / 4;
+    const middle = (from + to) / 2;
+    const does = {
+      "+": () => this.zoomBy(0.5, middle),
+      "-": () => this.zoomBy(2, middle),
+      ArrowLeft: () => this.zoomed && this.zoom({ from: from - step, to: to - step }),
+      ArrowRight: () => this.zoomed && this.zoom({ from: from + step, to: to + step }),
+      Escape: () => this.zoom(null),
+    }[event.key];
+    if (!does) return;
+    event.preventDefault();
+    does();
+  }
+
+  down(event) {
+    if (event.button !== 0 || event.offsetX < this.left) return;
+    this.drag = { begun: event.offsetX, now: event.offsetX };
+    this.canvas.setPointerCapture(event.pointerId);
+  }
+
+  move(event) {
+    if (this.drag) {
+      this.drag.now = Math.max(event.offsetX, this.left);
+      this.draw();
     }
-    if (left) parts.push(element("text", { x: 6, y: y + 2 * BAR + 8 }, `and ${left} more`));
-    y += Math.max(lanes.length * (BAR + 1), 2 * BAR + (left ? 10 : 0)) + 6;
+    const row = this.drag ? undefined : this.at(event.offsetY);
+    this.tip.hidden = !row;
+    if (!row) return;
+    this.tip.replaceChildren(make("b", row.name), ...this.about(row).map((text) => make("div", text)));
+    const width = document.documentElement.clientWidth;
+    this.tip.style.left = `${Math.max(Math.min(event.clientX + 12, width - this.tip.offsetWidth - 8), 0)}px`;
+    this.tip.style.top = `${event.clientY + 16}px`;
   }
-  if (rows.length > chosen.length) {
-    const text = `${rows.length - chosen.length} more started earlier and did not fail; they are not drawn`;
-    parts.push(element("text", { x: 6, y: y + BAR }, text));
-    y += 2 * BAR;
+
+  about(row) {
+    const until = row.ended === null ? "" : ` to ${clock(row.ended)}`;
+    return [row.state, `${clock(row.started)}${until}, ${duration(row.lasted)}`, `puid ${row.puid}, pid ${row.pid}, ${row.host}`];
   }
-  for (let i = 0; i <= 4; i++) {
-    const time = from + ((to - from) * i) / 4;
-    const anchor = i === 0 ? "start" : i === 4 ? "end" : "middle";
-    parts.push(element("text", { x: across(time), y: 12, "text-anchor": anchor }, clock(time)));
+
+  up() {
+    if (!this.drag) return;
+    const [first, last] = [this.drag.begun, this.drag.now].sort((a, b) => a - b).map((x) => this.timeAt(x));
+    const wide = Math.abs(this.drag.now - this.drag.begun) > 4;
+    this.stop();
+    if (wide) this.zoom({ from: first, to: last });
   }
-  svg.setAttribute("height", y);
-  svg.replaceChildren(...parts);
+
+  stop() {
+    this.drag = null;
+    this.draw();
+  }
+
+  // ---- on the canvas
+
+  draw() {
+    if (this.due) return;
+    this.due = true;
+    requestAnimationFrame(() => {
+      this.due = false;
+      this.paint();
+    });
+  }
+
+  paint() {
+    const { box, canvas, shown } = this;
+    const total = AXIS + this.lanes.length * LANE + 4;
+    this.spacer.style.height = `${total}px`;
+    const [width, height] = [box.clientWidth, Math.min(total, box.clientHeight || total)];
+    const scale = devicePixelRatio || 1;
+    if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
+    if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
+    canvas.style.height = `${height}px`;
+    this.colours ??= Object.fromEntries(
+      ["ground", "raised", "line", "text", "quiet", "accent", "ended", "failed"].map((name) => [name, colour(`var(--${name})`)]),
+    );
+    const pen = canvas.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    const times = this.ticks();
+    pen.fillStyle = this.colours.line;
+    for (const time of times) pen.fillRect(Math.round(this.across(time)), AXIS, 1, height);
+    const first = Math.floor(box.scrollTop / LANE);
+    const last = Math.min(first + Math.ceil(height / LANE) + 1, this.lanes.length);
+    for (let i = first; i < last; i++) this.lane(pen, this.lanes[i], AXIS + i * LANE - box.scrollTop, width);
+    this.axis(pen, times, width);
+    if (this.drag) {
+      pen.globalAlpha = 0.25;
+      pen.fillStyle = this.colours.accent;
+      pen.fillRect(Math.min(this.drag.begun, this.drag.now), AXIS, Math.abs(this.drag.now - this.drag.begun), height);
+      pen.globalAlpha = 1;
+    }
+    Object.assign(box.dataset, { from: shown.from, to: shown.to, lanes: this.lanes.length });
+    byId("interval").textContent = this.zoomed ? `${clock(shown.from)} to ${clock(shown.to)}, ${duration(shown.to - shown.from)}` : "the whole run";
+    byId("whole").hidden = !this.zoomed;
+  }
+
+  lane(pen, lane, y, width) {
+    const middle = y + LANE / 2;
+    if (lane.heading !== undefined) {
+      pen.fillStyle = this.colours.raised;
+      pen.fillRect(0, y, width, LANE);
+      pen.fillStyle = this.colours.text;
+      pen.fillText(lane.heading, 6, middle);
+      return;
+    }
+    const end = lane.ended ?? this.whole.to;
+    const from = Math.max(this.across(lane.started), this.left);
+    const to = Math.min(Math.max(this.across(end), this.across(lane.started) + 1.5), width);
+    if (to > from) {
+      pen.fillStyle = this.colours[{ live: "accent", failed: "failed" }[lane.look] ?? "ended"];
+      pen.fillRect(from, y + 2, to - from, LANE - 4);
+    }
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, y, this.left - 6, LANE);
+    pen.clip();
+    pen.fillStyle = lane.look === "failed" ? this.colours.failed : lane.look === "live" ? this.colours.text : this.colours.quiet;
+    pen.fillText(lane.name, 12, middle);
+    pen.restore();
+  }
+
+  axis(pen, times, width) {
+    pen.fillStyle = this.colours.ground;
+    pen.fillRect(0, 0, width, AXIS);
+    pen.fillStyle = this.colours.quiet;
+    pen.textAlign = "center";
+    const fine = this.shown.to - this.shown.from < 10;
+    for (const time of times) {
+      const text = fine ? `${clock(time)}${(time % 1).toFixed(3).slice(1)}` : clock(time);
+      const half = pen.measureText(text).width / 2;
+      pen.fillText(text, Math.min(Math.max(this.across(time), this.left + half), width - half - 2), AXIS / 2);
+    }
+    pen.textAlign = "start";
+  }
+
+  // Whole numbers of a step, of which some fit in.
+  ticks() {
+    const { from, to } = this.shown;
+    const least = ((to - from) * 90) / Math.max(this.box.clientWidth - this.left, 90);
+    const step = STEPS.find((step) => step >= least) ?? Math.ceil(least / 86400) * 86400;
+    const found = [];
+    for (let i = Math.ceil(from / step); i * step <= to; i++) found.push(i * step);
+    return found;
+  }
 }
