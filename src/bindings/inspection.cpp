@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+
 #include "common.hpp"
 
 namespace dragon::py {
@@ -48,7 +50,10 @@ void add_state(nb::dict& d, Arena& a, const WaitInfo& w) {
 nb::list waits() {
     Arena& a = arena();
     nb::list result;
+    std::map<Offset, nb::object> attached;
     for (const WaitInfo& w : a.waits()) {
+        nb::object& pids = attached[w.object];
+        if (!pids.is_valid()) pids = nb::cast(*w.attached);
         nb::dict d;
         d["pid"] = w.pid;
         d["thread"] = w.thread;
@@ -56,7 +61,7 @@ nb::list waits() {
         d["kind"] = name_of(w.kind);
         d["offset"] = w.object;
         d["seconds"] = static_cast<double>(now() - w.since) / 1e9;
-        d["attached"] = w.attached;
+        d["attached"] = pids;
         add_state(d, a, w);
         result.append(d);
     }

@@ -21,6 +21,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -155,7 +156,8 @@ struct WaitInfo {
     Offset object;
     Kind kind;  // Free or Data where the object is gone
     Nanoseconds since;
-    std::vector<pid_t> attached;  // the processes that have a handle of it
+    // The processes that have a handle of it; the same for all that wait for it, who may be many.
+    std::shared_ptr<const std::vector<pid_t>> attached;
 };
 
 // A wait that is over, or something that was noted. `what` is the object, or what the process gave.

@@ -20,8 +20,8 @@
 
 namespace dragon {
 
-// The words of a process's record, and what the first of them says; runtime/spawning.py has the same. One that
-// was started has no error, but a bit for each signal that it was sent, from 1 on.
+// The words of a process's record, and what the first of them says; runtime/spawning.py has the same. One
+// that was started has no error, but a bit for each signal that it was sent, from 1 on.
 enum RecordWord : uint32_t { kStatus, kPid, kCode, kError, kSent = kError };
 enum RecordStatus : uint64_t { kAsked, kRunning, kExited, kFailed };
 

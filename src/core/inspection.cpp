@@ -91,7 +91,7 @@ std::vector<SpanInfo> Arena::take_spans(uint64_t& next, uint64_t& lost) const {
 
 std::vector<WaitInfo> Arena::waits() const {
     std::vector<WaitInfo> result;
-    std::map<Offset, std::vector<pid_t>> attached;
+    std::map<Offset, std::shared_ptr<std::vector<pid_t>>> attached;
     auto each_slot = [&](auto visit) {
         for (uint32_t i = 0; i < header().slots_used.load(); ++i)
             if (Slot& s = header().slots[i]; s.state.load() == kLive && s.pid.load() != 0) visit(s);
@@ -102,7 +102,7 @@ std::vector<WaitInfo> Arena::waits() const {
             uint64_t what = w.what.load();
             Offset object = what & Wait::kObject;
             if (!what || !inside(object, sizeof(Object))) continue;
-            attached[object];
+            if (auto& found = attached[object]; !found) found = std::make_shared<std::vector<pid_t>>();
             result.push_back({s.pid.load(),
                               w.thread.load(),
                               static_cast<Purpose>(what >> Wait::kPurposeShift),
@@ -120,8 +120,8 @@ std::vector<WaitInfo> Arena::waits() const {
                 uint32_t kind = __atomic_load_n(&e.role_and_kind, __ATOMIC_RELAXED) >> 8;
                 auto found = attached.find(e.object);
                 if (found == attached.end() || kind == kInFlight) continue;
-                if (found->second.empty() || found->second.back() != s.pid.load())
-                    found->second.push_back(s.pid.load());
+                std::vector<pid_t>& pids = *found->second;
+                if (pids.empty() || pids.back() != s.pid.load()) pids.push_back(s.pid.load());
             }
     });
     for (WaitInfo& w : result) w.attached = attached[w.object];

@@ -332,7 +332,7 @@ def processes() -> list[tuple[int, int]]:
 class _Wait(TypedDict):
     """What a thread of a process waits for. `kind` is empty where the object is gone.
 
-    `attached` are the processes that have a handle of the object.
+    `attached` are the processes that have a handle of the object, one list for all that wait for it.
     """
 
     pid: int

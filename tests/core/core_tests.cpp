@@ -1076,7 +1076,7 @@ void what_a_process_waits_for_is_seen_from_outside() {
     CHECK(waits[0].pid == getpid() && waits[0].thread == 7 && waits[0].since == 1234);
     CHECK(waits[0].object == channel.handle.offset && waits[0].kind == Kind::Channel);
     CHECK(waits[0].purpose == Purpose::Get);
-    CHECK(waits[0].attached == std::vector<pid_t>{getpid()});
+    CHECK(*waits[0].attached == std::vector<pid_t>{getpid()});
     a.end_wait(place);
     CHECK(a.waits().empty());
 }
