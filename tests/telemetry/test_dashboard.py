@@ -321,7 +321,8 @@ def test_the_wheel_and_dragging_zoom_and_a_double_click_shows_all(
     still: str, browser: Any, wait_until: WaitUntil
 ) -> None:
     browser.goto(still)
-    canvas = browser.locator("#timeline[data-lanes='7'] canvas")
+    browser.locator("#timeline[data-lanes='7']").wait_for()
+    canvas = browser.locator("#timeline canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     middle = box["y"] + box["height"] / 2

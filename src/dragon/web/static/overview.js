@@ -200,6 +200,10 @@ class Overview {
     const box = make("article", "", "nodes");
     box.append(make("h2", "Nodes"));
     box.append(make("p", behind.length ? `${behind.length} of ${plural(nodes.length, "node")} behind:` : `${plural(nodes.length, "node")}, none behind.`, behind.length ? "" : "quiet"));
+    const list = box.appendChild(make("ul"));
+    for (const { host, reasons } of behind.slice(0, MOST_LISTED)) {
+      list.appendChild(make("li")).append(make("b", host), ": ", make("span", reasons.join("; "), "failed"));
+    }
     const table = box.appendChild(make("div", "", "across")).appendChild(make("table"));
     const head = table.createTHead().insertRow();
     for (const title of ["Node", "CPUs", "Memory", "Shared", "Processes", "Reported"]) head.append(make("th", title));
@@ -211,9 +215,6 @@ class Overview {
       for (const text of [node.host, percent(node.cpu), percent(node.memory), percent(node.shared), node.processes ?? "", silent]) {
         line.append(make("td", text));
       }
-      if (!node.reasons.length) continue;
-      const cell = body.insertRow().appendChild(make("td", node.reasons.join("; "), "failed"));
-      cell.colSpan = 6;
     }
     if (nodes.length > MOST_LISTED) box.append(make("p", `and ${nodes.length - MOST_LISTED} more`, "quiet"));
     return box;

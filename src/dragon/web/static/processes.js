@@ -59,6 +59,7 @@ class Processes {
     [this.head, this.body] = [table.tHead, table.tBodies[0]];
     [this.filter, this.counts] = [filter, counts];
     this.rows = [];
+    this.lines = new Map(); // by puid
     this.order = null; // a column and a direction, or the tree
     this.open = 0; // the puid of the process whose output is shown
     this.output = "";
@@ -104,24 +105,34 @@ class Processes {
       this.line(row, depth),
       ...(row.puid === this.open ? [this.detail()] : []),
     ]);
-    this.body.replaceChildren(...lines);
+    const drawn = this.body.rows;
+    if (lines.length !== drawn.length || lines.some((line, i) => line !== drawn[i])) this.body.replaceChildren(...lines);
+    this.lines = new Map(found.slice(0, MOST_ROWS).map(([row]) => [row.puid, this.lines.get(row.puid)]));
   }
 
+  // The row of a process, of which only what has changed is written: a table of hundreds is slow to make.
   line(row, depth) {
-    const line = document.createElement("tr");
-    line.className = row.look === "ended" ? "ended" : "";
-    for (const column of COLUMNS) {
-      const cell = line.insertCell();
-      cell.textContent = (column.show ?? column.value)(row);
-      cell.className = column.class?.(row) ?? "";
+    const line = this.lines.get(row.puid) ?? this.made(row.puid);
+    const set = (element, name, value) => element[name] !== value && (element[name] = value);
+    set(line, "className", row.look === "ended" ? "ended" : "");
+    for (const [i, column] of COLUMNS.entries()) {
+      set(line.cells[i], "textContent", String((column.show ?? column.value)(row)));
+      set(line.cells[i], "className", column.class?.(row) ?? "");
     }
-    line.cells[0].style.paddingLeft = `${0.6 + depth}rem`;
+    set(line.cells[0].style, "paddingLeft", `${0.6 + depth}rem`);
+    return line;
+  }
+
+  made(puid) {
+    const line = document.createElement("tr");
+    for (const _ of COLUMNS) line.insertCell();
     line.onclick = () => {
-      this.open = this.open === row.puid ? 0 : row.puid;
+      this.open = this.open === puid ? 0 : puid;
       this.output = "";
       this.opened();
       this.draw();
     };
+    this.lines.set(puid, line);
     return line;
   }
 

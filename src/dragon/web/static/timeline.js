@@ -1,4 +1,5 @@
-// A lane for each process, by node, with a bar from its start to its end. Only the lanes that are seen are drawn.
+// A lane for each process that lived in the interval shown, by node, with a bar from its start to its end. Only the lanes
+// that are seen are drawn.
 
 const LANE = 14;
 const AXIS = 22; // height of the times above the lanes
@@ -11,14 +12,18 @@ class Timeline {
     this.canvas = box.querySelector("canvas");
     this.spacer = box.querySelector(".spacer");
     this.tip = byId("tip");
-    this.lanes = [];
+    this.nodes = []; // of each its host and its processes
+    this.lanes = []; // processes, and before those of each node a heading
     this.whole = { from: 0, to: 1 };
     this.zoomed = null; // the interval that was chosen; the whole run, which goes on, otherwise
     this.drag = null;
     this.colours = null;
     this.due = false;
     new ResizeObserver(() => this.draw()).observe(box);
-    box.addEventListener("scroll", () => this.draw());
+    box.addEventListener("scroll", () => {
+      this.tip.hidden = true;
+      this.draw();
+    });
     const { canvas } = this;
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.down(event));
@@ -41,12 +46,31 @@ class Timeline {
 
   show(rows, from, to) {
     this.whole = { from, to: Math.max(to, from + LEAST_SPAN) };
-    const byHost = Map.groupBy(rows, (row) => row.host);
-    this.lanes = [...byHost].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true })).flatMap(([host, members]) => [
-      { heading: `${host}: ${plural(members.length, "process", "processes")}` },
-      ...members.sort((a, b) => a.started - b.started || a.puid - b.puid),
-    ]);
+    this.nodes = [...Map.groupBy(rows, (row) => row.host)].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
+    for (const [, members] of this.nodes) members.sort((a, b) => a.started - b.started || a.puid - b.puid);
+    this.arrange();
+  }
+
+  // Choose the lanes. The process at that height stays there.
+  arrange(height = 0) {
+    const { from, to } = this.shown;
+    const kept = height ? this.at(height) : undefined;
+    const before = this.lanes.indexOf(kept);
+    this.lanes = this.nodes.flatMap(([host, rows]) => {
+      const seen = this.zoomed ? rows.filter((row) => row.started <= to && (row.ended ?? to) >= from) : rows;
+      const part = seen.length < rows.length ? `${seen.length.toLocaleString("en")} of ` : "";
+      return [{ heading: `${host}: ${part}${plural(rows.length, "process", "processes")}` }, ...seen];
+    });
+    const after = this.lanes.indexOf(kept);
+    this.size();
+    if (kept && after >= 0) this.box.scrollTop += (after - before) * LANE;
     this.draw();
+  }
+
+  size() {
+    const total = AXIS + this.lanes.length * LANE + 4;
+    this.spacer.style.height = `${total}px`;
+    return total;
   }
 
   recolour() {
@@ -74,26 +98,26 @@ class Timeline {
 
   // ---- the interval
 
-  zoom(interval) {
+  zoom(interval, height) {
     const { from, to } = this.whole;
     if (interval) {
       const span = Math.max(interval.to - interval.from, LEAST_SPAN);
       const begin = Math.min(Math.max(interval.from, from), Math.max(to - span, from));
       this.zoomed = span >= to - from ? null : { from: begin, to: begin + span };
     } else this.zoomed = null;
-    this.draw();
+    this.arrange(height);
   }
 
-  zoomBy(factor, around) {
+  zoomBy(factor, around, height) {
     const { from, to } = this.shown;
-    this.zoom({ from: around - (around - from) * factor, to: around + (to - around) * factor });
+    this.zoom({ from: around - (around - from) * factor, to: around + (to - around) * factor }, height);
   }
 
   wheel(event) {
     if (event.shiftKey || event.offsetX < this.left) return; // which scrolls
     event.preventDefault();
     const lines = event.deltaMode === WheelEvent.DOM_DELTA_LINE ? 16 : 1;
-    this.zoomBy(Math.exp(Math.min(Math.max(event.deltaY * lines, -300), 300) * 0.002), this.timeAt(event.offsetX));
+    this.zoomBy(Math.exp(Math.min(Math.max(event.deltaY * lines, -300), 300) * 0.002), this.timeAt(event.offsetX), event.offsetY);
   }
 
   key(event) {
@@ -137,12 +161,12 @@ class Timeline {
     return [row.state, `${clock(row.started)}${until}, ${duration(row.lasted)}`, `puid ${row.puid}, pid ${row.pid}, ${row.host}`];
   }
 
-  up() {
+  up(event) {
     if (!this.drag) return;
     const [first, last] = [this.drag.begun, this.drag.now].sort((a, b) => a - b).map((x) => this.timeAt(x));
     const wide = Math.abs(this.drag.now - this.drag.begun) > 4;
     this.stop();
-    if (wide) this.zoom({ from: first, to: last });
+    if (wide) this.zoom({ from: first, to: last }, event.offsetY);
   }
 
   stop() {
@@ -163,8 +187,7 @@ class Timeline {
 
   paint() {
     const { box, canvas, shown } = this;
-    const total = AXIS + this.lanes.length * LANE + 4;
-    this.spacer.style.height = `${total}px`;
+    const total = this.size();
     const [width, height] = [box.clientWidth, Math.min(total, box.clientHeight || total)];
     const scale = devicePixelRatio || 1;
     if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
