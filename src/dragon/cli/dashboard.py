@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(
         prog="dragon dashboard",
-        description="Serve a page to look at a run: charts, processes, a timeline.",
+        description="Serve a page to look at a run: what waits, what failed, charts, processes, a timeline.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

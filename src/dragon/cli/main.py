@@ -46,7 +46,7 @@ other commands (a program of that name is run as ./NAME; each explains itself wi
   dragon ddict ls|stat|dump|load    your runs' distributed dictionaries, and files of what is in them
   dragon plan [--json] PROG ...     run it, and print which process ran where
   dragon top [RUN]                  a run in this terminal: nodes, GPUs, processes, queues, pools
-  dragon dashboard [RUN]            a page to look at a run: charts, processes, a timeline
+  dragon dashboard [RUN]            a page to look at a run: what waits, what failed, charts, a timeline
   dragon report DIR                 a page of a run that was recorded with --telemetry DIR
   dragon trace DIR                  the same as a trace for Perfetto
   dragon grafana                    a dashboard for Grafana, of what a run tells Prometheus
