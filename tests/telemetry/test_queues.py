@@ -155,6 +155,8 @@ def test_a_pool_tells_its_tasks_and_workers(kind: str) -> None:
         wait_until(
             lambda now: now["pool_tasks_running"] == 3 and now["pool_tasks_waiting"] == 2, *OF_POOLS, pool=number
         )
+    # The object is there still, but no worker that could be at a task.
+    wait_until(lambda now: now["pool_tasks_running"] == 0, "pool_tasks_running", pool=number)
 
 
 def _number_of_the_newest_pool() -> int:

@@ -291,9 +291,11 @@ class Workers:
         self._over.add(index)
         how = _wait_for(process)
         ticket = self._doing[index]
-        if ticket == FINISHED or self._terminated:
-            return  # whoever terminated it says so of its task
+        if ticket == FINISHED:
+            return
         self._doing[index] = 0
+        if self._terminated:
+            return  # whoever terminated it says so of its task
         self._stillborn = self._stillborn + 1 if ticket == _STARTING else 0
         if self._stillborn == _MOST_STILLBORN:
             self._give_up(WorkerLostError(f"{_MOST_STILLBORN} workers in a row ended while they started, {how}"))
