@@ -1,4 +1,4 @@
-"""A data loader whose workers come and go while it is used, without a change of what it gives."""
+"""A data loader whose number of workers can change while it is used, without changing its batches."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

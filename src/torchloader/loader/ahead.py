@@ -1,4 +1,4 @@
-"""The next epoch, begun while the trainer has the last batches of one."""
+"""Begins the next epoch while the trainer still takes the last batches of the current one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Loader(Loader, Protocol):
 
 
 class _Promise(NamedTuple):
-    """What the order of an epoch depends on."""
+    """The inputs that determine the order of an epoch."""
 
     epoch: int
     seed: int
@@ -24,14 +24,18 @@ class _Promise(NamedTuple):
 
 
 class Ahead:
-    """At most one iteration that is begun before its iter(). Only the loader's own order, which depends on nothing but
-    its promise, is drawn so early: a sampler of the program's may look at anything."""
+    """At most one iteration that is begun before its iter() call.
+
+    Only the loader's own order (`SampleOrder`) is drawn early, since it depends on nothing but epoch, seed and dataset
+    length; a sampler of the program may depend on anything.
+    """
 
     def __init__(self) -> None:
         self._begun: tuple[Iteration, int, _Promise] | None = None
 
     def begin(self, loader: _Loader, epoch: int) -> None:
-        """All batches of an epoch are asked for: workers that have nothing to do begin with the next one."""
+        """Begin the epoch after `epoch`, so that idle workers make its first batches. Called once all batches of
+        `epoch` are requested."""
         order = loader._order
         number = None
         if self._begun is None and isinstance(order, SampleOrder):
@@ -42,7 +46,7 @@ class Ahead:
             iteration.begin_ahead()
 
     def take(self, loader: _Loader, crew: Crew, epoch: int, position: Any, before: int | None) -> Iteration | None:
-        """The one that is begun, where it is what is asked for now and the dataset is what it was."""
+        """Return the iteration that was begun early if it matches the request and the dataset is unchanged, else None."""
         if self._begun is None:
             return None
         (iteration, number, promise), self._begun = self._begun, None

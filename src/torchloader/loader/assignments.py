@@ -1,4 +1,5 @@
-"""Which worker makes which batch: nothing is lost when one leaves or dies, nothing is given twice. No process here."""
+"""Decides which worker makes which batch, so that none is lost or given twice when workers leave or die. Starts no
+process."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ Task = TypeVar("Task")
 
 
 class Assignments(Generic[Task]):
-    """Batches that are wanted, and the workers that make them, each at most `prefetch` at a time.
+    """Pending batches and the workers that make them, each with at most `prefetch` batches at a time.
 
-    A worker makes its batches in the order in which it got them.
+    A worker makes its batches in the order in which it received them.
     """
 
     is_plain = True  # batches depend on no others
@@ -34,39 +35,43 @@ class Assignments(Generic[Task]):
 
     @property
     def workers(self) -> int:
-        """Workers that take batches."""
+        """The number of workers that take batches."""
         return len(self._held)
 
     def window(self, workers: int = 0) -> int:
-        """Batches that may be asked for before the first of them is taken, where so many workers are coming."""
+        """Return how many batches may be requested before the first of them is taken; `workers` is the number that is
+        expected."""
         return self.prefetch * max(1, workers, self.workers)
 
     def is_here(self, key: Key) -> bool:
-        """Whether only the trainer makes it."""
+        """Return whether only the trainer may make this batch."""
         return False
 
     def want(self, key: Key, task: Task) -> None:
-        """A batch is to be made."""
+        """Add a batch that is to be made."""
         self._wanted[key] = task
         heapq.heappush(self._waiting, key)
 
     def task(self, key: Key) -> Task | None:
-        """How it is made, None where it is made already or nobody wants it."""
+        """Return the task of a batch; None if it is already made or no longer wanted."""
         return self._wanted.get(key)
 
     def join(self, worker: int) -> None:
-        """A worker takes batches from now on."""
+        """Let a worker take batches from now on."""
         self._held[worker] = {}
 
     def leave(self, worker: int) -> None:
-        """A worker finishes the batch in hand; others get the rest."""
+        """Let a worker finish the batch that it is making, and return its other batches to the queue."""
         held = self._held.pop(worker, {})
         in_hand = next(iter(held), None)
         self._leaving[worker] = {} if in_hand is None else {in_hand: None}
         self._return(key for key in held if key != in_hand)
 
     def gone(self, worker: int, died: bool) -> Key | None:
-        """A worker has ended; others get what it had. The batch that it died over three times or more, if it did."""
+        """Return an ended worker's batches to the queue.
+
+        If it died, and its current batch has killed at least three workers, return that batch's key; otherwise None.
+        """
         held = self._held.pop(worker, None)
         if held is None:
             held = self._leaving.pop(worker, {})
@@ -78,8 +83,8 @@ class Assignments(Generic[Task]):
         return in_hand if self._deaths[in_hand] >= 3 else None
 
     def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
-        """A worker has made a batch, with which its stream has got so far. Whether it is the first one to, and somebody
-        still wants it."""
+        """Note that a worker has made a batch, and the progress of its stream. Return whether the batch is still wanted
+        and was not made before."""
         for workers in (self._held, self._leaving):
             if worker in workers:
                 workers[worker].pop(key, None)
@@ -87,7 +92,7 @@ class Assignments(Generic[Task]):
         return self._wanted.pop(key, None) is not None
 
     def drop(self, iteration: int) -> None:
-        """Nobody wants the batches of an iteration any more."""
+        """Discard all batches of an iteration."""
         for key in [key for key in self._wanted if key[0] == iteration]:
             del self._wanted[key]
             self._deaths.pop(key, None)
@@ -97,7 +102,7 @@ class Assignments(Generic[Task]):
                 del held[key]
 
     def hand_out(self) -> Iterator[tuple[int, Key, Task]]:
-        """Batches that workers are to get now: the oldest to who has the fewest."""
+        """Yield (worker, key, task) for each batch to send now: the oldest batch to the worker with the fewest."""
         while self._waiting and self._held:
             if self._waiting[0] not in self._wanted:
                 heapq.heappop(self._waiting)
@@ -110,11 +115,11 @@ class Assignments(Generic[Task]):
             yield worker, key, self._wanted[key]
 
     def started(self, worker: int, task: Task) -> Task:
-        """The task as a worker gets it."""
+        """Return the task in the form in which it is sent to the worker."""
         return task
 
     def released(self) -> list[tuple[int, tuple[int, int]]]:
-        """Workers and the streams, by iteration and number, that others have taken up since this was asked."""
+        """Return (worker, (iteration, stream)) for each stream that another worker took over since the last call."""
         return []
 
     def _return(self, keys: Iterator[Key] | dict[Key, None]) -> None:

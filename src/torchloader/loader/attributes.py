@@ -1,4 +1,4 @@
-"""What a loader has as attributes, as PyTorch's has them."""
+"""The settings of a loader, as attributes with the names that PyTorch's DataLoader uses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REFLECTED = "num_workers collate_fn timeout worker_init_fn multiprocessing_cont
 
 
 class Attributes(Base):
-    """The settings of a loader: those that can be changed take effect at once, or with the next epoch."""
+    """The settings of a loader. Changes take effect at once, or with the next epoch."""
 
     _iterator = None
     _is_made = False
@@ -66,7 +66,7 @@ class Attributes(Base):
         super().__setattr__(name, value)
 
     def _options(self) -> dict[str, Any]:
-        """Those that make such a loader."""
+        """Return the constructor arguments that make an equal loader."""
         names = "dataset pin_memory drop_last generator pin_memory_device in_order rank world_size seed max_workers"
         options = {
             name: getattr(self, name) for name in f"{names} streams workers_on nice shared_as {_REFLECTED}".split()
@@ -83,8 +83,11 @@ class Attributes(Base):
         }
 
     def _reflect(self) -> None:
-        """Have vars() tell the options as it does with PyTorch's loader, from which frameworks make another one. What
-        says how ranks share the samples is not among them: that the sampler does."""
+        """Store the options in vars(), from which frameworks construct a similar loader, as they do with PyTorch's
+        DataLoader.
+
+        rank and world_size are left out, since the sampler already divides the samples among ranks.
+        """
         options = self._options()
         vars(self).update({name: options[name] for name in _REFLECTED.split()}, collate_fn=self.collate_fn)
         given: dict[str, Any] = {"seed": self._given_seed, "max_workers": self._max_workers, "streams": self.streams}
@@ -95,54 +98,59 @@ class Attributes(Base):
 
     @property
     def seed(self) -> int:
-        """What order and content depend on, with the epoch."""
+        """The seed that, with the epoch, determines the order and content of batches."""
         return self._maker.seed
 
     @property
     def rank(self) -> int:
-        """This trainer's place among those that share each epoch."""
+        """The rank of this trainer among the `world_size` trainers that share each epoch."""
         return self._place[0]
 
     @property
     def world_size(self) -> int:
-        """How many trainers share each epoch."""
+        """The number of trainers that share each epoch."""
         return self._place[1]
 
     @property
     def has_shared_place(self) -> bool:
-        """Whether all ranks that did equally many batches stand at the same place, so that the state of one serves all.
-        Each has a place of its own in streams, with a sampler, and where batches overtake each other."""
+        """Whether all ranks that took equally many batches have the same position, so that one rank's state serves all.
+
+        False for streams, with a sampler or batch sampler, and with in_order=False: there each rank has its own
+        position.
+        """
         return self.in_order and self.streams is None and self._given_samplers == (None, None)
 
     @property
     def max_workers(self) -> int | None:
-        """How many "auto" may take, as it was given."""
+        """The largest number of workers that "auto" may choose, as it was given; None for the default."""
         return self._max_workers
 
     @property
     def nice(self) -> int:
-        """By how much the priority of the workers is below the trainer's."""
+        """By how much the priority of the workers is below the trainer's, from 0 to 19."""
         return self._policy.nice
 
     @property
     def workers_on(self) -> str | Sequence[str] | None:
-        """The nodes that its workers are on, as they were given; None: the trainer's."""
+        """The nodes that run the workers, as they were given; None for the trainer's node."""
         return self._workers_on
 
     @property
     def streams(self) -> int | None:
-        """How many streams an iterable-style dataset is read in, None for a map-style one. 0 is one that is not told
-        that it is one: get_worker_info() is None for it, as in PyTorch's loader without workers."""
+        """The number of streams that an iterable-style dataset is read in; None for a map-style one.
+
+        0 means one stream for which get_worker_info() is None, as in PyTorch's DataLoader without workers.
+        """
         return self._order.streams if isinstance(self._order, StreamOrder) else None
 
     @property
     def snapshot_every_n_steps(self) -> int:
-        """After how many batches of a stream the state of the dataset or its iterator is asked for."""
+        """The number of batches of a stream between two calls of state_dict() of the dataset or its iterator."""
         return self._maker.snapshot_every if isinstance(self._maker, StreamMaker) else 1
 
     @property
     def workers(self) -> int:
-        """Loading workers that it is to have. To set it is to resize()."""
+        """The requested number of loading workers. Setting it calls resize()."""
         return self._crew.size
 
     @workers.setter
@@ -152,15 +160,18 @@ class Attributes(Base):
     num_workers = workers
 
     def resize(self, workers: int, workers_on: str | Sequence[str] | None = None) -> None:
-        """Have so many loading workers from now on, which ends "auto". From any thread, at any time, without waiting:
-        new workers take batches when they are ready; those that leave finish the batch in hand.
+        """Set the number of loading workers, and end "auto". May be called from any thread at any time, and does not
+        wait.
+
+        New workers take batches once they are ready; those that leave finish the batch that they are making.
 
         Args:
-            workers: how many.
-            workers_on: the nodes for them by turns, as for a loader that is made; by default they stay where they are.
+            workers: the number of workers.
+            workers_on: the names of the nodes that the workers are spread over in turn; by default they stay where they
+            are.
 
-        Raises ValueError once the loader is closed, and for nodes where it was made without workers_on: its workers may
-        be forked from the trainer.
+        Raises ValueError if the loader is closed, or for `workers_on` if the loader was made without it (its workers
+        may be forked from the trainer).
         """
         check_workers(workers=workers)
         nodes = None
@@ -180,17 +191,18 @@ class Attributes(Base):
 
     @property
     def tuning(self) -> Tuning | None:
-        """What "auto" has found, and measured last; str() of it is a line. None before that, and without "auto"."""
+        """What "auto" has chosen and last measured; str() of it is one line. None before the first measurement and
+        without "auto"."""
         return None if self._tuner is None else self._tuner.tuning
 
     @property
     def persistent_workers(self) -> bool:  # type: ignore[override]
-        """Whether its workers stay from one epoch to the next."""
+        """Whether workers stay from one epoch to the next."""
         return self._policy.stays and self.workers > 0
 
     @property
     def prefetch_factor(self) -> int | None:
-        """Batches that each worker makes ahead, None without workers."""
+        """The number of batches that each worker makes ahead; None without workers."""
         return self._crew.assignments.prefetch if self.workers else None
 
     @prefetch_factor.setter
@@ -201,12 +213,12 @@ class Attributes(Base):
 
     @property  # type: ignore[misc]
     def multiprocessing_context(self) -> Any:
-        """The start method that was given, None without workers."""
+        """The start method or context that was given; None without workers."""
         return self._context if self.workers else None
 
     @property
     def timeout(self) -> float:
-        """Seconds to wait for a batch of the workers; 0 is for ever."""
+        """Seconds to wait for a batch from the workers; 0 means no limit."""
         return self._crew.timeout
 
     @timeout.setter
@@ -217,7 +229,7 @@ class Attributes(Base):
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
-        """What makes a batch of samples. Workers have another one from the next epoch on."""
+        """The function that makes a batch from its samples. A new one is used by workers from the next epoch on."""
         if self._maker.collate_fn is None and HAS_TORCH:
             return default_collate(self._maker.batched)
         return cast("Callable[[Any], Any]", self._maker.collate_fn)  # None without PyTorch
@@ -229,7 +241,7 @@ class Attributes(Base):
 
     @property
     def worker_init_fn(self) -> Callable[[int], None] | None:
-        """What a worker calls at first. Workers have another one from the next epoch on."""
+        """The function that each worker calls when it starts. A new one is used from the next epoch on."""
         return self._maker.worker_init_fn
 
     @worker_init_fn.setter

@@ -1,4 +1,4 @@
-"""PyTorch's classes that ours are some of, and the samplers that a loader shows; none of them without PyTorch."""
+"""The base classes from PyTorch, or `object` where PyTorch is not installed, and the samplers that a loader exposes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ _MASK = (1 << 63) - 1  # of a seed that PyTorch takes
 
 
 class RankSampler(_Shared):
-    """The samples that a loader gives to its rank. Frameworks take it for a DistributedSampler: they share nothing
-    once more, and what they tell it of epochs it tells the loader."""
+    """The samples of a loader's rank, as a DistributedSampler.
+
+    Frameworks recognize it, do not divide the samples again, and call set_epoch(), which is forwarded to the loader.
+    """
 
     def __init__(self, order: SampleOrder, dataset: Any, tell: Callable[[int], None]) -> None:
         super().__init__(dataset, order.world_size, order.rank, order.shuffle, order.seed)
@@ -55,7 +57,7 @@ class RankSampler(_Shared):
         return self._order.samples
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of this epoch, and the loader's."""
+        """Set the epoch of the next iteration, here and in the loader."""
         self.epoch = epoch
         tell = None if self._tell is None else self._tell()
         if tell is not None:
@@ -74,8 +76,10 @@ def samplers_of(
     generators: tuple[Any, int | None],
     tell: Callable[[int], None],
 ) -> tuple[Any, Any]:
-    """A sampler and a batch sampler as PyTorch's loader has them where they were not given. That of a shuffled order
-    is a plain RandomSampler, as frameworks take its generator, or all of it, in hand to have ranks agree."""
+    """Return the sampler and batch sampler that PyTorch's DataLoader would have where they were not given.
+
+    A shuffled order gets a plain RandomSampler, since frameworks replace it or its generator to make ranks agree.
+    """
     if not HAS_TORCH:
         return sampler, batch_sampler
     from torch.utils.data import BatchSampler, SequentialSampler

@@ -1,8 +1,8 @@
 """The cores of a node, shared by the loaders of all ranks and programs of a user that choose their number of workers.
 
-Each says how many cores' worth of workers it wants and has. What it may have is its fair share (max-min: nobody gets
-more while another has less and wants more), and never what others still have. One worker each may always have. What a
-loader has is on lease: one that has given no batch for a while keeps its workers, and its share is free for others.
+Each loader states how many cores its workers want and hold. It may hold its max-min fair share (no loader gets more
+while another has less and wants more), but nothing that others still hold. Each loader may always have one worker. A
+holding is a lease: a loader that has given no batch for a while keeps its workers, but others may use its share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ _log = logging.getLogger(__name__)
 
 
 class Lease(msgspec.Struct):
-    """Cores that a loader wants and has, until then (the machine's monotonic clock)."""
+    """The cores that a loader wants and holds, in a file shared by the loaders of a node.
+
+    Attributes:
+        wanted: cores that its wanted workers would use.
+        held: cores that its granted workers use.
+        until: when the lease expires, in seconds of the machine's monotonic clock.
+    """
 
     wanted: float
     held: float
@@ -42,8 +48,10 @@ class Lease(msgspec.Struct):
 
 
 def cores_of_node() -> float:
-    """Cores' worth of time that loading workers of this node may take together. Raises ValueError for a number in
-    TORCHLOADER_CORES that is not positive."""
+    """Return the number of cores that all loading workers of this node may use: TORCHLOADER_CORES, or the usable cores.
+
+    Raises ValueError if TORCHLOADER_CORES is not a positive number.
+    """
     text = os.environ.get(CORES, "")
     if not text:
         return usable_cores()
@@ -57,7 +65,7 @@ def cores_of_node() -> float:
 
 
 def fair_share(wanted: float, others: Iterable[float], cores: float) -> float:
-    """The max-min fair share of who wants so much, beside others who want so much each."""
+    """Return the max-min fair share of `cores` for a loader that wants `wanted`, when the others want `others`."""
     wishes = sorted([wanted, *others])
     for number, wish in enumerate(wishes):
         level = cores / (len(wishes) - number)
@@ -68,12 +76,12 @@ def fair_share(wanted: float, others: Iterable[float], cores: float) -> float:
 
 
 class Budget:
-    """One loader's part of the cores.
+    """One loader's share of the cores of its node.
 
     Args:
-        cores: of the node, for all of them.
-        claim: makes the claim on them, at the first use; None where they are this loader's alone.
-        clock: seconds, the same for all processes of the node.
+        cores: the cores of the node, for all loaders together.
+        claim: makes the claim on the cores when first used; None if no other loader shares them.
+        clock: returns seconds; must be the same clock in all processes of the node.
     """
 
     def __init__(
@@ -93,16 +101,21 @@ class Budget:
 
     @property
     def is_due(self) -> bool:
-        """Whether to renew() now."""
+        """Whether renew() should be called now."""
         return self._clock() - self._renewed >= _RENEWAL_S
 
     def renew(self) -> int:
-        """The workers that it may have now, of those that it asked for last."""
+        """Repeat the last request, and return the number of workers that are granted now."""
         return self.ask(*self._last)
 
     def ask(self, wanted: int, share: float, interval: float) -> int:
-        """How many of these workers it may have, at least one. Each takes this share of a core; a batch is given every
-        so many seconds."""
+        """Request cores, and return the number of workers that is granted, at least one.
+
+        Args:
+            wanted: the number of workers.
+            share: the fraction of a core that each uses.
+            interval: seconds between two batches; the lease lasts longer for slow loaders.
+        """
         with self._lock:
             return self._ask(wanted, share, interval)
 
@@ -134,7 +147,7 @@ class Budget:
         return min(wanted, self._granted)
 
     def close(self) -> None:
-        """Give back what it has."""
+        """Release the cores."""
         with self._lock:
             self._is_alone = True
             if self._claim is not None:
@@ -142,17 +155,17 @@ class Budget:
 
 
 def _cores(workers: int, share: float) -> float:
-    """Cores that so many workers need, of whom each computes for this share of its time.
+    """Return the cores that `workers` need when each computes for a fraction `share` of its time.
 
-    How many compute at a time varies, by sqrt(n q (1 - q)) where they do so by chance: for as many on average as there
-    are cores, some of these were often idle.
+    The number that compute at the same time varies by sqrt(n q (1 - q)) if they do so independently. If it equaled the
+    cores only on average, some cores would often be idle; so a part of this deviation is subtracted.
     """
     share = max(_LEAST_SHARE, share)
     return workers * share - _VARIATION * math.sqrt(workers * share * max(0.0, 1 - share))
 
 
 def _workers(wanted: int, share: float, cores: float) -> int:
-    """The most of these workers that need no more cores, at least one."""
+    """Return the largest number of workers, from 1 to `wanted`, that needs at most `cores`."""
     fitting = 1
     while fitting < wanted and _cores(fitting + 1, share) <= cores + _ROUNDING * share:
         fitting += 1

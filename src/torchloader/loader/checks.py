@@ -1,4 +1,4 @@
-"""Whether the arguments of a loader go together."""
+"""Checks of the arguments of a loader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def check_number(least: int | None = None, **parameters: Any) -> None:
-    """Raises TypeError for one that is no whole number, ValueError for one that is less."""
+    """Raise TypeError for a parameter that is not a whole number, ValueError for one below `least`."""
     for name, value in parameters.items():
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise TypeError(f"{name} must be a whole number, not {value!r}")
@@ -32,7 +32,7 @@ def check_number(least: int | None = None, **parameters: Any) -> None:
 
 
 def check_workers(**parameters: Any) -> None:
-    """Raises TypeError or ValueError where it is no number of workers."""
+    """Raise TypeError for a parameter that is not a whole number, ValueError for one below 0."""
     for name, value in parameters.items():
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise TypeError(f'{name} must be a whole number, or "auto" at the start, not {value!r}')
@@ -41,8 +41,8 @@ def check_workers(**parameters: Any) -> None:
 
 
 def is_iterable_style(dataset: Any) -> bool:
-    """Whether it has samples in an order of its own: an IterableDataset of PyTorch's, or what has an __iter__() that
-    begins anew each time, and no __getitem__()."""
+    """Return whether the dataset decides the order of its samples: an IterableDataset of PyTorch, or an object without
+    __getitem__() whose __iter__() begins again each time."""
     # An iterable-style dataset of PyTorch has the __getitem__ of all its datasets.
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
@@ -51,7 +51,7 @@ def is_iterable_style(dataset: Any) -> bool:
 
 
 def check_dataset(dataset: Any, has_sampler: bool) -> None:
-    """Raises TypeError where it is no dataset."""
+    """Raise TypeError if `dataset` is neither map-style nor iterable-style."""
     if is_iterable_style(dataset):
         return
     if not hasattr(dataset, "__getitem__") or not (hasattr(dataset, "__len__") or has_sampler):
@@ -64,8 +64,11 @@ def check_dataset(dataset: Any, has_sampler: bool) -> None:
 def check_stream_options(
     is_streaming: bool, streams: int | None, snapshot_every: int, workers: Any, order: dict[str, Any]
 ) -> None:
-    """Raises ValueError for options that do not go with the style of the dataset, TypeError for one of a wrong kind.
-    `order` has those that choose samples."""
+    """Check the options that depend on the style of the dataset.
+
+    `order` has the options that choose samples. Raises ValueError for options that the style does not permit, TypeError
+    for one of a wrong type.
+    """
     check_number(1, snapshot_every_n_steps=snapshot_every)
     if streams is not None:
         check_number(0, streams=streams)
@@ -86,7 +89,7 @@ def check_stream_options(
 
 
 def check_shared(shared_as: str | None, is_streaming: bool) -> None:
-    """Raises TypeError where it is no name, ValueError where batches cannot be shared."""
+    """Raise TypeError if `shared_as` is not a name, ValueError if the dataset is iterable-style."""
     if shared_as is None:
         return
     if not isinstance(shared_as, str) or not shared_as:
@@ -99,7 +102,7 @@ def check_shared(shared_as: str | None, is_streaming: bool) -> None:
 
 
 def check_timeout(timeout: float) -> None:
-    """Raises TypeError or ValueError where it is no number of seconds."""
+    """Raise TypeError if `timeout` is not a number, ValueError if it is negative."""
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
     if not timeout >= 0:
@@ -109,8 +112,11 @@ def check_timeout(timeout: float) -> None:
 def check_worker_options(
     workers: Any, prefetch_factor: int | None, staying: tuple[bool | None, bool], context: Any
 ) -> None:
-    """Raises what PyTorch raises for options of workers where there are none, and for a start method that the workers
-    of a loader do not have. `staying` is persistent_workers and prefetch_epochs."""
+    """Check the options of workers as PyTorch does, and the start method.
+
+    `staying` is (persistent_workers, prefetch_epochs). Raises ValueError for options that need workers where there are
+    none, and for an unknown start method; TypeError for one of a wrong type.
+    """
     persistent_workers, prefetch_epochs = staying
     _check_prefetch_epochs(prefetch_epochs, persistent_workers)
     if prefetch_factor is not None:
@@ -127,7 +133,7 @@ def check_worker_options(
 
 
 def _check_prefetch_epochs(prefetches: bool, persistent_workers: bool | None) -> None:
-    """Raises ValueError where workers leave before the next epoch, TypeError for one of a wrong kind."""
+    """Raise ValueError if workers would leave before the next epoch, TypeError if `prefetches` is not a bool."""
     if not isinstance(prefetches, bool):
         raise TypeError(f"prefetch_epochs must be True or False, not {prefetches!r}")
     if prefetches and not persistent_workers:
@@ -157,7 +163,7 @@ def check_options(
     generator: Any,
     world_size: int,
 ) -> None:
-    """Raises TypeError for one of a wrong kind, ValueError for those that do not go together."""
+    """Raise TypeError for an option of a wrong type, ValueError for options that exclude each other."""
     optional = {"batch_size": batch_size, "max_workers": max_workers}
     check_number(1, **{name: value for name, value in optional.items() if value is not None})
     if seed is not None:

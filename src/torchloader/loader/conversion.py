@@ -1,4 +1,4 @@
-"""An elastic loader from one of PyTorch's."""
+"""Makes an ElasticDataLoader from a DataLoader of PyTorch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ __all__ = ["elastic"]
 
 
 def elastic(loader: DataLoader[Any], **changes: Any) -> ElasticDataLoader:
-    """Make an ElasticDataLoader from the settings of a loader of PyTorch's.
+    """Make an ElasticDataLoader from the settings of a DataLoader of PyTorch.
 
-    `changes` are options of ElasticDataLoader that are to be others, as num_workers="auto", or rank and world_size.
-    A plain sequential or shuffled order becomes the loader's own, so that ranks can share it and its state is small;
-    other samplers are taken as they are. Workers start as those of the loader, and stay from one epoch to the next as
-    with ElasticDataLoader unless persistent_workers is among the changes. The loader itself is left as it is, and its
-    iterators.
+    `changes` are options of ElasticDataLoader that replace those settings, such as num_workers="auto", or rank and
+    world_size.
+
+    A plain sequential or shuffled order becomes the loader's own order, so that ranks can share it and its state is
+    small; other samplers are used unchanged. Workers start with the start method of the loader. They stay from one
+    epoch to the next, as with ElasticDataLoader, unless `changes` has persistent_workers. The given loader and its
+    iterators are not changed.
 
     An iterable-style dataset is read in as many streams as the loader has workers.
 
-    Raises TypeError for what is no DataLoader and for one of a class that iterates in a way of its own.
+    Raises TypeError if `loader` is not a DataLoader, or is of a class that overrides how it iterates.
     """
     if not isinstance(loader, DataLoader):
         raise TypeError(f"elastic() takes a torch.utils.data.DataLoader, not {type(loader).__name__}")

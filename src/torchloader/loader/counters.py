@@ -1,4 +1,4 @@
-"""What a loader has done."""
+"""Counters of what a loader has done."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ __all__ = ["Counters", "Given"]
 class Counters:
     """What a loader has done since it was made.
 
-    batches, samples: given to the trainer. waited: seconds in which it wanted one and none was ready. computed: the
-    seconds between them that it did not wait. made, service: samples that workers have made, and the seconds of a
-    worker's time that one took on average. depth: batches that lie ready now. workers: those that take batches now.
-    replaced: workers that died. shared: batches that workers of other loaders have made (shared_as).
+    Attributes:
+        batches: batches given to the trainer.
+        samples: samples given to the trainer.
+        waited: seconds in which the trainer wanted a batch and none was ready.
+        computed: seconds between batches in which the trainer did not wait.
+        made: samples that workers have made.
+        service: average seconds of a worker's time per sample.
+        depth: batches that are ready now.
+        workers: workers that take batches now.
+        replaced: workers that died.
+        shared: batches that workers of other loaders have made (`shared_as`).
     """
 
     batches: int
@@ -31,7 +38,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Given:
-    """What was given to the trainer, as in Counters."""
+    """The part of Counters that the trainer's side counts."""
 
     batches: int = 0
     samples: int = 0
@@ -39,7 +46,7 @@ class Given:
     computed: float = 0.0
 
     def note(self, samples: int, waited: float, computed: float) -> None:
-        """One more batch."""
+        """Count one more batch."""
         self.batches += 1
         self.samples += samples
         self.waited += waited

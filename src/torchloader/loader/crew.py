@@ -1,4 +1,4 @@
-"""What the workers of a loader make, iteration by iteration."""
+"""The workers of a loader and the batches that they make, by iteration."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SLOW_S = 1.0  # seconds between two checks of the workers while batches arrive
 
 
 class Crew(Roster):
-    """Workers, the iterations that they work for, and the batches that they make.
+    """The workers of a loader, the iterations that they serve, and the batches that they have made.
 
-    One iteration's batches are taken by one thread at a time.
+    The batches of one iteration must be taken by one thread at a time.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Crew(Roster):
         policy: WorkerPolicy,
         nodes: Sequence[str | None] = (None,),
     ) -> None:
-        """`nodes`: those that the workers are on, by turns; None is this one."""
+        """`nodes` are those that the workers are spread over in turn; None is this node."""
         super().__init__(maker, assignments, size, policy, nodes)
         self.timeout = timeout
         self._iterations = 0
@@ -54,12 +54,14 @@ class Crew(Roster):
     # ---- iterations
 
     def open(self) -> int:
-        """An iteration begins; its number. Its workers have the dataset as it is now."""
+        """Begin an iteration, and return its number. Its workers use the dataset as it is now."""
         return self._open(False)
 
     def open_streams(self, place: Place, shares: list[Share]) -> int:
-        """An iteration over streams begins at a place; its number. Where there are no workers, a single stream that is
-        not told that it is one is the trainer's to the end."""
+        """Begin an iteration over streams at a place, and return its number.
+
+        Without workers, a single stream with no share (0 streams) is read by the trainer to the end.
+        """
         is_plain = not self.size and len(shares) == 1 and not shares[0].streams
         iteration = self._open(not is_plain)
         assert isinstance(self.assignments, StreamAssignments)
@@ -70,8 +72,8 @@ class Crew(Roster):
         return iteration
 
     def open_ahead(self) -> int | None:
-        """An iteration begins before its iter(), with the dataset of the last one; its number. None where workers do
-        not stay for it."""
+        """Begin an iteration before its iter() call, with the dataset of the last one, and return its number. None if
+        workers do not stay for it."""
         with self._lock:
             if self._closed or not self._policy.stays or not self._snapshots.begin_ahead(self._iterations + 1):
                 return None
@@ -80,7 +82,8 @@ class Crew(Roster):
             return self._iterations
 
     def take_up(self, iteration: int) -> bool:
-        """The iter() of such an iteration has come: whether the dataset is still what it has. If not it is over."""
+        """Continue an iteration of open_ahead() when its iter() is called. Returns False, and ends the iteration, if
+        the dataset has changed."""
         self._check_open()
         snapshot = self._snapshots.take() if self.size else None
         with self._lock:
@@ -111,7 +114,7 @@ class Crew(Roster):
                 return self._iterations
 
     def finish(self, iteration: int) -> None:
-        """An iteration is over, or nobody goes on with it."""
+        """End an iteration: release its batches and its snapshot."""
         with self._lock:
             self._live.discard(iteration)
             self._snapshots.finish(iteration)
@@ -127,18 +130,21 @@ class Crew(Roster):
 
     @property
     def begun(self) -> int:
-        """Iterations that have begun so far."""
+        """The number of iterations that have begun so far."""
         return self._iterations
 
     @property
     def window(self) -> int:
-        """Batches that may be asked for before the first of them is taken."""
+        """The number of batches that may be requested before the first of them is taken."""
         return self.assignments.window(self.size)
 
     @property
     def depth(self) -> int:
-        """Batches that are made and not taken. For another thread than the one that takes them they are counted with
-        what else workers have sent: what that took in here, the other one would wait for."""
+        """The number of batches that are made and not taken.
+
+        In a thread other than the taking one, all pending messages of workers count: receiving them here would make the
+        other thread wait for them.
+        """
         if self._taker in (None, threading.get_ident()) and not self._closed:
             self._receive(0)
             return len(self._made)
@@ -147,16 +153,19 @@ class Crew(Roster):
     # ---- batches
 
     def want(self, iteration: int, number: int, epoch: int, indices: Indices | StreamBatch) -> None:
-        """Have a batch made."""
+        """Request a batch."""
         with self._lock:
             self._check_live(iteration)
             self.assignments.want((iteration, number), Task(iteration, number, epoch, indices))
             self._hand_out()
 
     def take(self, iteration: int, numbers: list[int], alone: bool) -> tuple[int, Outcome, float]:
-        """The first that is made of these batches, which are wanted: its number, what came of it, and the seconds in
-        which none was made. Without workers the first one is made here; with `alone` also where they are still
-        starting. Raises LoadingError, TimeoutError after the loader's time, and ValueError once it is closed."""
+        """Return the first of these batches that is made: its number, its outcome, and the seconds in which none was
+        ready.
+
+        Without workers the first batch is made in the trainer; with `alone`, also while workers are starting. Raises
+        LoadingError, TimeoutError after the loader's timeout, and ValueError if the loader is closed.
+        """
         self._check_live(iteration)
         self._taker = threading.get_ident()
         if self._starts.wait_for_fork:
@@ -171,8 +180,7 @@ class Crew(Roster):
         return number, self._made.pop((iteration, number)), waited
 
     def look(self, iteration: int, numbers: list[int]) -> tuple[int, Outcome] | None:
-        """The first that is made of these batches, which are wanted, with its number; None where none is. take() of
-        that number gives the same one."""
+        """Return the number and outcome of the first of these batches that is made, without taking it; None if none is."""
         self._receive(0)
         number = self._first(iteration, numbers)
         return None if number is None else (number, self._made[iteration, number])
@@ -212,7 +220,7 @@ class Crew(Roster):
         return not self.size and not self._workers and self.assignments.is_plain
 
     def make_here(self, iteration: int, number: int, epoch: int, indices: Indices) -> Outcome:
-        """A batch that workers need not know of."""
+        """Make a batch in the trainer without assigning it to a worker."""
         self._check_live(iteration)
         return self._here.make(Task(iteration, number, epoch, indices))
 
@@ -227,7 +235,7 @@ class Crew(Roster):
         return outcome
 
     def _receive(self, timeout: float) -> bool:
-        """Take in what workers have sent; whether there was anything."""
+        """Process the messages of workers, waiting up to `timeout` seconds. Returns whether there were any."""
         if self._results is None:
             if timeout:
                 time.sleep(timeout)
@@ -287,7 +295,7 @@ class Crew(Roster):
         worker.datasets = worker.datasets & needed | {dataset}
 
     def close(self) -> None:
-        """Have all workers leave."""
+        """Dismiss all workers."""
         with self._lock:
             self._closed = True
             self.size, self._keeper = 0, Keeper()

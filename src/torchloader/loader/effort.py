@@ -1,4 +1,4 @@
-"""What a batch cost the process that made it: time, CPU time, and the time in which it could run and had no core."""
+"""The cost of a batch for the process that made it: elapsed time, CPU time, and time spent waiting for a core."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _SCHEDULING = "/proc/thread-self/schedstat"  # nanoseconds on a core, nanosecond
 
 
 class Effort(NamedTuple):
-    """Seconds: from the beginning to the end, of CPU time, and of waiting for a core."""
+    """Elapsed seconds, seconds of CPU time, and seconds in which the process was runnable but had no core."""
 
     seconds: float = 0.0
     cpu: float = 0.0
     delayed: float = 0.0
 
     def plus(self, other: Effort) -> Effort:
-        """Both together."""
+        """Return the sum of both efforts."""
         return Effort(self.seconds + other.seconds, self.cpu + other.cpu, self.delayed + other.delayed)
 
     def since(self, other: Effort) -> Effort:
-        """What lies between the other and this."""
+        """Return this effort minus an earlier one."""
         return Effort(self.seconds - other.seconds, self.cpu - other.cpu, self.delayed - other.delayed)
 
     @property
     def alone(self) -> float:
-        """Seconds that it would have taken with a core at any time."""
+        """The seconds that it would have taken with a free core at any time."""
         return max(self.cpu, self.seconds - self.delayed)
 
 
 class Meter:
-    """Reads the clocks of the thread that made it. A kernel that does not account for delays shows none."""
+    """Reads the clocks of the thread that made it. `delayed` is 0 where the kernel does not account for it."""
 
     def __init__(self) -> None:
         try:
@@ -42,7 +42,7 @@ class Meter:
             self._scheduling = -1
 
     def now(self) -> Effort:
-        """The clocks: what lies between two readings is the difference."""
+        """Return the clocks of this moment; use the difference of two readings."""
         delayed = 0.0
         if self._scheduling >= 0:
             delayed = int(os.pread(self._scheduling, 80, 0).split()[1]) * 1e-9

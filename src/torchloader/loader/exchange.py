@@ -1,9 +1,9 @@
 """Batches that the loading workers of several programs on a node make for each other.
 
-A file that all have in common (dragon.node_files) has a slot for each batch by its key. Whoever makes a batch holds a
-lock on its slot meanwhile, which ends with the process, and then notes there where the batch lies: in memory without a
-name, which is gone with the processes that have it open: the worker that made it and its trainer. Nothing is left
-behind by processes that are killed, and a batch that is not there is made again.
+A file that all of them map (dragon.node_files) has a slot for each batch, chosen by its key. The process that makes a
+batch locks its slot, and then notes there where the batch is: in anonymous memory, which is freed when the worker that
+made it and its trainer have ended. So killed processes leave nothing behind: their locks are released by the system,
+and a missing batch is made again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _FIRST_POLL_S, _LONGEST_POLL_S = 0.0005, 0.05  # seconds between two looks
 
 
 class Membership(NamedTuple):
-    """What the workers of a loader have to know: the name, the path of the file, and a token of the loader's own."""
+    """What the workers of a loader need to share batches: the name, the path of the file, and the token of their
+    loader."""
 
     name: str
     path: str
@@ -49,12 +50,13 @@ class Membership(NamedTuple):
 
 
 def key_of(seed: int, task: Task) -> bytes:
-    """Return what tells a batch from all others of loaders of one name."""
+    """Return a key that is unique to this batch among the loaders of one name."""
     return hashlib.blake2b(dumps((seed, task.epoch, task.indices)), digest_size=16).digest()
 
 
 class Kept(NamedTuple):
-    """Where a worker keeps a batch for others: the path of the file, the byte in it, and what is noted there."""
+    """Where a worker keeps a batch for others: the path of the file, the offset of the slot in bytes, and the entry in
+    it."""
 
     path: str
     at: int
@@ -62,21 +64,21 @@ class Kept(NamedTuple):
 
 
 class Keeper:
-    """The latest batches that a process keeps for others, so many at most."""
+    """The latest batches that a process keeps for others: at most `most`, and at most 128 MiB."""
 
     def __init__(self, most: int = _MOST_BATCHES) -> None:
         self._most = most
         self._kept: deque[NodeMemory | Parts] = deque()  # the oldest first
 
     def keep(self, memory: NodeMemory | Parts) -> None:
-        """Have this memory until there is too much of it."""
+        """Keep this memory; release the oldest if there are too many."""
         kept = self._kept
         kept.append(memory)
         while len(kept) > 1 and (len(kept) > self._most or sum(each.size for each in kept) > _MOST_BYTES):
             kept.popleft()
 
     def adopt(self, kept: Kept) -> None:
-        """Keep what a worker keeps, which is about to end."""
+        """Keep a batch of a worker beyond the worker's end."""
         key, *place = _ENTRY.unpack(kept.entry)
         try:
             with open(kept.path, "r+b", buffering=0) as file:
@@ -89,23 +91,23 @@ class Keeper:
 
 
 def joined(name: str) -> tuple[NodeFile, Membership]:
-    """Return the file of loaders of that name, which is to be closed, and the membership of a new one of them. Raises
-    what NodeFile raises."""
+    """Return the file of the loaders of that name, which the caller must close, and a membership for a new loader.
+    Raises what NodeFile raises."""
     digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
     file = NodeFile(f"batches_1_{digest}", SIZE)
     return file, Membership(name, str(file.path), os.urandom(_TOKEN))
 
 
 class Exchange:
-    """A worker's access to the batches that others make.
+    """A worker's access to the batches that other loaders' workers make.
 
-    Loaders of one name have to make the same batches. Each makes the first one of an iteration itself as well, and
-    compares; before it has done so once none of its workers takes or gives another one.
+    All loaders of one name must make the same batches. Each loader makes the first batch of an iteration itself and
+    compares it with the shared one; before it has done so once, its workers neither take nor share other batches.
 
     Args:
-        membership: of the worker's loader.
+        membership: that of the worker's loader.
 
-    Raises OSError where the file is gone.
+    Raises OSError if the file no longer exists.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -118,14 +120,15 @@ class Exchange:
     def get(
         self, key: bytes, make: Callable[[], Packed], gives_up: Callable[[], bool], is_first: bool
     ) -> tuple[Packed, bool, Kept | None]:
-        """Return a batch, whether another worker has made it, and where it is kept if this one has. What comes instead
-        where loaders of the name make different ones is a ValueError.
+        """Return a batch, whether another worker has made it, and where it is kept if this worker made it (else None).
+
+        If loaders of the name make different batches, a packed ValueError is returned instead.
 
         Args:
-            key: of the batch.
-            make: makes it. An error that comes instead is not for others.
-            gives_up: whether not to wait any longer for one that another worker is making.
-            is_first: whether it is the first one of an iteration.
+            key: the key of the batch.
+            make: makes the batch. If it returns an error instead, that is not shared.
+            gives_up: returns whether to stop waiting for a batch that another worker is making.
+            is_first: whether it is the first batch of an iteration.
         """
         slot = int.from_bytes(key[:8], "little") % _SLOTS
         if not (is_first or self._is_trusted(gives_up)) or not self._lock(slot, gives_up):
@@ -153,7 +156,8 @@ class Exchange:
         return packed
 
     def _compared(self, theirs: Packed, make: Callable[[], Packed]) -> Packed:
-        """The batch as it is made here, where that is the same or never is."""
+        """Make the batch here, and return it if it equals the shared one, or if two attempts here differ from each
+        other; otherwise an error."""
         ours = self._made(make)
         if not _equal(ours, theirs) and _equal(ours, self._made(make)):
             os.pwrite(self._file, b"\1", _DIFFERS)
@@ -175,14 +179,15 @@ class Exchange:
 
     @property
     def _own(self) -> int:
-        """Where the token of its loader lies, once the loader's first batch was compared."""
+        """The offset of this loader's token in the file, in bytes. The token is written once its first batch was
+        compared."""
         return _TRUSTED + int.from_bytes(self.membership.token, "little") % _SLOTS * _TOKEN
 
     def _trust(self) -> None:
         os.pwrite(self._file, self.membership.token, self._own)
 
     def _is_trusted(self, gives_up: Callable[[], bool]) -> bool:
-        """Whether the first batch of its loader was compared, which is waited for once."""
+        """Return whether the first batch of this loader was compared. Waits for that only in the first call."""
 
         def looked() -> bool:
             return os.pread(self._file, _TOKEN, self._own) == self.membership.token
@@ -191,8 +196,8 @@ class Exchange:
         return self._until(lambda: looked() or self._differs(), gives_up) if waits else looked()
 
     def _lock(self, slot: int, gives_up: Callable[[], bool]) -> bool:
-        """Lock a slot once nobody else has it locked. False where that takes far longer than to make a batch: whoever
-        has it may be stopped."""
+        """Lock a slot, waiting while another process holds it. False if that takes much longer than making a batch, as
+        the holder may be stopped."""
 
         def locked() -> bool:
             try:
@@ -214,7 +219,7 @@ class Exchange:
         return True
 
     def _find(self, slot: int, key: bytes) -> list[memoryview] | None:
-        """The parts of a batch, None where it is not there."""
+        """Return the parts of a batch, or None if it is not available."""
         noted, *place = _ENTRY.unpack(os.pread(self._file, _ENTRY.size, slot * _ENTRY.size))
         if noted != key:
             return None
@@ -224,7 +229,7 @@ class Exchange:
             return None
 
     def _keep(self, slot: int, key: bytes, packed: Packed) -> Kept | None:
-        """Have a batch for others."""
+        """Keep a batch for others. Returns None if it is an error or there is no memory for it."""
         if packed.text:
             return None
         try:

@@ -1,8 +1,8 @@
-"""Loading workers that are forked from their trainer, and so have all that it has.
+"""Loading workers that are forked from their trainer, and so share all of its memory.
 
-At the beginning of an epoch the trainer forks a *template*: a process of one thread, in which the dataset stays as it
-was then, and from which all workers of that epoch are forked, also those that start in its middle. It ends with its
-trainer, however that ends, and its workers with it.
+At the beginning of an epoch the trainer forks a *template*: a single-threaded process that keeps the dataset as it was
+then. All workers of that epoch are forked from it, also those that start in the middle. The template ends with its
+trainer, however that ends, and its workers end with it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class Fork:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the worker has not ended."""
         return self.returncode is None
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the worker runs."""
         return self._template.code_of(self.pid)
 
 
 class Template:
-    """A process in which everything is as it was in the trainer when this was made. Raises OSError where the system
-    starts none."""
+    """A process that keeps the trainer's state at the time of its construction, and forks workers. Raises OSError if
+    fork() fails."""
 
     def __init__(self, inherited: Any) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -83,14 +83,14 @@ class Template:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         with self._lock:
             self._hear_all()
             return not self._is_gone
 
     def start(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> Fork:
-        """Fork a worker, which calls the function. Raises OSError where the system starts none, ChildProcessError where
-        the template has ended."""
+        """Fork a worker that calls `target`. Raises OSError if fork() fails, ChildProcessError if the template has
+        ended."""
         with self._lock:
             try:
                 self._ours.send(dumps((target, arguments)))
@@ -109,18 +109,19 @@ class Template:
                     return Fork(self, told)
 
     def code_of(self, pid: int) -> int | None:
-        """The exit code of a worker; None while it runs."""
+        """Return the exit code of a worker; None while it runs."""
         with self._lock:
             self._hear_all()
             return self._codes.get(pid, _GONE if self._is_gone else None)
 
     def _hear_all(self) -> None:
-        """Take in what the template has said so far."""
+        """Process all messages of the template that have arrived."""
         while not self._is_gone and _readable(0, self._ours.fileno()):
             self._hear()
 
     def _hear(self) -> Any:
-        """What the template says next: a new worker, an error, or how a worker has ended; None where it is gone."""
+        """Receive the next message of the template: the pid of a new worker, an error, or an exit code; None if the
+        template has ended."""
         try:
             data = self._ours.recv(_LONGEST)
         except ConnectionError:
@@ -134,22 +135,22 @@ class Template:
         return told
 
     def end(self) -> None:
-        """No worker is started any more; it ends with the last one."""
+        """Start no more workers. The template ends after its last worker."""
         _send_end(self._ours, self._trainer)
 
 
 class Inherited:
-    """The maker of batches as each fork of a template has it: nothing is sent."""
+    """The maker of batches as each fork of a template has it; nothing is pickled."""
 
     def __init__(self, maker: Any) -> None:
         self.template, self._seed = Template(maker), maker.seed
 
     def serves(self, maker: Any) -> bool:
-        """Whether workers that stay make with it what the maker makes: it has the seed still, and can be forked."""
+        """Return whether workers that stay can be used with `maker`: its seed is unchanged and the template is alive."""
         return bool(self._seed == maker.seed) and self.template.is_alive
 
     def same_as(self, other: object) -> bool:
-        """Whether it is of the same moment."""
+        """Return whether both are the same template."""
         return self is other
 
     def __reduce__(self) -> Any:
@@ -163,14 +164,14 @@ def _send_end(template: socket.socket, trainer: int) -> None:
 
 
 def _leave(template: socket.socket, trainer: int, pid: int) -> None:
-    """Leave a template to end by itself."""
+    """Release a template, which ends by itself."""
     _send_end(template, trainer)
     template.close()
     _left.add(pid)
 
 
 def _readable(timeout: float, *descriptors: int) -> list[int]:
-    """Those that can be read from, after so many seconds at most."""
+    """Return the descriptors that can be read from, waiting at most `timeout` seconds."""
     waiting = select.poll()
     for descriptor in descriptors:
         waiting.register(descriptor, select.POLLIN)
@@ -185,7 +186,7 @@ _left: set[int] = set()  # templates that end, or have ended
 
 
 def _reap() -> None:
-    """Have the system forget the templates that have ended."""
+    """Reap the templates that have ended."""
     for pid in list(_left):
         with suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
@@ -197,7 +198,7 @@ def _reap() -> None:
 
 
 def _serve(trainer: socket.socket, pid: int) -> NoReturn:
-    """Fork workers until the trainer is gone, or needs none any more and all have ended."""
+    """Fork workers until the trainer has ended, or needs no more of them and all have ended."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -231,7 +232,7 @@ def _serve(trainer: socket.socket, pid: int) -> NoReturn:
 
 
 def _tell_of_ended(trainer: socket.socket) -> bool:
-    """Whether there are workers still."""
+    """Send the exit codes of ended workers to the trainer. Returns whether workers remain."""
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             with suppress(ConnectionError):  # whom nobody wants to hear of any more

@@ -1,8 +1,8 @@
-"""The global random generators of Python, NumPy and PyTorch: whether anything was drawn from them, at little cost.
+"""Detects cheaply whether anything was drawn from the global random generators of Python, NumPy and PyTorch.
 
-Their states are some 2.5 KB each, and to ask for them takes 10 to 40 µs, many times as long as to read a small sample.
-So a state is recognised by a *mark*, the memory of the object that has it. It is only compared; where this interpreter
-or NumPy is built otherwise than is known here, the mark is that something was drawn.
+Their states have about 2.5 KB each, and reading one takes 10 to 40 µs, many times as long as reading a small sample. So
+a state is recognized by a *mark*, a copy of the memory of the generator object, which is only compared. Where the
+memory layout of this interpreter or NumPy is unknown, every mark is different, as if something was drawn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _bytes_at(address: int, size: int) -> Bytes:
 
 
 def _bytes_of(generator: Any, kind: type) -> Bytes:
-    """What an object has in memory beside its header, up to the end of that class's part."""
+    """Return a function that reads an object's memory after its header, up to the end of the part of class `kind`."""
     return _bytes_at(id(generator) + _HEADER, kind.__basicsize__ - _HEADER)
 
 
@@ -49,12 +49,13 @@ _python_memory = _bytes_of(_INSTANCE, _random.Random) if _tells_draws() else Non
 
 
 def python_mark() -> object:
-    """Another one after anything was drawn by a function of `random`; the same otherwise."""
+    """Return a mark that changes when a function of `random` draws a number."""
     return object() if _python_memory is None else (_python_memory(), _INSTANCE.gauss_next)
 
 
 class _Numpy:
-    """The memory of NumPy's global generator, of which one number drawn ahead is kept beside the rest."""
+    """The memory of NumPy's global generator and of its bit generator; the former keeps one number that was drawn
+    ahead."""
 
     def __init__(self, generator: Any) -> None:
         self.generator, self.bits = generator, generator._bit_generator
@@ -82,7 +83,7 @@ _numpy_is_known: bool | None = None
 
 
 def numpy_mark() -> object:
-    """The same for functions of `numpy.random`; None where that is not imported."""
+    """Return a mark that changes when a function of `numpy.random` draws a number; None if NumPy is not imported."""
     global _numpy, _numpy_is_known
     module: Any = sys.modules.get("numpy.random.mtrand")
     generator = getattr(module, "_rand", None)
@@ -98,7 +99,7 @@ def numpy_mark() -> object:
 
 
 class _Torch:
-    """The state of PyTorch's generator right after a seed, which is the same one for many batches."""
+    """The state of PyTorch's generator right after seeding, which is reused for batches with the same seed."""
 
     def __init__(self, torch: Any, seed: int) -> None:
         self.seed, self._generator = seed, torch.default_generator
@@ -133,14 +134,16 @@ def _begin_torch(seed: int) -> _Torch | None:
 
 
 class Watch:
-    """Tells what was drawn from since it was made. PyTorch's generator begins with the seed: programs read that
-    (torch.initial_seed()) and draw nothing."""
+    """Detects which generators were used since it was made.
+
+    It seeds PyTorch's generator with `seed`, since programs read torch.initial_seed() without drawing anything.
+    """
 
     def __init__(self, seed: int) -> None:
         self._python, self._numpy, self._torch = python_mark(), numpy_mark(), _begin_torch(seed)
 
     def drawn(self) -> set[str]:
-        """The modules from whose generators something was drawn, also those that were imported meanwhile."""
+        """Return the modules whose generators were used, including those imported since."""
         drawn = set()
         if python_mark() != self._python:
             drawn.add("random")

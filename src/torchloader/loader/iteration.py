@@ -1,4 +1,4 @@
-"""One epoch of a loader, batch by batch."""
+"""The iteration over one epoch of a loader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Iteration", "Loader"]
 
 
 class Loader(Protocol):
-    """What an iteration needs of its loader, and tells it."""
+    """What an iteration reads of its loader, and the notifications that it sends."""
 
     pin_memory: bool
     in_order: bool
@@ -38,12 +38,12 @@ class Loader(Protocol):
 
 
 class Iteration:
-    """One epoch of a map-style dataset, or what is left of it."""
+    """One epoch of a map-style dataset, or the rest of it."""
 
     def __init__(
         self, loader: Loader, epoch: int, standing: int | Gaps, before: int | None, number: int | None = None
     ) -> None:
-        """`number`: it is begun ahead, and this is its number."""
+        """`number` is that of an iteration that is begun ahead; None for an ordinary one."""
         has_digest = loader._own_sampler is not None
         self._rest = Rest(loader._order, epoch, standing, before, loader.in_order, has_digest)
         self._begin(loader, epoch, loader._crew.open() if number is None else number)
@@ -80,7 +80,8 @@ class Iteration:
         return batch
 
     def begin(self) -> None:
-        """Have workers that are there begin with the first batches. What a sampler raises comes with the first one."""
+        """Request the first batches from the workers that are ready. An error of the sampler is raised with the first
+        batch."""
         if self._crew.size:
             try:
                 self._ask()
@@ -88,21 +89,21 @@ class Iteration:
                 self._error = error
 
     def begin_ahead(self) -> None:
-        """The same before its iter(). It keeps no loader alive meanwhile."""
+        """Request the first batches before iter() is called. Holds no reference to the loader until then."""
         self.begin()
         del self._loader
 
     def take_up(self, loader: Loader) -> None:
-        """Its iter() has come."""
+        """Attach the iteration to its loader when iter() is called."""
         self._loader, self._choices, self._is_ahead = loader, loader._choices, False
         self._before = time.perf_counter()
 
     def leave(self) -> None:
-        """Nobody goes on with it."""
+        """End the iteration without taking its remaining batches."""
         self._finalizer()
 
     def _take(self) -> tuple[Outcome, Any, float]:
-        """The next batch or error, what was asked for, and the seconds of waiting for it. Raises StopIteration at the
+        """Return the next outcome, what was requested for it, and the seconds of waiting. Raises StopIteration at the
         end."""
         error, self._error = self._error, None
         if error is not None:
@@ -121,7 +122,7 @@ class Iteration:
         return made, asked, waited
 
     def _take_here(self) -> tuple[Outcome, Any, float]:
-        """The same without workers, which would have to be told of it."""
+        """Do what _take() does where there are no workers."""
         drawn = self._draw()
         if drawn is None:
             self._end()
@@ -136,14 +137,14 @@ class Iteration:
         return made, asked, waited
 
     def _next_ones(self) -> list[int]:
-        """The numbers of the batches of which the first that is made is given next."""
+        """Return the numbers of the batches of which the first that is ready is given next."""
         pinned = None if self._pinning is None else self._pinning.number
         if pinned is not None:
             return [pinned]
         return self._overtaking() if not self._in_order else [next(iter(self._ahead))]
 
     def _overtaking(self) -> list[int]:
-        """The same where batches may overtake each other."""
+        """Return these numbers for in_order=False."""
         return list(self._ahead)
 
     def _draw(self) -> tuple[Any, Any] | None:
@@ -160,7 +161,7 @@ class Iteration:
         raise StopIteration
 
     def _note_taken(self, asked: Any, made: Outcome) -> None:
-        """What was asked for is made; nothing else is asked for yet."""
+        """Called with each taken outcome, before another batch is requested."""
 
     def _batch_of(self, made: Outcome) -> Any:
         if isinstance(made.error, StopIteration):  # which would end the epoch here, without a word
@@ -176,7 +177,7 @@ class Iteration:
         return batch
 
     def _elapsed(self) -> float:
-        """Seconds since the batch before this one."""
+        """Return the seconds since the last batch was given."""
         before, self._before = self._before, time.perf_counter()
         return self._before - before
 
@@ -192,7 +193,7 @@ class Iteration:
             self._asked += 1
 
     def _following(self) -> tuple[Any, Indices | StreamBatch] | None:
-        """What is to be kept of the next batch, and its samples; None at the end."""
+        """Return what to remember of the next batch, and its samples; None at the end."""
         following: tuple[Indices, Part] | None = self._rest.draw()
         return None if following is None else (following, following[0])
 

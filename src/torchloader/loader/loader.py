@@ -1,4 +1,4 @@
-"""A DataLoader whose workers come and go while it is used."""
+"""A DataLoader whose number of workers can change while it is used."""
 
 from __future__ import annotations
 
@@ -41,51 +41,60 @@ _PREFETCH = 2
 
 
 class ElasticDataLoader(Attributes):
-    """Batches of a dataset, from as many worker processes as it is told to have at the time.
+    """Batches of a dataset, made by a number of worker processes that can change at any time.
 
-    It is a torch.utils.data.DataLoader where PyTorch is installed, takes what that takes, and more:
+    Where PyTorch is installed this is a torch.utils.data.DataLoader. It takes the same arguments, and more:
 
     Args:
-        num_workers: loading workers at first; 0 loads in the trainer; "auto" finds the smallest number with which it
-            hardly waits, and keeps to the cores of the node that all such loaders share; `tuning` tells what it found.
-            `workers` is the same under the name that torchloader uses.
-        max_workers: how many "auto" may take; by default eight for each core that this process may use.
-        multiprocessing_context: how workers start; by default with the start method of multiprocessing, as PyTorch's.
-            "fork" has them forked from the trainer, with all that it has in memory. With any other one they are new
+        num_workers: the number of loading workers at first. 0 loads in the trainer. "auto" finds the smallest number
+        with
+            which the trainer hardly waits, within the cores of the node, which all such loaders share; `tuning` shows
+            the
+            result. `workers` is the same under the name that torchloader uses.
+        max_workers: the largest number that "auto" may choose; by default eight for each core that this process may
+        use.
+        multiprocessing_context: how workers start; by default with the start method of multiprocessing, as in PyTorch.
+            "fork" forks them from the trainer, with all that it has in memory. With any other method they are new
             processes, to which the dataset is sent.
         persistent_workers: whether workers stay from one epoch to the next. By default new processes do, and get the
-            dataset again where it has changed; forked ones do not, as they keep the dataset of their fork.
-        seed: what order and content depend on, with the epoch. By default that of `generator`, else PyTorch's; with
-            several ranks 0, as all must have the same.
-        rank, world_size: this trainer's place among those that share each epoch. `batch_size` is each one's own.
-            world_size=1 says that every rank is to have all samples, where torch.distributed is initialised.
-        streams: in how many parts an iterable-style dataset is read, what get_worker_info() tells it as num_workers. By
-            default as many as there are workers at first. No more workers than streams have something to do.
-        workers_on: names of the nodes whose workers load for this trainer, by turns, one name or several; by default
-            its own node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
-        snapshot_every_n_steps: after how many batches of a stream state_dict() of the dataset or its iterator is asked.
-        nice: by how much the priority of the workers is below the trainer's, from 0 to 19. By default 0, in jobs of
-            torchloader 10: where cores lack a trainer then goes first, and so does every other program.
-        in_order: False has batches come as they are ready, so that slow ones do not hold up others. They are the same
-            ones; those of a stream stay in turn.
-        shared_as: a name for what is the same in several programs on a node: loaders of that name make each batch once
-            for all of them. Without effect for workers on other nodes and without workers.
-        prefetch_epochs: workers that stay begin with the next epoch while the trainer has the last batches of one. For
-            a dataset whose samples depend on nothing that is changed between epochs in a way that workers see, such as
-            shared memory. Without effect for a sampler of the program's own and for iterable-style datasets.
+            dataset again if it has changed; forked ones do not, as they keep the dataset of their fork.
+        seed: with the epoch, determines order and content. By default that of `generator`, else PyTorch's; with several
+            ranks 0, as all must have the same.
+        rank, world_size: the rank of this trainer, and the number of trainers that share each epoch. `batch_size` is
+        per
+            rank. world_size=1 gives every rank all samples where torch.distributed is initialized.
+        streams: the number of parts in which an iterable-style dataset is read, which get_worker_info() returns as
+            num_workers. By default the number of workers at first. Workers beyond the number of streams are idle.
+        workers_on: the name of a node, or several, over which the workers are spread in turn; by default the trainer's
+            node. `dragon.native.machine.System().hostname_policies()` has the names of the run's nodes.
+        snapshot_every_n_steps: the number of batches of a stream between two calls of state_dict() of the dataset or
+        its
+            iterator.
+        nice: by how much the priority of the workers is below the trainer's, from 0 to 19. By default 0, and 10 in jobs
+        of
+            torchloader: where cores are scarce the trainer then has priority, and so has every other program.
+        in_order: False gives batches as soon as they are ready, so that slow ones do not delay others. The batches are
+            the same; those of one stream stay in order.
+        shared_as: a name that loaders of several programs on a node use if they read the same data: each batch is made
+            once for all of them. Has no effect for workers on other nodes and without workers.
+        prefetch_epochs: whether workers that stay begin the next epoch while the trainer takes the last batches of this
+            one. Only for a dataset whose samples do not depend on something that the program changes between epochs and
+            workers see, such as shared memory. Has no effect with the program's own sampler and for iterable-style
+            datasets.
 
     The batches are the same, bit by bit, with any number of workers, however often it changes and whichever of them
     die: before each sample the random generators of Python, NumPy and PyTorch are seeded from (seed, epoch, index).
-    Each iteration is the next epoch unless set_epoch() says otherwise. With several ranks an iteration counts once it
-    has given its last batch: a rank that looks at one batch stays at the epoch of the others. All workers of an epoch
-    have the dataset as it was when its iterator was made, but for forked ones that stay, which keep that of the first.
+    Each iteration is the next epoch unless set_epoch() chooses another. With several ranks an iteration counts once it
+    has given its last batch, so a rank that only looks at one batch stays at the epoch of the others. All workers of an
+    epoch have the dataset as it was when its iterator was made; forked workers that stay keep the dataset of the first
+    epoch.
 
-    Of an iterable-style dataset batches come from its streams in turn, as from the workers of PyTorch's loader; the
-    generators are seeded from (seed, epoch, stream, batch). A stream goes to another worker by its state, or is made
-    again from its beginning where it has none.
+    Batches of an iterable-style dataset come from its streams in turn, as from the workers of PyTorch's DataLoader; the
+    generators are seeded from (seed, epoch, stream, batch). A stream moves to another worker by its state, or is read
+    again from its beginning if it has none.
 
-    Raises ValueError for arguments that do not go together, TypeError for one of a wrong kind. While iterating: what
-    the dataset raised, with the worker's traceback as a note; LoadingError where workers cannot be kept alive;
+    Raises ValueError for arguments that exclude each other, TypeError for one of a wrong type. While iterating: the
+    error that the dataset raised, with the worker's traceback as a note; LoadingError if workers cannot be kept alive;
     TimeoutError after `timeout` seconds.
 
     Examples:
@@ -202,7 +211,7 @@ class ElasticDataLoader(Attributes):
         return GenericAlias(cls, batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: a loader of the same options, which stands where this one does."""
+        """Return the state for pickle and copy: a loader of the same options at the same position."""
         kept = ("_is_unaware", "_seed_is_given", "_next_epoch", "_resumed", "_begun", "_taken")
         place = ("_epoch", "_position", "_sampler_state", "_digest")
         fields = {name: value for name, value in vars(self).items() if name in kept + place or name not in self._known}
@@ -246,12 +255,12 @@ class ElasticDataLoader(Attributes):
             self.sampler.epoch = epoch
 
     def _note_last(self, epoch: int, choices: int) -> None:
-        """All batches of an epoch are given: the one after it is next, unless the program has chosen another since."""
+        """Go on to the next epoch when all batches of one are given, unless the program has chosen another meanwhile."""
         if self._choices == choices:
             self._go_to(epoch + 1)
 
     def _note_drawn(self, epoch: int) -> None:
-        """All batches of an epoch are asked for."""
+        """Begin the next epoch early, if that is enabled, when all batches of one are requested."""
         if self.prefetch_epochs:
             self._ahead.begin(self, epoch)
 
@@ -267,7 +276,7 @@ class ElasticDataLoader(Attributes):
 
     @property
     def counters(self) -> Counters:
-        """What it has done so far."""
+        """What the loader has done so far."""
         tally, given = self._crew.tally, self._given
         return Counters(
             given.batches,
@@ -289,7 +298,7 @@ class ElasticDataLoader(Attributes):
             tuner.note(self._crew, waited, computed)
 
     def close(self) -> None:
-        """Have the workers leave. The loader cannot be used any more, nor can its iterators: they raise ValueError."""
+        """Dismiss the workers. The loader and its iterators cannot be used afterwards: they raise ValueError."""
         if self._tuner is not None:
             self._tuner.close()
         self._finalizer()
@@ -303,14 +312,17 @@ class ElasticDataLoader(Attributes):
     # ---- where it stands
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of this epoch. Raises ValueError for a negative one."""
+        """Set the epoch of the next iteration. Raises ValueError if it is negative."""
         check_number(0, epoch=epoch)
         self._go_to(int(epoch), self._resumed if epoch == self._next_epoch else (0, None))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: after the last batch that it got. It goes with any number of workers and, where
-        the global batch stays as large, of ranks; with in_order=False it has which later batches were given, and that
-        of one of several ranks is that rank's. A sampler's generators are in it; it can be written as JSON."""
+        """Return the position of the trainer, after the last batch that it received. The state can be written as JSON.
+
+        It can be loaded with any number of workers and, if the global batch size is the same, of ranks. With
+        in_order=False it also has the later batches that were given, and with several ranks belongs to its rank. The
+        states of a sampler's generators are included.
+        """
         state: dict[str, Any] = {"version": 1, "seed": self.seed, "epoch": self._epoch, **self._told_place()}
         if self._own_sampler is not None:
             begun = self._sampler_state
@@ -319,9 +331,11 @@ class ElasticDataLoader(Attributes):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on from there; a loader without a seed of its own takes that of the state. Raises
-        ValueError for a state of another seed, sampler or, where a sampler has generators or batches came out of turn,
-        rank, or none."""
+        """Continue the next iteration from a state. A loader without a given seed takes the seed of the state.
+
+        Raises ValueError for a state of another seed or sampler; of another rank, if the sampler has generators or
+        batches were given out of order; and for what is not a state.
+        """
         if (
             not isinstance(state, dict)
             or state.get("version") != 1

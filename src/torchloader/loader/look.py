@@ -1,4 +1,4 @@
-"""What a trainer and its loading workers did for a while, and how many workers that says are needed."""
+"""A measurement of a trainer and its loading workers, and the number of workers that it implies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ _LEAST = 1e-9  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Some batches with the same number of workers.
+    """A measurement over some batches with a constant number of workers.
 
-    workers: that took batches. batches: that the trainer got. waited, computed: seconds of the trainer's, between them
-    all. trainer_cpu: its CPU time in them. made, effort: batches that workers made meanwhile, and what these took.
+    Attributes:
+        workers: workers that took batches.
+        batches: batches that the trainer received.
+        waited: seconds that the trainer waited for them.
+        computed: seconds of the trainer between them.
+        trainer_cpu: seconds of CPU time of the trainer meanwhile.
+        made: batches that workers made meanwhile.
+        effort: what these took the workers.
     """
 
     workers: int
@@ -29,7 +35,7 @@ class Look:
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
+        """The duration of the measurement in seconds."""
         return self.waited + self.computed
 
     @property
@@ -39,41 +45,41 @@ class Look:
 
     @property
     def waiting(self) -> float:
-        """The fraction of its time in which the trainer waited."""
+        """The fraction of its time in which the trainer waited, from 0 to 1."""
         return self.waited / max(_LEAST, self.seconds)
 
     @property
     def step(self) -> float:
-        """Seconds that the trainer computes for a batch."""
+        """Seconds that the trainer computes per batch."""
         return self.computed / self.batches if self.batches else 0.0
 
     @property
     def service(self) -> float:
-        """Seconds of one worker that a batch takes where a core is free."""
+        """Seconds of one worker per batch, if a core is free."""
         return self.effort.alone / self.made if self.made else 0.0
 
     @property
     def cpu(self) -> float:
-        """Seconds of a core that a batch takes of a worker."""
+        """Seconds of a worker's CPU time per batch."""
         return self.effort.cpu / self.made if self.made else 0.0
 
     @property
     def share(self) -> float:
-        """The cores that one busy worker takes, where they are free: 1 where it computes, nearly 0 where it waits."""
+        """The fraction of a core that one busy worker uses when cores are free: 1 if it computes, nearly 0 if it waits."""
         return self.cpu / self.service if self.service > 0 else 1.0
 
     @property
     def busy(self) -> float:
-        """Workers that were busy at a time, also with waiting for a core: by Little's law the batches per second times
-        the seconds that a worker had each."""
+        """The average number of busy workers, including those that wait for a core: by Little's law, batches per second
+        times a worker's seconds per batch."""
         return self.rate * self.effort.seconds / self.made if self.made else 0.0
 
     def demand(self, cores: float) -> float:
-        """Workers that would be busy at a time, by the same law, if batches came as fast as they can be used, and each
-        worker had a core when it needs one.
+        """Return the average number of busy workers, by Little's law, if batches came as fast as they can be used and
+        each worker had a core when needed.
 
-        Batches can be used no faster than the trainer computes, and made no faster than the cores allow on which
-        workers and trainer compute (the bottleneck law): more workers than that bring nothing.
+        Batches are used no faster than the trainer computes, and made no faster than the cores allow on which workers
+        and trainer compute (the bottleneck law): more workers than that bring nothing.
         """
         of_cores = (self.cpu + self.trainer_cpu / max(1, self.batches)) / cores
         return self.service / max(_LEAST, self.step, of_cores)

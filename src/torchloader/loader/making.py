@@ -1,4 +1,4 @@
-"""How a batch is made of its samples."""
+"""Makes a batch from its samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Maker", "default_collate"]
 
 
 class Maker:
-    """Makes batches: the same one from the same seed, epoch and indices, whoever makes it."""
+    """Makes batches: always the same one from the same seed, epoch and indices, in any process."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class Maker:
         return {**vars(self), "_draws": None}
 
     def __call__(self, epoch: int, indices: Indices) -> Any:
-        """The batch. Raises what the dataset and collate_fn raise. The random state is the last sample's."""
+        """Return the batch. Raises what the dataset and collate_fn raise. Leaves the random state that the last sample
+        left."""
         base = mix(self.seed, epoch)
         with self.as_worker():
             while (made := self._made(base, indices)) is None:
@@ -55,8 +56,11 @@ class Maker:
         return made.batch
 
     def _made(self, base: int, indices: Indices) -> Outcome | None:
-        """What comes of it. To seed the generators takes longer than to read a small sample, so only those are seeded
-        from which samples are known to draw; None where these are found to be too few."""
+        """Return the outcome; None if it must be made again because samples draw from a generator that was not seeded.
+
+        Seeding the generators takes longer than reading a small sample, so only those are seeded that samples are known
+        to use.
+        """
         watch, seeded = Watch(base), self._draws or frozenset()
         try:
             if self._draws is None and isinstance(indices, list) and not getattr(self.dataset, "__getitems__", None):
@@ -75,7 +79,7 @@ class Maker:
         return None if lacking else made
 
     def make(self, task: Task) -> Outcome:
-        """The batch of a task, or the error that comes instead."""
+        """Return the batch of a task, or the error that was raised."""
         samples = len(task.indices) if isinstance(task.indices, list) else 1
         try:
             return Outcome(self(task.epoch, task.indices), None, samples)
@@ -83,14 +87,14 @@ class Maker:
             return Outcome(None, error, samples)
 
     def collate(self, samples: Any) -> Any:
-        """A batch of samples, or what is made of a single one."""
+        """Make a batch from samples, or convert a single sample."""
         return (default_collate(self.batched) if self.collate_fn is None else self.collate_fn)(samples)
 
     def forget(self, iteration: int) -> None:
-        """An iteration is over: nothing of it is kept here."""
+        """Release what is kept of an iteration: nothing in this class."""
 
     def release(self, iteration: int, stream: int) -> None:
-        """Another process goes on with a stream: there are none here."""
+        """Release a stream that another process continues: there are none in this class."""
 
     def _fetch(self, base: int, indices: Indices, seeded: Set[str]) -> Any:
         dataset = self.dataset
@@ -109,16 +113,16 @@ class Maker:
         return samples
 
     def another(self) -> Self:
-        """One that is equal to this, which has not been used, and shares nothing with it."""
+        """Return an unused copy that shares nothing with this object."""
         made: Self = loads(dumps(self)) if self.origin is None else self.origin.load()
         return made
 
     def be_ready(self, slot: int, workers: int) -> None:
-        """A worker has this maker, in one of so many slots."""
+        """Prepare this maker for a worker in slot `slot` of `workers`."""
         self.be_worker(slot, workers, mix(self.seed, slot))
 
     def be_worker(self, number: int, workers: int, seed: int) -> None:
-        """Call the worker_init_fn, and have torch.utils.data.get_worker_info() answer the functions of the user."""
+        """Call worker_init_fn, and set what torch.utils.data.get_worker_info() returns in the user's functions."""
         self._share = Share(number, workers)
         if sys.modules.get("torch") is not None:  # None where the program wants it not to be imported
             from torch.utils.data._utils.worker import WorkerInfo
@@ -133,7 +137,7 @@ class Maker:
 
     @contextmanager
     def as_worker(self) -> Iterator[None]:
-        """In the block functions of the user find which worker they are in."""
+        """Within the block, let get_worker_info() return this worker's information."""
         with surroundings.sharing(self._share):
             if self._info is None:
                 yield
@@ -149,8 +153,10 @@ class Maker:
 
 @cache
 def _collate_in_own_memory() -> None:
-    """Have default_collate put the tensors of a batch together as it does outside of a worker. For one it would take
-    shared memory of PyTorch's, and the batch goes through dragon's."""
+    """Make default_collate stack tensors as it does outside a worker.
+
+    In a worker it would allocate PyTorch's shared memory, but the batch is sent through dragon's.
+    """
     from torch import Tensor
     from torch.utils.data._utils import collate, worker
 
@@ -168,7 +174,10 @@ def _collate_in_own_memory() -> None:
 
 @cache
 def default_collate(batched: bool) -> Callable[[Any], Any]:
-    """What makes a batch of samples, or of a single one, where nothing else is given."""
+    """Return PyTorch's default function that makes a batch of samples, or converts a single one.
+
+    Raises ModuleNotFoundError without PyTorch.
+    """
     try:
         from torch.utils.data import default_collate as collate
         from torch.utils.data import default_convert as convert

@@ -1,4 +1,4 @@
-"""The workers of a crew as it knows them, and what it says when they fail."""
+"""The records that a loader keeps of its workers, and how it starts them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["LoadingError", "Member", "Tally", "compared", "heard", "start_each",
 
 
 class LoadingError(RuntimeError):
-    """Batches cannot be made: workers end at their start, or over one batch again and again."""
+    """Raised when batches cannot be made: workers end when they start, or repeatedly while making one batch."""
 
 
 @dataclass(eq=False)
 class Member:
-    """A loading worker, from before its start until it is gone."""
+    """A loading worker, from before its start until it has ended."""
 
     number: int
     slot: int
@@ -43,7 +43,7 @@ class Member:
     leaving: bool = False
 
     def arguments(self, workers: int, nice: int, results: Queue, floor: Value) -> tuple[Any, ...]:
-        """What it is called with, as one of so many workers, whose priority is so much lower."""
+        """Return the arguments of work() for this worker, as one of `workers`."""
         orders = (os.getpid(), self.leave, floor) if self.node is None else None
         return self.number, (self.slot, workers), nice, self.tasks, results, orders
 
@@ -51,12 +51,12 @@ class Member:
 def compared(
     workers: Iterable[Member], nodes: Sequence[str | None], size: int
 ) -> tuple[list[str | None], list[Member]]:
-    """Return the nodes that lack a worker, and the workers that are too many, the newest first.
+    """Return the nodes that lack a worker (once per missing worker), and the surplus workers, the newest first.
 
     Args:
-        workers: those that there are; those that leave do not count.
-        nodes: that they are to be on, by turns; None is the trainer's.
-        size: how many they are to be.
+        workers: the present workers; those that are leaving do not count.
+        nodes: those that they are to be spread over in turn; None is the trainer's.
+        size: the wanted number of workers.
     """
     wanted = Counter(nodes[slot % len(nodes)] for slot in range(size))
     surplus = []
@@ -70,7 +70,7 @@ def compared(
 
 @dataclass
 class Tally:
-    """What the workers have done so far: batches, and what these took."""
+    """What the workers have done so far: batches, and their cost."""
 
     batches: int = 0
     samples: int = 0
@@ -79,7 +79,7 @@ class Tally:
     shared: int = 0
 
     def note(self, effort: Effort, samples: int, is_shared: bool = False) -> None:
-        """A batch was made, or taken from another loader's workers."""
+        """Count a batch that was made, or taken from another loader's workers."""
         self.batches += 1
         self.shared += is_shared
         self.samples += samples
@@ -89,9 +89,11 @@ class Tally:
 def started(
     target: Callable[..., None], arguments: tuple[Any, ...], template: Template | None, node: str | None = None
 ) -> Process | Fork:
-    """A process that calls the function, on this node or the named one, forked from the template where there is one.
-    Raises OSError where the system starts none, NodeLostError where the node is lost, LoadingError where the template
-    has ended."""
+    """Start a process that calls `target`, forked from the template if there is one, else on the named node or this
+    one.
+
+    Raises OSError if it cannot be started, NodeLostError if the node is lost, LoadingError if the template has ended.
+    """
     if template is not None:
         try:
             return template.start(target, arguments)
@@ -104,8 +106,11 @@ def started(
 
 
 def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[Member], None]]) -> None:
-    """Start the workers that are put there, until there is None. While it waits it keeps no dataset alive: to free a
-    large tensor in a thread when the interpreter has finished ends the process with SIGABRT."""
+    """Start the workers that are put into the queue, until it yields None.
+
+    Keeps no dataset alive while it waits: freeing a large tensor in a thread after the interpreter has finished ends
+    the process with SIGABRT.
+    """
     while (worker := starts.get()) is not None:
         method = start()
         if method is not None:
@@ -114,7 +119,7 @@ def start_each(starts: SimpleQueue[Member | None], start: WeakMethod[Callable[[M
 
 
 def heard(results: Queue, timeout: float) -> Iterator[Any]:
-    """The messages that are there, after so many seconds at most."""
+    """Yield the messages that have arrived, waiting at most `timeout` seconds for the first."""
     try:
         yield results.get(timeout=timeout) if timeout else results.get_nowait()
         while True:

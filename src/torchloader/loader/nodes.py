@@ -1,4 +1,4 @@
-"""The nodes that loading workers are on."""
+"""The nodes that run loading workers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["nodes_for"]
 
 
 def nodes_for(workers_on: str | Sequence[str] | None, context: Any) -> list[str | None]:
-    """Return the nodes for the workers of a loader, by name, None for the trainer's own.
+    """Return the nodes for the workers of a loader by name, None for the trainer's own node.
 
     Args:
-        workers_on: one name or several, as the run has them; None: only the trainer's node.
-        context: the start method that was asked for.
+        workers_on: one name or several of nodes of the run; None for only the trainer's node.
+        context: the requested start method.
 
-    Raises TypeError for what are no names, ValueError for a node that the run does not have, and where a start method
-    is asked for that other nodes cannot have.
+    Raises TypeError if `workers_on` has no names, ValueError for a node that the run does not have, and if a start
+    method is given together with `workers_on`.
     """
     if workers_on is None:
         return [None]

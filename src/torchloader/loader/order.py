@@ -1,7 +1,7 @@
-"""Which samples make up which batch. It depends on the seed and the epoch, and on nothing else.
+"""Which samples make up which batch. This depends only on the seed and the epoch.
 
-A position counts what a whole epoch has given so far, over all ranks: samples, or batches where a batch sampler makes
-them. With the same global batch an epoch that is continued at a position gives the same samples to any number of ranks.
+A position counts what an epoch has given so far over all ranks: samples, or batches if a batch sampler makes them. With
+the same global batch size, an epoch continued at a position gives the same samples with any number of ranks.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ _ORDER = 0x6F72646572  # what the random numbers are for
 
 
 class Order(Protocol):
-    """An epoch as batches."""
+    """The batches of an epoch."""
 
     seed: int
 
     @property
     def whole(self) -> int:
-        """How far a full batch of all ranks goes."""
+        """By how much a full batch of all ranks advances the position."""
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """The batches of this rank from a position on, each with the position after it. `before` is the digest of the
-        samples before the position: ValueError where a sampler gives others now."""
+        """Yield the batches of this rank from a position on, each with the position after it.
+
+        `before` is the digest of the samples before the position; ValueError if the sampler gives other ones now.
+        """
 
     def __len__(self) -> int:
-        """Batches of this rank in an epoch. Raises TypeError where a sampler does not tell."""
+        """Return the number of batches of this rank in an epoch. Raises TypeError if a sampler has no length."""
 
 
 class SampleOrder:
-    """All samples in turn, or shuffled; every rank has its own part of each global batch.
+    """All samples in order, or shuffled; each rank has its part of each global batch.
 
-    The last global batch may be smaller: it is shared evenly, or dropped. If it has fewer samples than there are ranks,
-    the first samples of the epoch fill it up, so that all ranks have equally many batches.
+    The last global batch may be smaller: it is divided evenly, or dropped. If it has fewer samples than there are
+    ranks, it is filled with the first samples of the epoch, so that all ranks have equally many batches.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class SampleOrder:
 
     @property
     def whole(self) -> int:
-        """See Order."""
+        """By how much a full batch of all ranks advances the position."""
         return (self._batch or 1) * self.world_size
 
     def __len__(self) -> int:
@@ -64,7 +66,7 @@ class SampleOrder:
 
     @property
     def samples(self) -> int:
-        """Samples of this rank in an epoch."""
+        """The number of samples of this rank in an epoch."""
         whole, rest = divmod(len(self._dataset), self.whole)
         if self._drop_last or not rest:
             return whole * (self._batch or 1)
@@ -80,7 +82,8 @@ class SampleOrder:
         return numpy.random.default_rng([mix(self.seed, _ORDER), epoch]).permutation(length)
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """See Order. The dataset has the length that it has now."""
+        """Yield the batches of this rank from a position on, each with the position after it. Uses the present length
+        of the dataset."""
         return self._parts(self._indices(epoch), position)
 
     def _parts(self, indices: Any, position: int) -> Iterator[tuple[Indices, int]]:
@@ -103,8 +106,8 @@ class SampleOrder:
 
 
 class _Sampled:
-    """What a sampler of the user's gives. It may draw random numbers: they depend on seed and epoch, and the program's
-    own are not touched."""
+    """The indices that the user's sampler gives. Random numbers that it draws depend on seed and epoch; the program's
+    random state is kept."""
 
     def __init__(self, sampler: Iterable[Any], seed: int) -> None:
         self._sampler, self.seed = sampler, seed
@@ -140,7 +143,7 @@ class _Sampled:
 
 
 class SamplerOrder(_Sampled):
-    """The samples of a sampler, in batches."""
+    """The indices of a sampler, in batches."""
 
     def __init__(self, sampler: Iterable[Any], seed: int, batch: int | None, drop_last: bool) -> None:
         super().__init__(sampler, seed)
@@ -148,7 +151,7 @@ class SamplerOrder(_Sampled):
 
     @property
     def whole(self) -> int:
-        """See Order."""
+        """By how much a full batch advances the position."""
         return self._batch or 1
 
     def __len__(self) -> int:
@@ -156,7 +159,7 @@ class SamplerOrder(_Sampled):
         return length // batch if self._drop_last else -(-length // batch)
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """See Order."""
+        """Yield the batches from a position on; see `Order.batches`."""
         source = self._rest(epoch, position, before)
         while some := list(islice(source, self._batch or 1)):
             if self._drop_last and len(some) < (self._batch or 1):
@@ -174,7 +177,7 @@ class BatchSamplerOrder(_Sampled):
         return len(self._sampler)  # type: ignore[arg-type]
 
     def batches(self, epoch: int, position: int, before: int | None = None) -> Iterator[tuple[Indices, int]]:
-        """See Order."""
+        """Yield the batches from a position on; see `Order.batches`."""
         for batch in self._rest(epoch, position, before):
             position += 1
             yield list(batch), position

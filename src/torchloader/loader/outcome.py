@@ -1,6 +1,7 @@
-"""What a worker's work came to, as it goes to the trainer.
+"""The outcome of a worker's task, as it is sent to the trainer.
 
-It is packed apart from the message that carries it: a trainer that cannot unpack it still knows which batch it is.
+It is packed separately from the message that carries it, so a trainer that cannot unpack it still knows which batch it
+is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ __all__ = ["Outcome", "Packed", "pack", "pack_error", "pack_unsent", "unpack"]
 
 
 class Outcome(NamedTuple):
-    """A batch, or the error that came instead; neither where a stream has ended. Of a stream's batch also how far the
-    stream has got with it."""
+    """A batch, or the error that was raised; neither if a stream has ended. For a stream also its progress."""
 
     batch: Any
     error: BaseException | None
@@ -26,12 +26,12 @@ class Outcome(NamedTuple):
 
     @property
     def is_end(self) -> bool:
-        """Whether there is no batch, as the stream has ended."""
+        """Whether there is no batch because the stream has ended."""
         return self.progress is not None and self.progress.ended and self.samples == 0 and self.error is None
 
 
 class Packed(NamedTuple):
-    """An outcome as bytes, with its arrays beside them. Of an error also its text and its traceback's."""
+    """A pickled outcome with its arrays as separate buffers. For an error also its text and traceback."""
 
     data: bytes
     buffers: list[pickle.PickleBuffer]
@@ -40,7 +40,7 @@ class Packed(NamedTuple):
 
 
 def pack(batch: Any) -> Packed:
-    """A batch; one that cannot be pickled is an error."""
+    """Pack a batch; if it cannot be pickled, pack the error."""
     buffers: list[pickle.PickleBuffer] = []
     try:
         return Packed(dumps(Outcome(batch, None), buffers.append), buffers, "", "")
@@ -49,12 +49,12 @@ def pack(batch: Any) -> Packed:
 
 
 def pack_unsent(error: Exception) -> Packed:
-    """The error that comes instead of a batch that cannot be sent."""
+    """Pack the error of a batch that cannot be sent."""
     return pack_error(RuntimeError(f"what a loading worker made cannot be sent: {_line(error)}"))
 
 
 def pack_error(error: Exception) -> Packed:
-    """An error; one that cannot be pickled is told in words."""
+    """Pack an error; one that cannot be pickled is replaced by a RuntimeError with its text."""
     text, told = _line(error), "".join(traceback.format_exception(error)).rstrip()
     try:
         data = dumps(Outcome(None, error))
@@ -64,7 +64,7 @@ def pack_error(error: Exception) -> Packed:
 
 
 def unpack(packed: Packed) -> Outcome:
-    """What was packed; what cannot be rebuilt is an error."""
+    """Return the outcome; if it cannot be rebuilt, one with a RuntimeError."""
     outcome: Outcome
     try:
         outcome = loads(packed.data, list(packed.buffers))

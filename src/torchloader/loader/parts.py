@@ -1,4 +1,4 @@
-"""What a loader is made of, by the style of its dataset."""
+"""Constructs the parts of a loader that depend on the style of its dataset."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def order_of(
     streams: int | None,
     place: tuple[int, int],
 ) -> AnyOrder:
-    """The order of its batches; of an iterable-style dataset with so many streams. `batch` is the size and whether a
-    smaller last one is dropped."""
+    """Return the order of the batches. `batch` is (size, whether a smaller last one is dropped), `place` (rank, world
+    size).
+
+    `streams` is None for a map-style dataset.
+    """
     sampler, batch_sampler = samplers
     if streams is not None:
         return StreamOrder(dataset, seed, *batch, streams, *place)
@@ -53,7 +56,7 @@ def maker_of(
     snapshot_every: int,
     prefetch: int,
 ) -> tuple[Maker, Assignments[Task]]:
-    """What makes its batches, and what says who makes which. `functions` are collate_fn and worker_init_fn."""
+    """Return the maker of the batches, and their assignments to workers. `functions` is (collate_fn, worker_init_fn)."""
     if isinstance(order, StreamOrder):
         return StreamMaker(dataset, *functions, *batch, order.seed, snapshot_every), StreamAssignments(prefetch)
     batched = isinstance(order, BatchSamplerOrder) or batch[0] is not None
@@ -61,8 +64,11 @@ def maker_of(
 
 
 def share(maker: Maker, name: str | None) -> NodeFile | None:
-    """Have the batches of a maker shared with loaders of that name, in a file that is returned; None without a name,
-    and, with a RuntimeWarning, where this node has no place for it. Raises what check_shared() raises."""
+    """Share the batches of a maker with loaders of that name, through a file that is returned.
+
+    Returns None without a name, and, after a RuntimeWarning, if the file cannot be made. Raises what check_shared()
+    raises.
+    """
     if name is None:
         return None
     check_shared(name, isinstance(maker, StreamMaker))

@@ -1,4 +1,4 @@
-"""Page-locked copies of batches, from which a GPU copies while the program goes on."""
+"""Page-locked copies of batches, from which a GPU copies while the program continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pin = Callable[[Any], Any]
 
 
 def pinner() -> Pin | None:
-    """What copies a batch into page-locked memory, for the current GPU; None where PyTorch has no GPU."""
+    """Return the function that copies a batch into page-locked memory for the current GPU; None if PyTorch has no GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None
@@ -23,7 +23,7 @@ def pinner() -> Pin | None:
 
 
 class Pinning:
-    """Pins the batches of an iteration by `pin`, the next one in a thread while the program works on the one before."""
+    """Pins the batches of an iteration with `pin`; the next one in a thread while the program uses the current one."""
 
     def __init__(self, pin: Pin) -> None:
         self._pin = pin
@@ -31,21 +31,21 @@ class Pinning:
         self._next: tuple[int, Future[Any]] | None = None
 
     def begin(self, number: int, batch: Any) -> None:
-        """The batch of that number, which is wanted next, is there."""
+        """Start to pin the batch of that number, which is used next."""
         self._next = number, self._thread.submit(self._pin, batch)
 
     @property
     def number(self) -> int | None:
-        """That of the batch that is pinned ahead, if one is."""
+        """The number of the batch that is being pinned ahead, or None."""
         return None if self._next is None else self._next[0]
 
     def pinned(self, number: int, batch: Any) -> Any:
-        """The pinned batch of that number. Raises what pinning raises."""
+        """Return the pinned batch of that number. Raises what pinning raises."""
         begun, self._next = self._next, None
         return begun[1].result() if begun is not None and begun[0] == number else self._pin(batch)
 
     def close(self) -> None:
-        """End the thread; a batch that it pins meanwhile is dropped."""
+        """End the thread; a batch that is being pinned is dropped."""
         self._thread.shutdown(wait=False)
 
 

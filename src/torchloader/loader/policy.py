@@ -17,15 +17,15 @@ _LOWEST = 19
 class WorkerPolicy:
     """Whether workers are forked from the trainer, and whether they stay from one epoch to the next.
 
-    The context that the loader was given says how they are started, without one the start method of multiprocessing,
-    as with PyTorch's loader: "fork" has them forked, with every other one they are new processes of the run. It may be
-    set after the loader is made, so it is asked for until fix() is called, when the first worker is needed.
+    The context given to the loader decides how workers start; without one, the start method of multiprocessing, as in
+    PyTorch's DataLoader: "fork" forks them, with any other method they are new processes of the run. The start method
+    may be set after the loader is made, so it is read until fix() is called, when the first worker is needed.
 
-    New processes stay by default, as they get a dataset that has changed. What was forked keeps what the trainer had
-    at that time, so that such workers stay only if they are asked to.
+    New processes stay by default, as they can get a changed dataset. Forked workers keep the trainer's state at their
+    fork, so they stay only if persistent_workers is True.
 
-    `nice` is by how much their priority is below the trainer's; None: what TORCHLOADER_NICE says, else 0. Raises
-    ValueError where that is not from 0 to 19.
+    `nice` is by how much their priority is below the trainer's; None takes TORCHLOADER_NICE, else 0. Raises ValueError
+    if it is not from 0 to 19.
     """
 
     def __init__(self, context: Any, persistent: bool | None, nice: int | None = None) -> None:
@@ -39,7 +39,7 @@ class WorkerPolicy:
         return _method_of(self._context) == "fork" if self._forks is None else self._forks
 
     def fix(self) -> None:
-        """The start method of now is the one of all workers."""
+        """Keep the present start method for all workers."""
         self._forks = self.forks
 
     @property

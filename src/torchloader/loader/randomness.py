@@ -1,4 +1,4 @@
-"""The random state of Python, NumPy and PyTorch: set for a sample, kept for the program that goes on."""
+"""Sets the random state of Python, NumPy and PyTorch for a sample, and restores the program's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMPY_MASK = (1 << 32) - 1
 
 
 def mix(*parts: int) -> int:
-    """A 64-bit number that depends on every part and its place (SplitMix64, Steele et al. 2014)."""
+    """Return a 64-bit number that depends on every part and its position (SplitMix64, Steele et al. 2014)."""
     state = 0
     for part in parts:
         state = (state ^ (part & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
@@ -29,7 +29,7 @@ def mix(*parts: int) -> int:
 
 
 def number_of(index: Any) -> int:
-    """Of a sample; keys that are no numbers have one as well, the same in every process."""
+    """Return a number for a sample's index. Keys that are not numbers have one too, the same in every process."""
     if isinstance(index, int):
         return index
     try:
@@ -42,8 +42,10 @@ ALL = frozenset({"random", "numpy", "torch"})
 
 
 def seed_all(value: int, told: int | None = None, which: Set[str] = ALL) -> None:
-    """Seed the global generators of what is imported, or of these modules; those of GPUs are left alone. `told` is what
-    PyTorch's tells as its seed, where that is another one."""
+    """Seed the global generators of the imported modules in `which`; generators of GPUs are not touched.
+
+    `told` is the seed that torch.initial_seed() then returns, if it is not `value`.
+    """
     if "random" in which:
         random.seed(value)
     if "numpy" in which and (numpy := sys.modules.get("numpy")) is not None:
@@ -57,7 +59,7 @@ def seed_all(value: int, told: int | None = None, which: Set[str] = ALL) -> None
 
 
 class _Cached:
-    """The state of a generator, which is asked for again only where its mark is another one."""
+    """The state of a generator, which is read again only if its mark has changed."""
 
     def __init__(self, mark: Callable[[], object], state: Callable[[], Any]) -> None:
         self._mark, self._state = mark, state
@@ -94,7 +96,7 @@ def _set_state(state: _State) -> None:
 
 
 class Kept:
-    """In the block the generators may be used and seeded; after it they are as they were."""
+    """A block in which the generators may be used and seeded; afterwards their states are restored."""
 
     def __enter__(self) -> None:
         self._before = _state()
@@ -106,7 +108,8 @@ class Kept:
 
 
 class Stream(Kept):
-    """The same, and in each block the generators go on where the block before left them; at first they are seeded."""
+    """A `Kept` block in which the generators continue where the previous block of this object ended. They are seeded in
+    the first."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

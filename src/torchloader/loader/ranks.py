@@ -1,4 +1,4 @@
-"""Which part of the samples is this trainer's, and the seed that all trainers of an epoch share."""
+"""The rank of this trainer, and the seed that all trainers of an epoch share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARED_SEED = 0  # as that of torch.utils.data.DistributedSampler
 
 
 def place_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and number of ranks. Raises TypeError or ValueError where they are no such."""
+    """Return (rank, world size). Raises TypeError or ValueError if they are not valid."""
     check_number(**{name: value for name, value in (("rank", rank), ("world_size", world_size)) if value is not None})
     if rank is None and world_size is not None and world_size > 1:
         raise ValueError(f"world_size={world_size} needs rank=: without, every rank would get the samples of rank 0")
@@ -25,7 +25,7 @@ def place_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def seed_of(seed: int | None, generator: Any, world_size: int) -> int:
-    """The seed of a loader. Raises ValueError where ranks might not agree on it."""
+    """Return the seed of a loader. Raises ValueError if ranks might have different ones."""
     if seed is not None:
         return int(seed)
     if world_size > 1:
@@ -42,7 +42,7 @@ def seed_of(seed: int | None, generator: Any, world_size: int) -> int:
 
 
 def distributed_place() -> tuple[int, int]:
-    """This process's rank in torch.distributed and how many there are; 0 of 1 where that is not initialised."""
+    """Return (rank, world size) of torch.distributed; (0, 1) if it is not initialized."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 0, 1
@@ -50,12 +50,12 @@ def distributed_place() -> tuple[int, int]:
 
 
 def distributed_rank() -> int:
-    """This process's rank in torch.distributed; 0 where that is not initialised."""
+    """Return the rank in torch.distributed; 0 if it is not initialized."""
     return distributed_place()[0]
 
 
 def warn_of_ranks() -> bool:
-    """Warn a loader that was told of no ranks where torch.distributed has several; whether it has."""
+    """Warn if torch.distributed has several ranks, for a loader without rank and world_size. Returns whether it has."""
     _, world_size = distributed_place()
     if world_size < 2:
         return False

@@ -1,7 +1,7 @@
-"""What is left of an epoch of a map-style dataset, and which of its batches the trainer has. No process here.
+"""The rest of an epoch of a map-style dataset: which of its batches the trainer has not received. Starts no process.
 
-A position says it where batches come in order. Where they overtake each other the trainer may have batches after one
-that it does not have yet: then there are gaps, of which there are at most as many as batches are being made.
+If batches are given in order, a position describes it. Otherwise the trainer may have batches after one that it does
+not have yet: then there are gaps, at most as many as there are batches in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Part = tuple[int, int]
 
 
 class Gaps(NamedTuple):
-    """Where a trainer stands whose batches overtake each other: it has all before a position, and these parts after
+    """The position of a trainer with in_order=False: it has all samples before `position`, and the parts `beyond` after
     it."""
 
     position: int
@@ -28,20 +28,18 @@ class Gaps(NamedTuple):
 
 
 class Rest:
-    """The batches that the trainer does not have, in turn, and where it stands as it gets them in any order."""
+    """The batches that the trainer does not have, in order, and its position as it receives them in any order."""
 
     def __init__(
         self, order: Order, epoch: int, standing: int | Gaps, before: int | None, in_order: bool, has_digest: bool
     ) -> None:
-        """
-        Args:
-            order: of the epoch.
-            epoch: its number.
-            standing: where the trainer stands at first.
-            before: the digest of the samples before that, where it is known.
-            in_order: whether the trainer gets them in turn, unless there are gaps already.
-            has_digest: whether a digest is to be kept.
-        """
+        """Args:
+        order: the order of the epoch's batches.
+        epoch: its number.
+        standing: the position of the trainer at first.
+        before: the digest of the samples before that, if known.
+        in_order: whether the trainer receives batches in order, unless there are gaps already.
+        has_digest: whether a digest is to be computed."""
         self._is_gapped = isinstance(standing, Gaps) or not in_order
         position, beyond = standing if isinstance(standing, Gaps) else (standing, ())
         self._beyond: tuple[Part, ...] = beyond
@@ -53,7 +51,8 @@ class Rest:
         self._open: dict[int, int] = {}  # drawn and not given, by the first position: the digest of what is before
 
     def draw(self) -> tuple[Indices, Part] | None:
-        """The next batch that the trainer does not have, None at the end. Raises what a sampler raises."""
+        """Return the next batch that the trainer does not have, and its part of the epoch; None at the end. Raises what
+        a sampler raises."""
         for indices, end in self._batches:
             start, before = self._drawn, self._digest
             self._drawn = end
@@ -65,7 +64,7 @@ class Rest:
         return None
 
     def give(self, part: Part) -> int | Gaps:
-        """The trainer gets a batch that was drawn; where it stands then."""
+        """Note that the trainer receives a drawn batch. Returns its new position."""
         del self._open[part[0]]
         position = next(iter(self._open), self._drawn)
         if not self._is_gapped:
@@ -75,12 +74,12 @@ class Rest:
 
     @property
     def digest(self) -> int:
-        """That of the samples before the position at which the trainer stands."""
+        """The digest of the samples before the trainer's position."""
         return next(iter(self._open.values()), self._digest)
 
 
 def _joined(parts: Iterable[Part], position: int) -> tuple[Part, ...]:
-    """Parts of an epoch from a position on; those that touch are one."""
+    """Return the parts after `position`, sorted, with adjacent ones joined."""
     joined: list[Part] = []
     for start, end in sorted(parts):
         first = max(start, position)
@@ -92,8 +91,11 @@ def _joined(parts: Iterable[Part], position: int) -> tuple[Part, ...]:
 
 
 def tell(standing: int | Gaps, batch: int, place: tuple[int, int]) -> dict[str, Any]:
-    """Where a trainer stands, for a state_dict(). `batch` is how far a full batch goes, `place` its rank of how many.
-    With several ranks another one has other gaps, also where this one has none."""
+    """Return a position in the form of state_dict().
+
+    `batch` is by how much a full batch advances the position, `place` is (rank, world size). With several ranks the
+    place is included even without gaps, as other ranks may have some.
+    """
     if not isinstance(standing, Gaps):
         return {"position": standing}
     position, beyond = standing
@@ -104,8 +106,11 @@ def tell(standing: int | Gaps, batch: int, place: tuple[int, int]) -> dict[str, 
 
 
 def standing_of(state: dict[str, Any], batch: int, place: tuple[int, int]) -> int | Gaps:
-    """What tell() told. Raises TypeError or ValueError where it is no such thing, ValueError where it does not go with
-    a loader of that batch and place."""
+    """Return the position from the form that tell() returns.
+
+    Raises TypeError or ValueError if the state is not valid, ValueError if it does not fit a loader of that batch and
+    place.
+    """
     check_number(0, position=state["position"])
     position, beyond = int(state["position"]), state.get("beyond")
     if beyond is None:

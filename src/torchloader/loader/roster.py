@@ -1,4 +1,4 @@
-"""The workers of a loader: which there are, where, and who takes the place of one that is gone."""
+"""The workers of a loader: starts, replaces and dismisses them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAILED_STARTS = 3
 
 
 class Roster(ABC):
-    """Workers on this node, or on others. Any thread may resize() them."""
+    """The workers of a loader, on this node or others. resize() may be called in any thread."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Roster(ABC):
         policy: WorkerPolicy,
         nodes: Sequence[str | None],
     ) -> None:
-        """`nodes`: those that the workers are on, by turns; None is this one."""
+        """`nodes` are those that the workers are spread over in turn; None is this node."""
         self._policy, self._nodes = policy, list(nodes)
         self._snapshots = Snapshots(maker, policy, copied=not assignments.is_plain)
         self._lock = threading.RLock()
@@ -59,11 +59,11 @@ class Roster(ABC):
 
     @abstractmethod
     def _hand_out(self) -> None:
-        """Give workers the batches that they are to make now."""
+        """Send workers the batches that they are to make now."""
 
     def resize(self, size: int, nodes: Sequence[str | None] | None = None) -> None:
-        """Have so many workers, on these nodes by turns or where they are. Does not wait: new ones begin when they are
-        ready, others finish the batch in hand."""
+        """Set the number of workers, and the nodes if given. Does not wait: new workers begin when ready, others finish
+        their batch."""
         with self._lock:
             self._check_open()
             self.size, self._nodes = size, self._nodes if nodes is None else list(nodes)
@@ -72,7 +72,7 @@ class Roster(ABC):
 
     @property
     def ready(self) -> int:
-        """Workers that take batches now."""
+        """The number of workers that take batches now."""
         return self.assignments.workers
 
     def _check_open(self) -> None:
@@ -80,7 +80,7 @@ class Roster(ABC):
             raise ValueError("the loader is closed")
 
     def _take_on(self, worker: Member) -> None:
-        """A worker takes batches from now on."""
+        """Let a worker take batches from now on."""
         if not worker.takes and not worker.leaving:
             worker.takes = True
             self.assignments.join(worker.number)
@@ -106,7 +106,7 @@ class Roster(ABC):
         self._starts.begin(self._start)
 
     def _start(self, worker: Member) -> None:
-        """In the thread of the starts."""
+        """Start a worker. Runs in the thread of the starts."""
         if self._starts.postpones(worker):
             return
         try:
@@ -134,14 +134,14 @@ class Roster(ABC):
             self._ended(worker, died=False)
 
     def _lost(self, worker: Member, error: NodeLostError) -> None:
-        """The node of a worker is lost: others take its workers, the trainer's own where none is left."""
+        """Move the workers of a lost node to the others; to the trainer's node if none is left."""
         self._nodes = [name for name in self._nodes if name != worker.node]
         if not self._nodes:
             self._nodes, self._to_warn = [None], f"loading workers start on this node now: {error}"
         self._ended(worker, died=False)
 
     def _begin_anew(self) -> None:
-        """Forget what ended earlier iterations, and the workers that were still starting then."""
+        """Clear the error that ended earlier iterations, and dismiss workers that are not ready."""
         for worker in self._workers.values():
             if not worker.ready:
                 self._dismiss(worker)

@@ -1,4 +1,4 @@
-"""Streams as they run in one process: each has a dataset of its own, an iterator, and how far that has got."""
+"""Streams as they run in one process: each has its own dataset, iterator and progress."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["StreamMaker"]
 
 
 class StreamMaker(Maker):
-    """Makes batches of the streams of an iterable-style dataset: the same ones from the same seed and epoch, whoever
-    makes them and however often a stream is taken up by another process."""
+    """Makes batches of the streams of an iterable-style dataset: the same ones from the same seed and epoch, in any
+    process and however often a stream moves."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class StreamMaker(Maker):
         return {**super().__getstate__(), "_running": {}}
 
     def be_ready(self, slot: int, workers: int) -> None:
-        """See Maker. What worker_init_fn does it does for each stream."""
+        """Do nothing: worker_init_fn is called for each stream instead."""
 
     def make(self, task: Task) -> Outcome:
-        """See Maker. Its task begins a stream, or goes on with it."""
+        """Return the outcome of a task, which begins or continues a stream."""
         assert isinstance(task.indices, StreamBatch)
         key = task.iteration, task.indices.stream
         if task.start is not None:
@@ -50,17 +50,17 @@ class StreamMaker(Maker):
         return self._running[key].make(task.indices.number)
 
     def forget(self, iteration: int) -> None:
-        """An iteration is over."""
+        """Release the streams of an iteration."""
         self._running = {key: each for key, each in self._running.items() if key[0] != iteration}
 
     def release(self, iteration: int, stream: int) -> None:
-        """Another process goes on with a stream."""
+        """Release a stream that another process continues."""
         self._running.pop((iteration, stream), None)
 
 
 class _Running:
-    """One stream. The random generators are seeded from seed, epoch and stream at its beginning, and with the number of
-    the batch before each batch: when it is made again it draws the same numbers."""
+    """One stream. The generators are seeded from seed, epoch and stream at its beginning, and before each batch also
+    with its number, so reading it again draws the same numbers."""
 
     def __init__(self, maker: StreamMaker, epoch: int, start: Start) -> None:
         self._given_maker, self._copies, self._share = maker, start.copies, start.share
@@ -70,8 +70,11 @@ class _Running:
         self._exhausted = False  # the source is
 
     def make(self, number: int) -> Outcome:
-        """A batch, or none where the stream has ended. What the dataset raises comes instead of a batch, after which
-        the iterator is asked again; what it raises when it is begun, or taken up again, ends the stream."""
+        """Return a batch, or an outcome without one if the stream has ended.
+
+        An error of the dataset is returned instead of a batch, and the iterator is used again afterwards. An error
+        while the stream is begun or continued ends it.
+        """
         if self._progress.ended:
             return Outcome(None, None, 0, self._progress)
         source, self._source = self._source, None  # an interrupt leaves it in the middle of a batch
@@ -107,7 +110,7 @@ class _Running:
         return source
 
     def _skip(self, source: Source, number: int) -> None:
-        """Read a batch again. Raises RuntimeError where it is another one than it was."""
+        """Read a batch again without returning it. Raises RuntimeError if it differs from the first time."""
         reached = self._progress
         try:
             samples = self._fetch(source, number)
@@ -156,7 +159,7 @@ class _Running:
         return len(samples) if self._maker.batched else 1
 
     def _fetch(self, source: Source, number: int) -> Any:
-        """The samples of the next batch, or the next sample without batches."""
+        """Return the samples of the next batch, or the next sample without batches; END at the end."""
         maker = self._maker
         if self._exhausted:
             return END

@@ -1,4 +1,4 @@
-"""What a sampler of the user's draws its order from, and a check that it draws the same one again."""
+"""Saves and restores the random state of the user's sampler, and checks that it gives the same samples again."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _DEEPEST = 4
 
 
 def digest(indices: Iterable[Any], before: int = 0) -> int:
-    """A checksum of samples in their order, continued from that of the samples before them."""
+    """Return a checksum of samples in their order, continued from `before`, the checksum of the preceding samples."""
     return zlib.crc32(b"".join(b"%d," % number_of(index) for index in indices), before)
 
 
 def state_of(sampler: Any) -> dict[str, Any]:
-    """The states of the generators of a sampler and those inside it, and the epochs that they were set to, for JSON."""
+    """Return the states of a sampler's generators, including nested ones, and the epochs that it was set to, for JSON."""
     return {
         path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler, "sampler", 0)
     }
 
 
 def restore(sampler: Any, state: dict[str, Any]) -> None:
-    """Set them back. Raises ValueError for the state of another kind of sampler."""
+    """Restore what state_of() returned. Raises ValueError for the state of another kind of sampler."""
     sources = dict(_sources(sampler, "sampler", 0))
     if sources.keys() != state.keys():
         raise ValueError(

@@ -1,8 +1,8 @@
-"""A search for the smallest number of workers that suffices, by what is measured with each that is tried.
+"""A search for the smallest sufficient number of workers, by measurements with the numbers that are tried.
 
-How fast a trainer gets its batches grows with the workers, less and less, and at last not at all: so the numbers that
-suffice are those from some number on. The search keeps the rate of each number that was tried, and narrows down where
-that number is. Of two rates that differ by less than `SAME` the greater is taken to be no better.
+The rate at which a trainer gets its batches grows with the workers, ever more slowly, and finally not at all: so all
+numbers from some threshold on suffice. The search keeps the rate of each number that was tried, and narrows down the
+threshold. Of two rates that differ by less than `SAME` the greater is taken to be no better.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DRIFT = 1.5  # times as fast, or slow, twice in a row: what was known does not 
 
 
 class Search:
-    """Numbers of workers that were tried, and the next one to try."""
+    """The numbers of workers that were tried, and the choice of the next."""
 
     def __init__(self) -> None:
         self.rates: dict[int, float] = {}  # batches per second with each
@@ -31,7 +31,7 @@ class Search:
         self._drifts = (0, 0)  # the direction, and how often in a row
 
     def observe(self, look: Look) -> bool:
-        """Learn from a look; True where it shows that what was learnt does not hold any more, and is forgotten."""
+        """Add a measurement. Returns True if it contradicts the earlier ones, which are then discarded."""
         now = look.rate, look.service or 1.0, look.waiting > _WAITING
         before, drifted = self._looks.get(look.workers), False
         if before is None:
@@ -52,22 +52,24 @@ class Search:
         return drifted
 
     def forget(self, workers: int | None = None) -> None:
-        """Forget what was measured, but with this number."""
+        """Discard all measurements, except that with `workers`."""
         kept = self.rates.keys() & {workers}
         self.rates = {number: rate for number, rate in self.rates.items() if number in kept}
         self._looks = {number: look for number, look in self._looks.items() if number in kept}
         self._drifts = 0, 0
 
     def _drop_contradicted(self, workers: int, service: float) -> None:
-        """Forget numbers of which a batch took longer with fewer workers, or less with more: workers that share
-        something hold each other up, and never help each other, so it was another storage then."""
+        """Discard measurements where a batch took longer with fewer workers, or less time with more.
+
+        Workers that share something delay each other and never speed each other up, so the storage must have changed.
+        """
         for number, (_, before, _) in list(self._looks.items()):
             fewest, most = (before, service) if number < workers else (service, before)
             if number != workers and fewest > _DRIFT * most:
                 del self._looks[number], self.rates[number]
 
     def next(self, look: Look, cores: float, limit: int) -> int:
-        """The number to have after this look, which was observed: another one to try, or the one that is found."""
+        """Return the number of workers to use after this observed measurement: another to try, or the result."""
         if look.workers > limit:
             return limit
         if self._drifts[1]:
@@ -86,19 +88,19 @@ class Search:
         return min(limit, self._narrowed(found, least))
 
     def _fewer(self, workers: int, demand: int) -> int:
-        """The trainer does not wait: the number that it needs, but none that is known not to suffice."""
+        """Return the number that the trainer needs when it does not wait, but none that is known to be insufficient."""
         enough = (1 - SAME) * self.rates.get(workers, 0.0)
         fewer = [number for number, (_, _, waited) in self._looks.items() if waited and number < workers]
         scarce = max((number for number in fewer if self.rates[number] < enough), default=0)
         return min(workers, max(demand, scarce + 1))
 
     def _shares(self, look: Look) -> bool:
-        """Whether its workers have something to share: a batch takes longer than with the fewest that were tried."""
+        """Return whether workers compete for something: a batch takes longer than with the fewest that were tried."""
         _, least, _ = self._looks[min(self._looks)]
         return look.service > _SHARED * least
 
     def _narrowed(self, found: int, demand: int) -> int:
-        """A number between the smallest that suffices and the next smaller that was tried, or the former."""
+        """Return a number between the next smaller one that was tried and the smallest sufficient one, or the latter."""
         scarce = max((number for number in self.rates if number < found), default=0)
         if not scarce:
             return max(1, min(found, demand))
@@ -108,11 +110,13 @@ class Search:
 
 
 def _staffed(busy: float) -> int:
-    """Workers that are to be there for so many to be busy on average: the square-root rule of staffing. A batch that
-    takes longer than others then finds one that is free."""
+    """Return how many workers are needed for `busy` to be busy on average: the square-root staffing rule.
+
+    A slow batch then does not delay others, as another worker is free.
+    """
     return max(1, math.ceil(busy + _SPARE * math.sqrt(busy) - 1e-9))
 
 
 def _direction(ratio: float) -> int:
-    """1 for a change upwards that is no noise, -1 for one downwards, else 0."""
+    """Return 1 for an increase beyond noise, -1 for a decrease beyond it, else 0."""
     return int(ratio > _DRIFT) - int(ratio < 1 / _DRIFT)

@@ -1,4 +1,4 @@
-"""The dataset as it was when an epoch began, for every worker that helps with it, whenever that worker starts."""
+"""The dataset as it was when an epoch began, for all workers of that epoch, whenever they start."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _OTHERWISE = '; or have the workers forked, with multiprocessing_context="fork"'
 
 
 class Unkept:
-    """An object as it is whenever it is sent: what it is pickled to can be read only once."""
+    """An object that is pickled anew each time it is sent, since its pickle can be read only once."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
 
     def same_as(self, other: AnySnapshot) -> bool:
-        """Nobody can say."""
+        """Return whether both are the same object; equality cannot be determined."""
         return self is other
 
     def __reduce__(self) -> Any:
@@ -40,24 +40,24 @@ AnySnapshot = Snapshot | NodeSnapshot | Unkept | Inherited
 
 
 def received(content: Any) -> Maker:
-    """The maker in what was sent of one of them. Raises SnapshotGoneError where nobody needs it any more."""
+    """Return the maker from the content that was sent. Raises SnapshotGoneError if it is no longer needed."""
     maker: Maker = content.load() if isinstance(content, OnNode) else content
     maker.origin = content if isinstance(content, OnNode) else None
     return maker
 
 
 def _end(template: Template | None) -> None:
-    """Have a template end once it has no workers. That it is dropped is not enough: an error that the program keeps, or
-    what only the garbage collector finds, may refer to it."""
+    """End a template once it has no workers. Dropping it is not enough, as an error that the program keeps, or a
+    reference cycle, may refer to it."""
     if template is not None:
         template.end()
 
 
 class Snapshots:
-    """Those that iterations need, by numbers: an object that has not changed since has the number that it had."""
+    """The snapshots that iterations need, by number. An unchanged object keeps its number."""
 
     def __init__(self, value: Any, policy: WorkerPolicy, copied: bool) -> None:
-        """`copied`: forked workers need the object pickled as well, to make copies of it as it was."""
+        """`copied`: forked workers need the pickled object as well, to make copies of it."""
         self._value, self._policy, self._copied = value, policy, copied
         self._template: Template | None = None  # what workers are forked from that get the object pickled
         self._repeatable: bool | None = None
@@ -66,8 +66,11 @@ class Snapshots:
         self._needed: dict[int, int | None] = {}
 
     def take(self) -> AnySnapshot:
-        """The object as it is. It may take a while, and raises what pickling raises. Where workers are forked they are
-        from this moment on, so that no thread of the loader's calls this: others would be in the middle of anything."""
+        """Return a snapshot of the object as it is now. May take long, and raises what pickling raises.
+
+        Where workers are forked, the template is forked here. So no thread of the loader may call this: other threads
+        could be in the middle of any operation.
+        """
         self._policy.fix()
         latest = self._kept.get(self._latest)
         if self._policy.forks and not self._copied:
@@ -91,24 +94,24 @@ class Snapshots:
         return snapshot if self._repeatable else Unkept(self._value)
 
     def _advised(self, error: Exception) -> Exception:
-        """The error with the part that cannot be sent, as the user calls it."""
+        """Return the error with the name of the part that cannot be sent, and advice."""
         told = explained(error, vars(self._value))
         first, otherwise = ("__iter__()", "") if self._copied else ("__getitem__()", _OTHERWISE)
         return type(told)(f"{told}. {_ADVICE.format(first=first, otherwise=otherwise)}")
 
     def template_of(self, number: int) -> Template | None:
-        """What a worker that is to have this one at first is forked from; None: it is a new process."""
+        """Return the template for a worker that starts with this snapshot; None for a new process."""
         kept = self._kept[number]
         return kept.template if isinstance(kept, Inherited) else self._template
 
     def close(self) -> None:
-        """No worker starts any more."""
+        """End all templates."""
         for number in self._kept:
             _end(self.template_of(number))
         _end(self._template)
 
     def leave_templates(self) -> None:
-        """No worker is started for iterations that are over: what they were forked from ends."""
+        """End the templates of finished iterations, if no iteration is left."""
         if not self._needed and self._policy.forks:
             _end(self._template)
             self._template = None
@@ -116,29 +119,29 @@ class Snapshots:
                 self._drop(number)
 
     def begin(self, iteration: int, snapshot: AnySnapshot | None) -> None:
-        """An iteration needs this one; None: that of the first worker that starts."""
+        """Register an iteration with its snapshot; None to use the one of the first worker that starts."""
         self._needed[iteration] = None
         if snapshot is not None:
             self.keep(snapshot)
 
     def begin_ahead(self, iteration: int) -> bool:
-        """An iteration needs the one that workers have; False where there is none."""
+        """Register an iteration with the latest snapshot, which workers have. Returns False if there is none."""
         if self._latest not in self._kept:
             return False
         self._needed[iteration] = self._latest
         return True
 
     def is_foreign(self, snapshot: AnySnapshot | None) -> bool:
-        """Whether workers that are there cannot have it, as they are not forked from it."""
+        """Return whether the present workers cannot use the snapshot, as they were not forked from it."""
         return isinstance(snapshot, Inherited) and snapshot is not self._kept.get(self._latest)
 
     @property
     def lacking(self) -> bool:
-        """Whether one must be taken before a worker starts."""
+        """Whether a snapshot must be taken before a worker starts."""
         return self._latest < 0 or None in self._needed.values()
 
     def keep(self, snapshot: AnySnapshot) -> None:
-        """This is the one for all iterations that have none yet."""
+        """Use this snapshot for all iterations that have none yet."""
         latest = self._kept.get(self._latest)
         if latest is None or (snapshot is not latest and not snapshot.same_as(latest)):
             self._latest += 1
@@ -149,7 +152,7 @@ class Snapshots:
         self._forget()
 
     def finish(self, iteration: int) -> None:
-        """An iteration is over."""
+        """Unregister an iteration."""
         self._needed.pop(iteration, None)
         self._forget()
 
@@ -164,16 +167,16 @@ class Snapshots:
 
     @property
     def numbers(self) -> set[int]:
-        """Of those that are needed, or will be by the next worker."""
+        """The numbers of the snapshots that are needed, including the latest, which the next worker gets."""
         return {self._latest, *(number for number in self._needed.values() if number is not None)}
 
     @property
     def latest(self) -> int:
-        """The number of the last one."""
+        """The number of the latest snapshot; -1 if there is none."""
         return self._latest
 
     def number_for(self, iteration: int) -> int:
-        """The number of an iteration's."""
+        """Return the number of an iteration's snapshot."""
         number = self._needed[iteration]
         assert number is not None  # workers take batches after their start
         return number
@@ -182,6 +185,6 @@ class Snapshots:
         return self._kept[number]
 
     def content(self, number: int, is_here: bool) -> AnySnapshot:
-        """Return what a worker is sent of one: where it is on another node, not what is in the memory of this one."""
+        """Return what a worker is sent; a worker on another node cannot read this node's memory."""
         kept = self._kept[number]
         return kept if is_here or not isinstance(kept, NodeSnapshot) else kept.for_other_nodes()

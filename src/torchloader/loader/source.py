@@ -1,4 +1,4 @@
-"""A dataset that is being iterated, whose place can be saved where it offers that."""
+"""An iteration over a dataset, whose position can be saved if the dataset supports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = object()
 
 
 def current_share() -> tuple[int, int]:
-    """The number of the stream, or of PyTorch's worker, that reads here, and how many there are."""
+    """Return the number of the stream, or of PyTorch's worker, that reads in this process, and the number of all."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     info = None if worker is None else worker.get_worker_info()
     if info is not None:
@@ -24,10 +24,10 @@ def current_share() -> tuple[int, int]:
 
 
 class Source:
-    """The samples of a dataset from a place on; of a map-style one this stream's part.
+    """The samples of a dataset from a position on; of a map-style one, this stream's part.
 
-    An iterator with torchdata's protocol Stateful, state_dict() and load_state_dict(), keeps its place, or the dataset
-    with it, which then is told its place before its iter().
+    If the iterator has torchdata's protocol Stateful (state_dict() and load_state_dict()), it saves its position;
+    otherwise the dataset does if it has it. The dataset's state is loaded before iter() is called.
     """
 
     def __init__(self, dataset: Any, state: dict[str, Any] | None = None) -> None:
@@ -40,7 +40,7 @@ class Source:
             self._iterator.load_state_dict(state["iterator"])
 
     def next(self) -> Any:
-        """The next sample, END where there is none."""
+        """Return the next sample, or END."""
         if not self._is_over:
             sample = next(self._iterator, END)
             self._is_over = sample is END
@@ -49,11 +49,11 @@ class Source:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether its place can be saved."""
+        """Whether the position can be saved."""
         return _is_stateful(self._iterator) or _is_stateful(self._dataset)
 
     def state(self) -> dict[str, Any]:
-        """Its place, for another one of the same dataset."""
+        """Return the position, for another Source of the same dataset. Raises TypeError if it cannot be saved."""
         for name, keeper in (("iterator", self._iterator), ("dataset", self._dataset)):
             if _is_stateful(keeper):
                 return {name: keeper.state_dict(), "over": self._is_over}
@@ -69,7 +69,7 @@ def _is_map_style(dataset: Any) -> bool:
 
 
 class _Items:
-    """The samples of a map-style dataset in turn, every n-th of them in n streams."""
+    """The samples of a map-style dataset in order; with n streams every n-th of them."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -1,4 +1,4 @@
-"""Workers that are to be started, in a thread of its own, so that a trainer never waits for a start."""
+"""Starts workers in a separate thread, so that a trainer never waits for a start."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Starts"]
 
 
 class Starts:
-    """Those that wait for their start. `lock` is that of the snapshots.
+    """The workers that are waiting to be started. `lock` is that of the snapshots.
 
-    Where workers are forked and there is nothing yet to fork them from, they wait until the trainer comes by: in this
-    thread the others would be forked in the middle of anything.
+    Where workers are forked and there is no template yet, they wait until the trainer calls resume(): forking in this
+    thread would copy other threads in the middle of an operation.
     """
 
     def __init__(self, snapshots: Snapshots, policy: WorkerPolicy, lock: threading.RLock) -> None:
@@ -30,11 +30,11 @@ class Starts:
         self._thread: threading.Thread | None = None
 
     def put(self, worker: Member) -> None:
-        """It is to be started."""
+        """Add a worker that is to be started."""
         self._queue.put(worker)
 
     def begin(self, start: Callable[[Member], None]) -> None:
-        """Have the method start each."""
+        """Start the thread, which calls `start` for each worker."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=start_each, args=(self._queue, WeakMethod(start)), name="loading workers", daemon=True
@@ -42,16 +42,16 @@ class Starts:
             self._thread.start()
 
     def end(self) -> None:
-        """No other one is started."""
+        """Start no more workers."""
         self._queue.put(None)
 
     @property
     def wait_for_fork(self) -> bool:
-        """Whether some wait until the trainer is forked."""
+        """Whether workers are waiting until the trainer forks a template."""
         return bool(self._postponed)
 
     def resume(self, snapshot: AnySnapshot | None) -> None:
-        """Start those that waited for the trainer, which was forked if this is not None."""
+        """Start the postponed workers if `snapshot` is not None, that is, if the trainer has forked a template."""
         with self._lock:
             if snapshot is not None:
                 self._snapshots.keep(snapshot)
@@ -60,13 +60,13 @@ class Starts:
                     self._queue.put(worker)
 
     def dismiss(self, worker: Member) -> None:
-        """It leaves: if it waits for the trainer, it waits no longer."""
+        """Remove a leaving worker from those that wait for the trainer."""
         if worker in self._postponed:
             self._postponed.remove(worker)
             self._queue.put(worker)
 
     def postpones(self, worker: Member) -> bool:
-        """Whether it has to wait until the trainer is forked."""
+        """Postpone a worker if it has to wait until the trainer forks a template. Returns whether it was postponed."""
         with self._lock:
             postpones = self._policy.forks and self._snapshots.lacking and not worker.leaving
             if postpones:
@@ -74,7 +74,7 @@ class Starts:
             return postpones
 
     def first_of(self, worker: Member) -> tuple[Shipment, Template | None] | None:
-        """What a worker gets first, and what it is forked from; None where it leaves."""
+        """Return a worker's first message and its template (None for a new process); None if the worker is leaving."""
         with self._lock:
             lacking = self._snapshots.lacking and not self._policy.forks
         snapshot = self._snapshots.take() if lacking and not worker.leaving else None

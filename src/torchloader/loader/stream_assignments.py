@@ -1,4 +1,4 @@
-"""Which worker runs which stream: one at a time, which has its iterator. No process here."""
+"""Decides which worker reads which stream: one at a time, which has its iterator. Starts no process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HERE = -1  # the trainer as a worker
 
 
 class StreamAssignments(Assignments[Task]):
-    """Batches of streams. All batches of a stream go to one worker, in turn. Another worker takes it up when none has a
-    batch of it in hand, from the progress that came with its last batch.
+    """Batches of streams. All batches of a stream are made by one worker, in order.
 
-    A new worker gets streams of those that have more than one more; streams of a worker that has gone are dealt out to
-    those with the fewest.
+    Another worker continues it when no other has a batch of it in flight, from the progress that came with its last
+    batch. A new worker gets streams from workers that have at least two more; streams of a worker that has ended are
+    given to those with the fewest.
     """
 
     is_plain = False
@@ -38,22 +38,22 @@ class StreamAssignments(Assignments[Task]):
         self._released: list[tuple[int, Stream]] = []
 
     def begin(self, iteration: int, progress: tuple[Progress, ...], shares: list[Share], stays: bool) -> None:
-        """An iteration has these streams. With `stays` they are the trainer's to the end."""
+        """Register the streams of an iteration. With `stays` the trainer reads them to the end."""
         for stream, (reached, share) in enumerate(zip(progress, shares, strict=True)):
             self._progress[iteration, stream], self._shares[iteration, stream] = reached, share
         if stays:
             self._staying.add(iteration)
 
     def is_here(self, key: Key) -> bool:
-        """Whether only the trainer makes it."""
+        """Return whether only the trainer may make this batch."""
         return key[0] in self._staying
 
     def window(self, workers: int = 0) -> int:
-        """Batches that may be asked for ahead; more workers than streams make no more of them."""
+        """Return how many batches may be requested ahead; workers beyond the number of streams do not count."""
         return self.prefetch * max(1, min(max(workers, self.workers), len(self._progress)))
 
     def join(self, worker: int) -> None:
-        """See Assignments. The worker gets its part of the streams."""
+        """Let a worker take batches, and give it its part of the streams."""
         super().join(worker)
         while len(self._held) > 1 and self._owners:
             owned = Counter(dict.fromkeys(self._held, 0))
@@ -65,7 +65,8 @@ class StreamAssignments(Assignments[Task]):
             self._owners[stream] = worker
 
     def made(self, worker: int, key: Key, progress: Progress | None = None) -> bool:
-        """See Assignments. The stream has got so far."""
+        """Note that a worker has made a batch, and the stream's progress. Return whether the batch is still wanted and
+        was not made before."""
         task = self._wanted.get(key)
         is_first = super().made(worker, key)
         if is_first and task is not None and progress is not None:
@@ -77,7 +78,7 @@ class StreamAssignments(Assignments[Task]):
         return is_first
 
     def drop(self, iteration: int) -> None:
-        """See Assignments."""
+        """Discard all batches and streams of an iteration."""
         super().drop(iteration)
         self._staying.discard(iteration)
         kept: dict[Stream, Progress] | dict[Stream, Share] | dict[Stream, int]
@@ -86,7 +87,7 @@ class StreamAssignments(Assignments[Task]):
                 del kept[stream]
 
     def hand_out(self) -> Iterator[tuple[int, Key, Task]]:
-        """See Assignments. A batch goes to who has its stream, or takes it up."""
+        """Yield (worker, key, task) for each batch to send now: to the worker that has its stream, or continues it."""
         later = []
         try:
             while self._waiting and self._held:
@@ -105,7 +106,7 @@ class StreamAssignments(Assignments[Task]):
                 heapq.heappush(self._waiting, key)
 
     def started(self, worker: int, task: Task) -> Task:
-        """The task for a worker that is to make it: with where it takes up the stream, unless it has it."""
+        """Return the task with the start of the stream, unless the worker has the stream already."""
         stream = _stream_of(task)
         before = self._running.get(stream)
         if before == worker:
@@ -119,7 +120,7 @@ class StreamAssignments(Assignments[Task]):
         )
 
     def released(self) -> list[tuple[int, Stream]]:
-        """Workers and the streams that others have taken up since this was asked."""
+        """Return (worker, stream) for each stream that another worker took over since the last call."""
         released, self._released = self._released, []
         return released
 

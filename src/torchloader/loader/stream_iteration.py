@@ -1,4 +1,4 @@
-"""One epoch of an iterable-style dataset, batch by batch."""
+"""The iteration over one epoch of an iterable-style dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["StreamIteration"]
 
 
 class StreamIteration(Iteration):
-    """A batch of each stream in turn, or whichever comes first of them; or what is left of the streams."""
+    """One epoch of the streams, or the rest of it: a batch of each in turn, or in the order in which they are ready."""
 
     def __init__(self, loader: Loader, epoch: int, place: Place) -> None:
         order: StreamOrder = loader._order
@@ -46,7 +46,7 @@ class StreamIteration(Iteration):
             self._turns.note(asked.stream, made.progress)
 
     def _overtaking(self) -> list[int]:
-        """See Iteration. The batches of a stream come in turn."""
+        """Return the first requested batch of each stream, since those of one stream stay in order."""
         first: dict[int, int] = {}
         for number, asked in self._ahead.items():
             first.setdefault(asked.stream, number)

@@ -1,8 +1,8 @@
-"""Which batch of which stream comes next, and how far each stream has got. No process here.
+"""Decides which batch of which stream comes next, and records the progress of each stream. Starts no process.
 
-A stream is what one worker of PyTorch's DataLoader makes of an iterable-style dataset. How many there are is fixed for
-an epoch, whatever becomes of the workers: the trainer takes a batch of each in turn and passes over those that have
-ended, so the order of batches is the same for every number of workers.
+A stream is what one worker of PyTorch's DataLoader makes of an iterable-style dataset. The number of streams is fixed
+for an epoch and independent of the workers: the trainer takes a batch of each in turn and skips those that have ended,
+so the order of batches is the same for every number of workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Place", "Progress", "Share", "Start", "StreamBatch", "StreamOrder", 
 
 
 class StreamBatch(NamedTuple):
-    """A batch by its number in its stream."""
+    """A batch, by its stream and its number there."""
 
     stream: int
     number: int
@@ -26,9 +26,16 @@ class StreamBatch(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a stream has got: so many batches and samples were made of it. After `saved` batches its state, pickled,
-    was `state`; None where it keeps none, and is made again from its beginning. Of the batches since then the dataset
-    has raised at `failed`."""
+    """The progress of a stream.
+
+    Attributes:
+        batches: batches that were made.
+        samples: samples that were made.
+        saved: the number of batches after which its state was saved.
+        state: the pickled state; None if the stream has none and is read again from its beginning.
+        failed: the batches since then for which the dataset raised an error.
+        ended: whether it has no more batches.
+    """
 
     batches: int = 0
     samples: int = 0
@@ -39,15 +46,17 @@ class Progress(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What get_worker_info() tells a stream: its number and how many there are. Of 0 streams it tells nothing."""
+    """What get_worker_info() returns in a stream: its number and the number of streams. With 0 streams it returns None."""
 
     number: int
     streams: int
 
 
 class Start(NamedTuple):
-    """Where a worker takes up a stream, and the iterations whose streams it may still have. `copies` says that the
-    dataset is not this stream's alone."""
+    """Where a worker continues a stream, and the iterations whose streams it may keep.
+
+    `copies` means that other streams use the dataset too, so the worker must copy it.
+    """
 
     progress: Progress
     share: Share
@@ -56,7 +65,7 @@ class Start(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a trainer stands in an epoch: how far it has got in each stream, and which one has the next batch."""
+    """The position of a trainer in an epoch: the progress of each stream, and the stream whose turn it is."""
 
     progress: tuple[Progress, ...]
     turn: int
@@ -65,8 +74,8 @@ class Place(NamedTuple):
 class Turns:
     """The batches of an epoch from a place on, in the order in which the trainer takes them.
 
-    Where it takes them as they come (not `in_order`), the next one is of a stream of which the fewest are asked for:
-    those of a slow stream do not take up the places of all others.
+    Without `in_order`, the next batch is of a stream with the fewest pending ones, so that a slow stream does not use
+    the places of all others.
     """
 
     def __init__(self, place: Place, in_order: bool = True) -> None:
@@ -77,7 +86,7 @@ class Turns:
         self._turn = place.turn
 
     def ask(self) -> StreamBatch | None:
-        """The next batch to be made, None where all streams have ended."""
+        """Return the next batch to make; None if all streams have ended."""
         streams = len(self._progress)
         turns = (each % streams for each in range(self._next, self._next + streams))
         going = [stream for stream in turns if not self._progress[stream].ended]
@@ -89,23 +98,26 @@ class Turns:
         return StreamBatch(stream, self._asked[stream] - 1)
 
     def _pending(self, stream: int) -> int:
-        """Batches that are asked for and not taken."""
+        """Return the number of batches that are requested and not taken."""
         return self._asked[stream] - self._progress[stream].batches
 
     def note(self, stream: int, progress: Progress) -> None:
-        """The trainer has got the next batch of a stream, or found that the stream has ended."""
+        """Note that the trainer has received the next batch of a stream, or that the stream has ended."""
         self._progress[stream] = progress
         self._turn = (stream + 1) % len(self._progress)
 
     @property
     def place(self) -> Place:
-        """Where the trainer stands."""
+        """The position of the trainer."""
         return Place(tuple(self._progress), self._turn)
 
 
 class StreamOrder:
-    """The streams that a loader makes of an iterable-style dataset. With several ranks they are numbered through all of
-    them, so that a dataset that shares its samples among workers shares them among ranks as well."""
+    """The streams that a loader makes of an iterable-style dataset.
+
+    With several ranks they are numbered across all ranks, so that a dataset that divides its samples among workers
+    divides them among ranks as well.
+    """
 
     shuffle = False
 
@@ -117,23 +129,24 @@ class StreamOrder:
         self.told_length: int | None = None
 
     def __len__(self) -> int:
-        """Batches, if the dataset's length is that of all its streams. Raises TypeError where it has none."""
+        """Return the number of batches if the dataset's length is that of all streams together. Raises TypeError if it
+        has no length."""
         length = self.told_length = len(self._dataset)
         batch = self._batch or 1
         return length // batch if self._drop_last else -(-length // batch)
 
     def beginning(self) -> Place:
-        """The place of a trainer before its first batch."""
+        """Return the place of a trainer before its first batch."""
         return Place((Progress(),) * max(1, self.streams), 0)
 
     def share(self, stream: int, streams: int) -> Share:
-        """What a stream, of so many on this rank, is told of itself."""
+        """Return what get_worker_info() returns in a stream, when this rank has `streams`."""
         if self.streams == 0 and streams == 1:
             return Share(self._rank, 0 if self._world_size == 1 else self._world_size)
         return Share(stream * self._world_size + self._rank, streams * self._world_size)
 
     def tell(self, place: Place) -> dict[str, Any]:
-        """A place, for a state_dict()."""
+        """Return a place in the form of state_dict()."""
         told = [
             {
                 "batches": each.batches,
@@ -149,7 +162,7 @@ class StreamOrder:
         return {**own, "shared": self.streams > 0, "turn": place.turn, "streams": told}
 
     def place(self, told: dict[str, Any]) -> Place:
-        """The place of which tell() told. Raises ValueError where it is not of such a loader."""
+        """Return the place from the form that tell() returns. Raises ValueError if it does not fit this loader."""
         own = {"batch_size": self._batch, "rank": self._rank, "world_size": self._world_size}
         for name, value in (*own.items(), ("shared", self.streams > 0)):
             if told.get(name) != value:

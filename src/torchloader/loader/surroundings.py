@@ -1,4 +1,4 @@
-"""What kind of process this is, and whose part of a dataset is being read in it."""
+"""Process-wide state: whether this is a loading worker, what it inherited, and which part of a dataset it reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ share: tuple[int, int] | None = None  # the number of the worker, or stream, and
 
 @contextmanager
 def sharing(given: tuple[int, int] | None) -> Iterator[None]:
-    """In the block this is the share."""
+    """Within the block, set `share`."""
     global share
     share, before = given, share
     try:

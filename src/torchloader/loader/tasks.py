@@ -1,4 +1,4 @@
-"""What is to be done for a batch, as it goes to a worker."""
+"""The request for a batch, as it is sent to a worker."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Task"]
 
 
 class Task(NamedTuple):
-    """A batch to be made: of these samples, or of a stream. `start` is where who makes it takes up the stream, None
-    where it goes on with it."""
+    """A batch to make, of these samples or of a stream. `start` is where the worker continues the stream; None if it
+    has it already."""
 
     iteration: int
     number: int
@@ -23,5 +23,5 @@ class Task(NamedTuple):
 
     @property
     def samples(self) -> str:
-        """Of which samples it is, in words."""
+        """The samples of the batch, as text for messages."""
         return str(self.indices) if isinstance(self.indices, StreamBatch) else f"the samples {self.indices}"

@@ -1,8 +1,8 @@
-"""Chooses a loader's number of workers while it loads: the smallest with which the trainer hardly waits.
+"""Chooses a loader's number of workers while it is used: the smallest with which the trainer hardly waits.
 
-It looks at the trainer's batches for a while with one number of workers, asks the search for the next number, and the
-budget of the node how many of them it may have. A number that was found is kept; it is looked for anew when what was
-measured does not hold any more, and otherwise ever more rarely.
+It measures some batches with one number of workers, gets the next number from the search, and from the node's budget
+how many of them it may have. The result is kept; it is searched for again when measurements contradict it, and
+otherwise ever less often.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _log = logging.getLogger(__name__)
 
 
 class Resizable(Protocol):
-    """What has workers: a crew."""
+    """A set of workers whose number can be changed: a crew."""
 
     tally: Tally
     size: int
 
     @property
     def ready(self) -> int:
-        """Workers that take batches now."""
+        """The number of workers that take batches now."""
 
     @property
     def window(self) -> int:
-        """Batches that may be asked for before the first of them is taken."""
+        """The number of batches that may be requested before the first of them is taken."""
 
     @property
     def begun(self) -> int:
-        """Iterations that have begun so far."""
+        """The number of iterations that have begun so far."""
 
     def resize(self, size: int) -> None:
-        """Have so many workers."""
+        """Set the number of workers."""
 
 
 class Tuner:
-    """Watches one loader.
+    """Chooses the number of workers of one loader.
 
     Args:
-        at_most: workers.
-        budget: of the node.
-        cpu_clock: seconds of CPU time of the trainer.
+        at_most: the largest number of workers.
+        budget: the loader's share of the node's cores.
+        cpu_clock: returns the seconds of CPU time of the trainer.
     """
 
     def __init__(self, at_most: int, budget: Budget, cpu_clock: Callable[[], float] = time.process_time) -> None:
@@ -77,13 +77,13 @@ class Tuner:
         self._begin(Tally(), False)
 
     def _begin(self, tally: Tally, at_start: bool) -> None:
-        """A look begins."""
+        """Begin a measurement."""
         self._batches, self._waited, self._computed, self._cpu = 0, 0.0, 0.0, 0.0
         self._made, self._effort = tally.batches, tally.effort
         self._from_start, self._epochs = at_start, 0
 
     def note(self, crew: Resizable, waited: float, computed: float) -> None:
-        """A batch was given, for which the trainer waited after it had computed."""
+        """Note a batch, for which the trainer waited `waited` seconds after it had computed for `computed` seconds."""
         now = self._cpu_clock()
         cpu, self._cpu_before = now - self._cpu_before, now
         if self._budget.is_due:
@@ -102,9 +102,11 @@ class Tuner:
             self._decide(crew)
 
     def _is_there(self, crew: Resizable) -> bool:
-        """Whether what happens now is due to the number of workers. Before all have been there it is not, nor with
-        the batches that others have made. Where workers leave at the end of each epoch, to wait for them is part of
-        the epochs."""
+        """Return whether measurements now reflect the present number of workers.
+
+        They do not before all workers are ready, nor for batches made before that. Where workers leave at the end of
+        each epoch, waiting for them belongs to the epoch.
+        """
         if crew.size != self._size:
             self._size, self._arrived = crew.size, False
         if not self._arrived and crew.ready == self._size:
@@ -113,7 +115,7 @@ class Tuner:
         return self._arrived and not self._skip
 
     def _begin_epoch(self, crew: Resizable) -> None:
-        """An epoch begins with waiting: of short ones a look has whole ones only."""
+        """Begin an epoch. As an epoch begins with waiting, a measurement of short epochs includes only whole ones."""
         self._skip = 0  # no batch is left of the last one
         if not self._from_start:
             self._begin(crew.tally, True)
@@ -169,14 +171,19 @@ class Tuner:
             _log.info('num_workers="auto": %s', self.tuning)
 
     def close(self) -> None:
-        """Choose no more, and give back what it has of the node."""
+        """Stop choosing, and release the cores."""
         self._is_closed = True
         self._budget.close()
 
 
 def tuner_of(max_workers: int | None, streams: int | None, nodes: Collection[str | None]) -> Tuner:
-    """The tuner of a loader that may have so many workers, by default some for each core, and has so many streams. Its
-    workers are on these nodes, None is the trainer's; the cores of others are not shared."""
+    """Return the tuner of a loader.
+
+    Args:
+        max_workers: the largest number of workers; None for eight per core.
+        streams: the number of streams, which also limits the workers; None for a map-style dataset.
+        nodes: those of the workers; None is the trainer's. Cores of other nodes are not shared with other loaders.
+    """
     others = {name for name in nodes if name is not None}
     cores = float(sum(Node(name).num_cpus for name in others))
     if None in nodes:

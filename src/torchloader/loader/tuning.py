@@ -1,4 +1,4 @@
-"""What num_workers="auto" has found, in a line."""
+"""The result of num_workers="auto", as one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ __all__ = ["Limit", "Tuning"]
 
 
 class Limit(StrEnum):
-    """Why there are no more workers."""
+    """The reason why there are no more workers.
+
+    Attributes:
+        SEARCH: another number is tried next.
+        NEED: more are not needed.
+        GAIN: more would not be faster.
+        MOST: `max_workers` is reached.
+        CORES: the cores of the node are used up.
+    """
 
     SEARCH = "another number is tried next"
     NEED = "more are not needed"
@@ -20,11 +28,15 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was found of a loader, and measured last.
+    """The result of num_workers="auto", and the last measurement.
 
-    workers: how many it was measured with. step: seconds that the trainer computes for a batch. service: seconds of a
-    worker that a batch takes. share: the fraction of these that is CPU time. waiting: the fraction of its time that
-    the trainer waits. limit: why there are no more.
+    Attributes:
+        workers: the number of workers that was measured.
+        step: seconds that the trainer computes per batch.
+        service: seconds of a worker per batch.
+        share: the fraction of these that is CPU time, from 0 to 1.
+        waiting: the fraction of its time that the trainer waits, from 0 to 1.
+        limit: the reason why there are no more workers.
     """
 
     workers: int

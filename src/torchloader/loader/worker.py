@@ -1,4 +1,4 @@
-"""A loading worker: a process that makes batches until it is told to leave, or its trainer is gone."""
+"""A loading worker: a process that makes batches until it is dismissed or its trainer has ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOOK_AFTER_TRAINER_S = 1.0  # seconds
 
 
 class Shipment(NamedTuple):
-    """A snapshot of the dataset, to make batches of; others than those of these numbers are not needed any more."""
+    """A snapshot of the dataset. The worker discards all snapshots whose numbers are not in `needed`."""
 
     dataset: int
     needed: set[int]
@@ -38,7 +38,7 @@ class Shipment(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Another worker goes on with a stream."""
+    """Tells a worker that another one continues a stream."""
 
     dataset: int
     iteration: int
@@ -46,14 +46,14 @@ class Release(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A worker begins, or cannot: then there is an error."""
+    """Sent when a worker has begun, or failed to: then it has an error."""
 
     worker: int
     error: Packed | None
 
 
 class Made(NamedTuple):
-    """A batch, or the error that came instead, and what making it and sending the one before it took."""
+    """A batch, or the error that was raised, and the cost of making it and of sending the one before it."""
 
     worker: int
     iteration: int
@@ -67,14 +67,14 @@ class Made(NamedTuple):
 
 
 class Trainer:
-    """What a worker looks at of its trainer before each batch, on the same node.
+    """The state of the trainer that a worker on the same node checks before each batch.
 
-    A worker of another node is told all by its tasks, as each look would be a round trip; and the run ends what a
-    process had started that is gone.
+    A worker on another node gets everything with its tasks, as each check would be a round trip; when its trainer has
+    ended, the run ends it.
     """
 
     def __init__(self, process: int, leave: Event, floor: Value) -> None:
-        """`leave` is set for this worker to leave; iterations below `floor` are over. Raises NoSuchProcess."""
+        """`leave` is set to dismiss this worker; iterations below `floor` have ended. Raises NoSuchProcess."""
         self._process, self._leave, self._floor = psutil.Process(process), leave, floor
 
     @property
@@ -83,12 +83,12 @@ class Trainer:
         return self._leave.is_set()
 
     def needs(self, iteration: int) -> bool:
-        """Whether it takes batches of an iteration."""
+        """Return whether an iteration still takes batches."""
         return bool(iteration >= self._floor.value)
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process has ended."""
+        """Whether the trainer's process has ended."""
         try:
             return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
@@ -96,12 +96,12 @@ class Trainer:
 
 
 class FarTrainer:
-    """One on another node."""
+    """A trainer on another node, which is not checked."""
 
     dismisses = is_gone = False
 
     def needs(self, _: int) -> bool:
-        """Whether it takes batches of an iteration."""
+        """Return whether an iteration still takes batches."""
         return True
 
 
@@ -113,15 +113,15 @@ def work(
     results: Queue,
     orders: tuple[int, Event, Value] | None,
 ) -> None:
-    """Make batches.
+    """Make batches until dismissed: the main function of a loading worker.
 
     Args:
         worker: its number.
-        place: its slot, and how many workers there are.
+        place: its slot, and the number of workers.
         nice: by how much its priority is below the trainer's.
-        tasks: what to do; the first message is a Shipment.
-        results: where batches go.
-        orders: a Trainer's; None on another node.
+        tasks: the requests; the first message is a Shipment.
+        results: receives Ready and Made messages.
+        orders: the arguments of a Trainer; None on another node.
     """
     surroundings.is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
@@ -183,7 +183,7 @@ def _make(worker: int, maker: Maker, task: Task) -> Made:
 
 
 def _exchange_of(maker: Maker) -> Exchange | None:
-    """The access to batches of other loaders, where there are to be any and this is the trainer's node."""
+    """Return the access to shared batches, if they are enabled and this is the trainer's node; else None."""
     try:
         return None if maker.membership is None else Exchange(maker.membership)
     except FileNotFoundError:  # of another node, or the loader is closed
@@ -194,7 +194,7 @@ def _exchange_of(maker: Maker) -> Exchange | None:
 def _make_or_take(
     worker: int, maker: Maker, task: Task, exchange: Exchange | None, trainer: Trainer | FarTrainer
 ) -> Made:
-    """The batch, which a worker of another loader may have made."""
+    """Make the batch, or take it from a worker of another loader."""
     if exchange is None:
         return _make(worker, maker, task)
     made: list[Made] = []
