@@ -91,7 +91,7 @@ def test_a_torn_last_line_is_dropped_with_a_word(tmp_path: Path, caplog: pytest.
         assert log.records["a"].state is State.QUEUED
         assert path.read_bytes() == whole
         log.records.change("a", State.STARTING, 2, "arrival")
-    assert "the last line is torn" in caplog.text
+    assert "the last line is incomplete" in caplog.text
     assert replay(path)["a"].state is State.STARTING
 
 

@@ -225,10 +225,10 @@ def test_a_file_that_is_no_prior_is_named(tmp_path: Path, change: dict[str, obje
     path = tmp_path / "prior.json"
     fit(measurements(6)).save(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=rf"prior.json is no prior.*{says}"):
+    with pytest.raises(ValueError, match=rf"prior.json is not a prior.*{says}"):
         Prior.load(path)
     path.write_text(5000 * "[")
-    with pytest.raises(ValueError, match=r"prior.json is no prior"):
+    with pytest.raises(ValueError, match=r"prior.json is not a prior"):
         Prior.load(path)
 
 

@@ -85,7 +85,7 @@ def test_damaged_settings_are_told_by_their_file(
     ("name", "text", "told"),
     [
         ("jobs.csv", "arch,depth\n", "jobs.csv: found no column batch, "),
-        ("jobs.toml", "jobs = [", "jobs.toml: found no TOML: "),
+        ("jobs.toml", "jobs = [", "jobs.toml: found invalid TOML: "),
         ("jobs.yaml", "jobs: 1", "jobs.yaml, jobs: found 1, expected a list of jobs"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Who gets how many loading workers."""
+"""Policies that decide how many loading workers each job gets."""

@@ -1,4 +1,4 @@
-"""The policies by name."""
+"""The allocation policies by name."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ _ALL: list[Policy] = [
     Fifo(),
 ]
 POLICIES: dict[str, Policy] = {each.name: each for each in _ALL}
-"""All of them, each within the cores of every node."""
+"""All policies by name, each corrected to stay within the cores of every node."""
 
 
 def policy(name: str) -> Policy:
-    """The policy of that name.
-
-    Raises ValueError, with the names that there are, for another.
-    """
+    """Return the policy of that name. Raises ValueError, with the existing names, for an unknown one."""
     if name not in POLICIES:
         raise ValueError(f"there is no policy {name!r}; the policies are {', '.join(POLICIES)}")
     return POLICIES[name]

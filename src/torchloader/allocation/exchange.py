@@ -1,7 +1,7 @@
-"""Steps taken back from a few jobs where others make more of the cores.
+"""Improves a dealt allocation by taking workers from some jobs and giving them to others that gain more.
 
-Where steps take several cores, or cores of several nodes, dealing them out one by one can leave cores over that no step
-fits into. Taking back a few steps and dealing again finds most of what was lost.
+Where steps take several cores, or cores of several nodes, dealing them one by one can leave cores that no step fits
+into. Taking back a few steps and dealing again recovers most of the loss.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NEAR = 24  # jobs that cores taken back are dealt to: those to which a core is 
 
 
 def improve(table: Table, objective: Objective, rank: Rank) -> None:
-    """Exchange steps while that makes the sum of the objective larger, within a bounded amount of work.
+    """Exchange steps while that increases the sum of the objective, within a bounded amount of work.
 
     Args:
-        table: the jobs and cores after dealing, which this changes.
-        objective: what to make larger.
-        rank: by which steps are dealt.
+        table: the jobs and cores after dealing; it is changed.
+        objective: what to increase.
+        rank: the rank by which steps are dealt.
     """
     groups = _mixed(table)
     total = sum(map(len, groups))
@@ -33,7 +33,7 @@ def improve(table: Table, objective: Objective, rank: Rank) -> None:
 
 
 def _mixed(table: Table) -> list[list[int]]:
-    """The groups of jobs that compete, without those for which dealing is exact: one node, and steps of one size."""
+    """Return the groups of competing jobs, without those for which dealing is exact (one node, and steps of one size)."""
     parent = list(range(len(table.free)))
 
     def root(node: int) -> int:
@@ -76,7 +76,7 @@ class _Group:
                     break
 
     def _loss(self, job: int, given: int = 0) -> float:
-        """What a core is worth of the last worker that a job has after it has given some."""
+        """Return the value per core of a job's last worker, after it has given `given` workers."""
         table = self._table
         return self._objective.gain(table.demands[job], table.workers[job] - given - 1) / table.sizes[job]
 
@@ -84,11 +84,11 @@ class _Group:
         return self._table.workers[job] - count >= self._table.demands[job].minimum
 
     def _worth(self, job: int) -> float:
-        """What a core is worth of the next worker that a job could have, 0 where it can have none."""
+        """Return the value per core of a job's next worker; 0 if it may have none."""
         return 0.0 if self._table.full(job) else self._rank(self._table.demands[job], self._table.workers[job])
 
     def _exchanges(self) -> Iterator[tuple[dict[int, int], int | None]]:
-        """Who may give how many steps, and who is served first: the exchanges that promise most come first."""
+        """Yield (steps to take from which jobs, job to serve first or None), the most promising exchanges first."""
         self._work -= len(self._jobs)
         worths = {job: self._worth(job) * self._table.sizes[job] for job in self._jobs}
         for taker in sorted((job for job in self._jobs if worths[job] > 0), key=lambda job: (-worths[job], job)):
@@ -106,7 +106,8 @@ class _Group:
                     yield {first: 1, second: 1}, None
 
     def _room(self, taker: int) -> dict[int, int]:
-        """The steps that others lose least by, and that together make room for one of the taker's; or none."""
+        """Return the steps of other jobs that lose the least and together make room for one of the taker's; empty if
+        impossible."""
         table = self._table
         lacking = {
             node: devices - table.free[node] for node, devices in table.steps[taker] if devices > table.free[node]
@@ -132,7 +133,8 @@ class _Group:
         return {} if any(count > 0 for count in lacking.values()) else givers
 
     def _exchange(self, givers: dict[int, int], taker: int | None) -> bool:
-        """Take from the givers and deal to the others; as it was, and False, where that gains nothing."""
+        """Take steps from the givers and deal the cores again. Returns False, and restores the table, if nothing is
+        gained."""
         table, workers = self._table, self._table.workers
         beside = {job for giver in givers for node, _ in table.steps[giver] for job in self._at[node]}
         self._work -= len(beside)

@@ -1,8 +1,8 @@
-"""Cores dealt out a step at a time, each to the job for which it does the most.
+"""Deals out cores one step at a time, each to the job that gains the most from it.
 
 A step of a job is one more worker for each of its devices: it takes as many cores on each node as the job has devices
-there. With steps of one core and values whose gains shrink, the result is the best that there is (Gross 1956;
-Federgruen and Groenevelt 1986).
+there. With steps of one core and values with diminishing gains the result is optimal (Gross 1956; Federgruen and
+Groenevelt 1986).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Rank = Callable[[Demand, int], float]
 
 
 class Table:
-    """Jobs at a table of cores: what each has, and what is free on every node.
+    """The workers of each job, and the free cores of every node.
 
-    Every job begins with its minimum, in the order of arrival; one whose minimum is not there begins with none, and
-    those behind it go on.
+    Each job begins with its minimum, in the order of arrival; a job for whose minimum cores are missing gets none, and
+    later ones are still served.
 
     Args:
         demands: the jobs.
-        cores: for loading, by node; a node that is not named has none.
+        cores: cores for loading, by node; a node that is not named has none.
     """
 
     def __init__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> None:
@@ -42,7 +42,8 @@ class Table:
             self.add(job, demand.minimum)
 
     def add(self, job: int, count: int = 1) -> bool:
-        """Give a job so many workers per device more (less, where negative); False where cores lack."""
+        """Give a job `count` more workers per device (fewer if negative). Returns False, without a change, if cores are
+        missing."""
         free, steps = self.free, self.steps[job]
         for node, devices in steps:
             if node < 0 or free[node] < devices * count:
@@ -53,24 +54,25 @@ class Table:
         return True
 
     def full(self, job: int) -> bool:
-        """Whether the job has all that it may have, or is not among those that could begin."""
+        """Return whether the job has its maximum, or is not running (0 workers)."""
         maximum = self.demands[job].maximum
         workers = self.workers[job]
         return workers == 0 or (maximum is not None and workers >= maximum)
 
     def allocation(self) -> Allocation:
-        """Workers per device, by name."""
+        """Return the workers per device, by job name."""
         return {demand.name: workers for demand, workers in zip(self.demands, self.workers, strict=True)}
 
 
 def deal(table: Table, rank: Rank, jobs: Iterable[int]) -> list[int]:
-    """Give steps to `jobs` while there are cores, always to the job of the highest rank; which ones got them, in turn.
+    """Give steps to `jobs` while there are cores, always to the job of the highest rank. Returns the jobs that got
+    them, in order.
 
     Args:
-        table: the jobs and cores, which this changes.
-        rank: how much the next worker per device is worth to a job that has so many; 0 for nothing. A step that does
-            not fit ends the dealing for its job alone. Of equals the one that came first is served.
-        jobs: their places in the table.
+        table: the jobs and cores; it is changed.
+        rank: returns how much the next worker per device is worth to a job that has so many; 0 for nothing. A step that
+            does not fit ends the dealing only for its job. Among equals the earliest is served.
+        jobs: indexes of jobs in the table.
     """
     demands, workers, dealt = table.demands, table.workers, []
     heap = [(-rank(demands[job], workers[job]), job) for job in jobs if not table.full(job)]

@@ -1,4 +1,4 @@
-"""Any allocation made one that the nodes can carry out."""
+"""Corrects any allocation to one that the nodes can carry out."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["WithinBudget"]
 
 @dataclass(frozen=True, slots=True)
 class WithinBudget:
-    """A policy with what the nodes cannot carry out taken out of its answers.
+    """A policy whose allocations are corrected to fit the nodes.
 
-    Every job gets its minimum in the order of arrival while cores suffice, else none; none gets more than its maximum.
-    On a node that would be over-subscribed the job with the most workers per device gives one back, in turn, until all
-    fit; of equals the one that came last.
+    Each job gets its minimum in the order of arrival while cores suffice, else none; none gets more than its maximum.
+    On an over-subscribed node the job with the most workers per device gives one back, repeatedly, until all fit; among
+    equals the latest.
 
     Args:
-        policy: whose answers to correct.
+        policy: the policy to correct.
     """
 
     policy: Policy
 
     @property
     def name(self) -> str:
-        """The policy's own."""
+        """The name of the policy."""
         return self.policy.name
 
     def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:

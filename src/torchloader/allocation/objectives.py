@@ -1,4 +1,4 @@
-"""What an allocation is good for: values that grow with a job's workers, each by less than the one before."""
+"""Objectives of allocations: values that grow with a job's workers, by diminishing gains."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["BUSY", "COMPLETION", "PROPORTIONAL", "TOTAL", "Objective"]
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A sum over jobs that a policy makes as large as it can.
+    """A sum over jobs that a policy maximizes.
 
     Args:
-        value: of a job that trains at some samples per second and device.
-        gain: of the next worker per device, given those that it has; never negative, and never more than that of the
-            worker before.
+        value: returns the value of a job that trains at some samples per second and device.
+        gain: returns the gain of the next worker per device, given the present number; never negative, and never more
+            than that of the worker before.
     """
 
     value: Callable[[Demand, float], float]
@@ -48,18 +48,18 @@ def _linear(worth: Callable[[Demand], float]) -> Objective:
 
 
 def _urgency(demand: Demand) -> float:
-    """The worth of a sample per second and device to a job by how little it has left: short ones leave soon, and with
-    them what they hold."""
+    """Return the value of a sample per second and device to a job: greater for jobs with little left, which soon
+    release their cores."""
     speed = demand.curve.ceiling
     left = 1.0 if demand.remaining is None else max(demand.remaining, 1.0) / (demand.size * speed)
     return demand.weight / (speed * left)
 
 
 PROPORTIONAL = Objective(_log, _log_gain)
-"""Sum of weight * log(busy fraction): to take a tenth of one job's speed must give another more than a tenth."""
+"""Sum of weight * log(busy fraction): slowing one job by a tenth must speed up another by more than a tenth."""
 TOTAL = _linear(lambda demand: demand.weight * demand.size)
 """Samples per second over all jobs, times their weights."""
 BUSY = _linear(lambda demand: demand.weight * demand.size / demand.curve.ceiling)
-"""Devices that compute, times the weights of their jobs: throughput, each job's measured by what it could do."""
+"""Sum of weight * busy devices: the throughput of each job relative to its maximum."""
 COMPLETION = _linear(_urgency)
-"""Speed of those with the least time left first, for a short mean time to completion."""
+"""Sum of speeds weighted by 1 / remaining time, for a short mean time to completion."""

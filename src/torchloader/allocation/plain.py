@@ -1,4 +1,4 @@
-"""Policies that know nothing of how fast jobs train: what schedulers without a model of throughput do."""
+"""Policies that do not use the jobs' throughput, as in schedulers without a model of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Even", "Fifo", "PerDevice", "Static"]
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """The same number of cores to each job, as nearly as steps and nodes allow; all that jobs may have are given."""
+    """Gives each job the same number of cores, as nearly as steps and nodes allow, until all are used."""
 
     name: str = "even"
 
@@ -25,7 +25,7 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class PerDevice:
-    """The same number of cores to each device."""
+    """Gives each device the same number of cores."""
 
     name: str = "gpu-proportional"
 
@@ -37,7 +37,7 @@ class PerDevice:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """To each job what was requested for it, whether the nodes have that or not."""
+    """Gives each job what it requested, whether or not the nodes have it."""
 
     name: str = "static"
 
@@ -47,10 +47,10 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """To each job what was requested for it, in the order of arrival; the first that does not fit waits, and all
-    after it do.
+    """Gives each job what it requested, in the order of arrival; the first that does not fit waits, and so do all after
+    it.
 
-    Who asks for more than an empty node has gets what that has.
+    A job that requests more than an empty node has gets what that node has.
     """
 
     name: str = "fifo"

@@ -1,4 +1,4 @@
-"""Policies that know how fast jobs train with how many workers."""
+"""Policies that use a model of how fast jobs train with how many workers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Best", "MaxMin"]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The allocation that makes the sum of an objective over all jobs largest.
+    """Maximizes the sum of an objective over all jobs.
 
-    Exact where every job has one device; elsewhere dealt by what a core is worth, and improved by exchanges. Jobs get
-    no worker that would not make them faster.
+    Exact if every job has one device; otherwise dealt by value per core and improved by exchanges. No job gets a worker
+    that would not make it faster.
 
     Args:
-        name: what users choose it by.
-        objective: what to make large.
+        name: the name of the policy for users.
+        objective: the objective to maximize.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class MaxMin:
-    """Cores to the job that is busy for the smallest part of its time, then to the next: nobody is left behind.
+    """Gives each next step to the job that is busy for the smallest part of its time, in proportion to weight.
 
-    A job of twice the weight counts as served when it is twice as busy.
+    A job of twice the weight counts as equally served when it is twice as busy.
     """
 
     name: str = "max-min"

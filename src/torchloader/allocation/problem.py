@@ -1,4 +1,4 @@
-"""What an allocation of loading workers is made from, and what it must obey."""
+"""The input and output of allocation policies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Demand:
     """A job that wants loading workers.
 
     Args:
-        name: of the job, unlike that of any other.
-        devices: how many devices it has on each node, by the node's name.
-        curve: how fast one of its devices trains.
-        weight: what its progress is worth beside that of others.
-        minimum, maximum: workers per device that it can do with; no upper bound by default.
-        requested: workers per device that its submitter asked for.
-        arrival: when it came, in seconds; earlier ones go first where a policy has to choose.
-        remaining: samples that it still has to train on, over all its devices; unknown by default.
+        name: the unique name of the job.
+        devices: the number of its devices on each node, by node name.
+        curve: the speed of one of its devices.
+        weight: the relative importance of its progress.
+        minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
+        requested: workers per device that its submitter requested.
+        arrival: when it arrived, in seconds; earlier jobs take precedence where a policy has to choose.
+        remaining: samples that it still has to train on, over all its devices; None if unknown.
 
-    Raises ValueError, with the job's name, for what cannot be: no device, a weight that is not positive, a minimum
-    below one or above the maximum.
+    Raises ValueError, with the job's name, if it has no device, a weight that is not positive, or a minimum below 1 or
+    above the maximum.
     """
 
     name: str
@@ -45,7 +45,9 @@ class Demand:
 
     def __post_init__(self) -> None:
         if not self.devices or min(self.devices.values()) < 1:
-            raise ValueError(f"job {self.name!r}: it needs a device on each node that it names, not {self.devices}")
+            raise ValueError(
+                f"job {self.name!r}: it needs at least one device on each node that it names, not {self.devices}"
+            )
         if not (math.isfinite(self.weight) and self.weight > 0):
             raise ValueError(f"job {self.name!r}: weight must be positive, not {self.weight}")
         if self.minimum < 1:
@@ -55,7 +57,7 @@ class Demand:
 
     @property
     def size(self) -> int:
-        """Its devices on all nodes."""
+        """The number of its devices on all nodes."""
         return sum(self.devices.values())
 
 
@@ -64,14 +66,14 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """What users choose it by."""
+        """The name of the policy for users."""
 
     def __call__(self, demands: Sequence[Demand], cores: Mapping[str, int]) -> Allocation:
-        """Workers per device for every job; `cores` are those for loading, by node."""
+        """Return the workers per device of every job; `cores` are those for loading, by node."""
 
 
 def used(demands: Sequence[Demand], allocation: Mapping[str, int]) -> dict[str, int]:
-    """Cores that an allocation takes on each node."""
+    """Return the cores that an allocation takes on each node."""
     found: dict[str, int] = {}
     for demand in demands:
         for node, devices in demand.devices.items():
@@ -80,5 +82,5 @@ def used(demands: Sequence[Demand], allocation: Mapping[str, int]) -> dict[str, 
 
 
 def by_arrival(demands: Sequence[Demand]) -> list[Demand]:
-    """The order in which jobs are served where not all can be; names decide between those that came together."""
+    """Return the jobs in the order in which they are served: by arrival, then by name."""
     return sorted(demands, key=lambda demand: (demand.arrival, demand.name))

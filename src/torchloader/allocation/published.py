@@ -1,7 +1,7 @@
-"""The two published variants of the worker allocation algorithm, as they were published, with their faults.
+"""The two published variants of the worker allocation algorithm, unchanged, including their faults.
 
-Both know one budget, the sum over all nodes, and neither keeps to it: see each. To use one on real nodes put it into
-`WithinBudget`, as the dictionary of policies does.
+Both use one budget, the sum over all nodes, and may exceed it: see each class. To use one on real nodes wrap it in
+`WithinBudget`, as the catalogue of policies does.
 
 A Data-Loader Tunable Knob to Shorten GPU Idleness for Distributed Deep Learning, IEEE CLOUD 2022.
 """
@@ -18,17 +18,17 @@ __all__ = ["Fill", "Trim"]
 
 
 def _wanted(demand: Demand) -> float:
-    """Workers per device that load as fast as the device computes, from the rate of one worker alone."""
+    """Return the workers per device that load as fast as the device computes, extrapolated from the rate of one worker."""
     return demand.curve.ceiling / demand.curve.loading(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Every job gets what it needs and one more; over budget, those with the most slack give back a worker in turn.
+    """Gives each job what it needs plus one; over budget, those with the most slack give back a worker in turn.
 
-    Slack is by how many workers, over all devices, a job has more than it needs, rounded up; of equals the largest
-    demand gives first. Nobody falls below one worker per device, so where cores do not suffice for that the
-    allocation stays over budget; and as nodes are not told apart, a single node can be over-subscribed at any time.
+    Slack is the number of workers, over all devices, that a job has beyond its need, rounded up; among equals the
+    largest demand gives first. No job falls below one worker per device, so the allocation can stay over budget; and as
+    nodes are not distinguished, a single node can be over-subscribed at any time.
     """
 
     name: str = "waa-trim"
@@ -55,13 +55,11 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Scarce cores are dealt to the fastest jobs first, abundant ones in proportion to what jobs need.
+    """Deals scarce cores to the fastest jobs first, and abundant ones in proportion to what jobs need.
 
-    A job needs two workers more than it uses. Where cores are scarce, each job in turn, the fastest device first,
-    gets one
-    worker per device until it has what it needs or there are no cores: the last to be served may take more than there
-    are. Where cores abound all are shared out, useful or not; what rounding leaves over goes
-    out in turn.
+    A job needs two workers more than it uses. Where cores are scarce, each job in turn, the fastest device first, gets
+    one worker per device until it has what it needs or there are no cores; the last one may take more than there are.
+    Where cores are abundant all are given out, useful or not, and the remainder of rounding is dealt in turn.
     """
 
     name: str = "waa-fill"

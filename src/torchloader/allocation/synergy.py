@@ -1,11 +1,11 @@
-"""Cores by what profiles of jobs say, and never fewer than make a job as fast as an equal share per device would.
+"""Allocates cores by the profiles of jobs; none gets fewer than make it as fast as an equal share per device would.
 
 Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters, OSDI 2022 (Synergy), the section on Synergy-TUNE: jobs
-in turn, the largest first, get what makes them fastest; one for which that is not there gets what an equal share per
-device is worth to it, and if not even that is there, those who have more than such a share give it back. Here that is
-left to all from the start, which comes to the same. What is then left goes, in the same turn, to those who could still
-use it, which the paper does not say. The paper shares memory in the same way, and chooses the nodes of jobs by both,
-which is not here: jobs have the devices that they have.
+in turn, the largest first, get what makes them fastest; one for which that is not available gets what an equal share
+per device is worth to it, and if that is not available either, jobs with more than such a share give cores back. Here
+these shares are reserved for all jobs from the start, which is equivalent. The remaining cores then go, in the same
+order, to jobs that can still use them, which the paper does not specify. The paper shares memory in the same way, and
+chooses the nodes of jobs by both, which is not implemented: jobs keep their devices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MANY = 10**6  # workers, for a job that no number of them is enough for
 
 @dataclass(frozen=True, slots=True)
 class Synergy:
-    """To each job what makes it fastest, and nobody slower than with the same number of cores to each device."""
+    """Gives each job what makes it fastest, and none less speed than the same number of cores for each device would."""
 
     name: str = "synergy"
 
@@ -50,7 +50,8 @@ class Synergy:
 
 
 def _best(demand: Demand) -> int:
-    """The fewest workers per device with which a job is as fast as it can be, or nearly where no number suffices."""
+    """Return the fewest workers per device with which a job is as fast as possible, or nearly so where no number
+    suffices."""
     curve = demand.curve
     most = _MANY if demand.maximum is None else demand.maximum
     if curve.shared > 0:

@@ -1,1 +1,1 @@
-"""What users write: workloads, clusters, jobs."""
+"""Readers of the files that users write: workloads, clusters, jobs."""

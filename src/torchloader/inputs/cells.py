@@ -1,4 +1,4 @@
-"""A workload's rows taken apart: cells with quotes and lists in them, and what a list of devices says."""
+"""Splits a workload's rows into cells with quotes and lists, and parses lists of devices."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PAIR = re.compile(
 
 
 def split(line: str) -> list[str]:
-    """The cells of a row: commas part them, but not those in quotes or brackets; spaces around them do not count.
+    """Return the cells of a row, separated by commas outside quotes and brackets, with surrounding spaces removed.
 
-    Raises ValueError where a quote or a bracket is not closed.
+    Raises ValueError if a quote or a bracket is not closed.
     """
     cells: list[str] = []
     cell: list[str] = []
@@ -51,7 +51,7 @@ def split(line: str) -> list[str]:
 
 
 def parse_devices(text: str) -> Devices:
-    """What a cell of devices says: ["0 1" "0 1"], "0 1" or {'hostA':[0 1]}.
+    """Parse a cell of devices: ["0 1" "0 1"], "0 1" or {'hostA':[0 1]}.
 
     Raises ValueError, whose text is what was expected.
     """

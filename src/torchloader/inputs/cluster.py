@@ -1,4 +1,4 @@
-"""The cluster file. All of it is optional: nodes are found and traffic is secured by the run."""
+"""Reads the cluster file. All its elements are optional, since the run finds the nodes and secures the traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Cluster", "MasterSettings", "WorkerSettings", "read_cluster"]
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """Where the master listens. Nothing is None but what was not said; the key is never shown."""
+    """The address of the master. None stands for elements that are not given; repr() does not show the key."""
 
     ip: str | None = None
     port: int | None = None
@@ -23,7 +23,7 @@ class MasterSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """A worker. An `ip` of None is the host that reads the file."""
+    """The address of a worker. An `ip` of None is the host that reads the file."""
 
     ip: str | None = None
     rpc_port: int | None = None
@@ -32,7 +32,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a cluster file says. Several workers may share a host; `ignored` are elements that mean nothing here."""
+    """The content of a cluster file. Several workers may share a host; `ignored` are elements that have no effect."""
 
     master: MasterSettings = MasterSettings()
     workers: tuple[WorkerSettings, ...] = ()
@@ -44,12 +44,12 @@ _WORKER = ("worker_ip", "worker_rpc_port", "worker_socket_port")
 
 
 class _Doctype(ValueError):
-    """A document that would define entities."""
+    """Raised for a document type declaration, which could define entities."""
 
 
 @dataclass
 class _Reading:
-    """The elements of one file, taken one by one."""
+    """The elements of one file while they are read."""
 
     file: str
     lines: dict[int, int] = field(default_factory=dict)
@@ -77,14 +77,14 @@ class _Reading:
         except _Doctype:
             self._stop(parser.CurrentLineNumber, "a document type declaration", "none: entities are not read")
         except expat.ExpatError as error:
-            self._stop(error.lineno, f"no XML: {expat.ErrorString(error.code)}", "well-formed XML")
+            self._stop(error.lineno, f"invalid XML: {expat.ErrorString(error.code)}", "well-formed XML")
         return builder.close()
 
     def _stop(self, row: int, found: str, expected: str) -> None:
         raise InputError([Mistake(self.file, row, "", found, expected)])
 
     def children(self, element: ET.Element, names: tuple[str, ...]) -> dict[str, str]:
-        """The texts of its children by their names; those that are empty are as if they were not there."""
+        """Return the non-empty texts of an element's children, by tag."""
         found: dict[str, str] = {}
         for child in element:
             text = (child.text or "").strip()
@@ -104,7 +104,7 @@ class _Reading:
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """What a cluster file says. Raises InputError, which names line and element, and OSError."""
+    """Read a cluster file. Raises InputError, with line and element, and OSError."""
     reading = _Reading(str(path))
     root = reading.tree(Path(path).read_bytes())
     if root.tag != "cluster_config":

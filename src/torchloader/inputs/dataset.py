@@ -1,4 +1,4 @@
-"""What a job of a known network trains on, as a user writes it."""
+"""The syntax of the dataset of a job with a built-in network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SLOWEST_S = 10**6  # seconds for a sample
 
 
 def is_dataset(text: str) -> bool:
-    """Whether it is one of those that `torchloader.training.train` knows."""
+    """Return whether `torchloader.training.train` accepts the text as a dataset."""
     kind, _, argument = text.partition(":")
     if kind == "jpeg":
         return bool(argument)

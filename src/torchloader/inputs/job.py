@@ -1,4 +1,4 @@
-"""A training job as its submitter describes it, however that was written down."""
+"""A training job as its submitter describes it, independent of the file format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LATEST = 10**9  # seconds at which a job arrives; thirty years
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices that a job trains on: certain ones by node, or a number of any.
+    """The devices that a job trains on: specific ones by node, or any number.
 
     Args:
         by_node: device indices, one tuple for each node.
-        nodes: names of these nodes, in the same order; empty where any nodes will do.
-        anywhere: how many devices, where it does not matter which; then `by_node` is empty.
+        nodes: the names of these nodes, in the same order; empty if any nodes will do.
+        anywhere: the number of devices if any will do; then `by_node` is empty.
     """
 
     by_node: tuple[tuple[int, ...], ...] = ()
@@ -29,7 +29,7 @@ class Devices:
 
     @property
     def count(self) -> int:
-        """How many on all nodes."""
+        """The number of devices on all nodes."""
         return self.anywhere or sum(len(indices) for indices in self.by_node)
 
 
@@ -38,20 +38,20 @@ class Job:
     """A training job.
 
     Args:
-        name: unlike that of any other job of its workload.
+        name: the name, unique in its workload.
         arch, depth: the network to train, or
         script, arguments: the program that trains.
-        dataset: what it trains on, in the words of `torchloader.training.train`; empty for synthetic images.
+        dataset: what it trains on, in the syntax of `torchloader.training.train`; empty for synthetic images.
         batch, workers: samples per iteration and loading workers, over all devices of all nodes.
-        output_folder: where traces and checkpoints go.
-        master, port: where its ranks meet; found by the application master where they are not given.
+        output_folder: the folder for traces and checkpoints.
+        master, port: the address at which its ranks meet; chosen by the application master if not given.
         arrival: seconds after the workload's start at which it is submitted.
         devices: what it trains on.
         start_iter, start_epoch, end_iter, end_epoch: the first epoch begins at iteration `start_iter`; every epoch
             ends before iteration `end_iter`, and `end_epoch` is the last. An `end_iter` of 0 is the end of the data.
-        weight: what its progress is worth beside that of others.
-        minimum, maximum: loading workers per device that it can do with; no upper bound by default.
-        environment: variables of its processes.
+        weight: the relative importance of its progress.
+        minimum, maximum: the range of loading workers per device that it accepts; no upper bound by default.
+        environment: environment variables of its processes.
     """
 
     name: str
@@ -78,12 +78,12 @@ class Job:
 
     @property
     def requested(self) -> int:
-        """Loading workers per device that it asks for."""
+        """Loading workers per device that it requests."""
         return self.workers // self.devices.count
 
     @property
     def iterations(self) -> int | None:
-        """Iterations from its start to its end; None where the data decides."""
+        """The iterations from its start to its end; None if the data determines them."""
         if not self.end_iter:
             return None
         return (self.end_epoch - self.start_epoch + 1) * self.end_iter - self.start_iter

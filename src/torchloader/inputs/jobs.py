@@ -1,4 +1,4 @@
-"""The native job file, in TOML or YAML: what a workload's columns cannot say."""
+"""Reads the native job file, in TOML or YAML, which has fields that a workload's columns lack."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Indices = Annotated[list[Index], Meta(min_length=1)]
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One job of a job file. Defaults are those of Job, which says what the fields mean.
+    """One job of a job file. The fields and defaults are those of Job.
 
-    `devices` is a number, a list of device indices for each node, or such lists by the names of nodes. A `script` is
-    found from the folder of the job file. `epochs` and `iterations` (of each epoch) say how long it trains.
+    `devices` is a number, a list with the device indices of each node, or such lists by node name. A `script` is
+    relative to the folder of the job file. `epochs` and `iterations` (of each epoch) are the length of the training.
     """
 
     name: Annotated[str, Meta(pattern=f"^{NAME.pattern}$")]
@@ -59,7 +59,7 @@ _FIELDS = {field.name: field for field in msgspec.structs.fields(JobEntry)}
 
 @dataclass
 class _Reading:
-    """An entry under way: what its fields say, and all that is wrong with them."""
+    """An entry while it is read: the values of its fields, and all mistakes in them."""
 
     file: str
     place: str
@@ -78,7 +78,7 @@ class _Reading:
         return all(name in self.values for name in names)
 
     def read(self, names: Set[str]) -> None:
-        """All of it. No other job has one of these names."""
+        """Read and check all fields. `names` are those of other jobs."""
         for name in self.document:
             if name not in _FIELDS:
                 self.wrong(str(name), "an unknown field", f"one of {', '.join(_FIELDS)}")
@@ -105,7 +105,7 @@ class _Reading:
         except msgspec.ValidationError as error:
             expected, _, path = str(error).partition(" - at `$")
             path = f"{name}{path.removesuffix('`')}"
-            # What is there is told beside it.
+            # The message states the value that was found separately.
             expected = re.sub(r", got `.*`$", "", expected.removeprefix("Expected "))
             self.wrong(path, _short(_at(self.document, path)), expected)
 
@@ -161,10 +161,10 @@ class _Reading:
 
 
 def read_jobs(path: str | Path) -> Workload:
-    """The jobs of a TOML or YAML file: a list under `jobs`.
+    """Read the jobs of a TOML or YAML file: a list under `jobs`.
 
-    Everything wrong in the file is in `errors`, each with the path of its field, such as jobs[2].batch, and the good
-    jobs are in `jobs` nevertheless. Raises OSError where the file cannot be read.
+    All mistakes in the file are in `errors`, each with the path of its field, such as jobs[2].batch; the valid jobs are
+    in `jobs` nevertheless. Raises OSError if the file cannot be read.
     """
     path = Path(path)
     try:
@@ -172,7 +172,7 @@ def read_jobs(path: str | Path) -> Workload:
     except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         told = " ".join(str(error).split())
         kind = "TOML" if path.suffix.lower() == ".toml" else "YAML"
-        return Workload((), (Mistake(str(path), None, "", f"no {kind}: {told}", f"a {kind} file", whole=True),))
+        return Workload((), (Mistake(str(path), None, "", f"invalid {kind}: {told}", f"a {kind} file", whole=True),))
     entries = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         return Workload((), (Mistake(str(path), None, "jobs", _short(entries), "a list of jobs", whole=True),))
@@ -217,7 +217,7 @@ def _devices(told: Any) -> Devices:
 
 
 def _at(document: Any, field: str) -> object:
-    """What stands at a path such as .devices[0]; the document itself where the path leads nowhere."""
+    """Return the value at a path such as .devices[0]; the last value found if the path ends early."""
     for name in re.findall(r"[^.\[\]]+", field):
         if isinstance(document, dict) and name in document:
             document = document[name]

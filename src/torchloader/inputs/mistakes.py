@@ -1,4 +1,4 @@
-"""What is wrong in what somebody wrote, said so that they find it."""
+"""Mistakes in input files, with the place of each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["InputError", "Mistake", "Workload"]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A place in a file, what is there, and what is expected.
+    """A place in a file, what was found there, and what was expected.
 
-    `row` counts from 1 as editors do and is None where the whole file or an entry without a known line is meant;
-    `column` is the column's name, or the path of the field. `whole` is whether it is no job's, but the whole file's.
+    `row` counts from 1 and is None for the whole file or an entry without a known line; `column` is the column's name,
+    or the path of the field. `whole` means that it concerns the whole file, not one job.
     """
 
     file: str
@@ -27,7 +27,7 @@ class Mistake:
 
     @property
     def told(self) -> str:
-        """As a line for who runs what is right."""
+        """The mistake as a line for a user whose other jobs run."""
         return str(self) if self.whole else f"{self}; this job is left out"
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Mistake:
 
 
 class InputError(ValueError):
-    """A file that cannot be used. `mistakes` are all that is wrong with it."""
+    """Raised for a file that cannot be used. `mistakes` are all that were found."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("\n".join(str(mistake) for mistake in mistakes))
@@ -49,7 +49,7 @@ class InputError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The jobs of a file that can be run, in its order, and what is wrong with the others."""
+    """The valid jobs of a file, in its order, and the mistakes in the others."""
 
     jobs: tuple[Job, ...]
     errors: tuple[Mistake, ...] = ()

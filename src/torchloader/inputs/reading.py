@@ -1,4 +1,4 @@
-"""A workload in whichever form it was written."""
+"""Reads a workload in any of its formats."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _READERS = {".csv": read_workload, ".toml": read_jobs, ".yaml": read_jobs, ".yml
 
 
 def read(path: str | Path) -> Workload:
-    """The jobs of a CSV, TOML or YAML file, by its ending. Raises InputError where there is none of such an ending, and
-    OSError where it cannot be read."""
+    """Read the jobs of a CSV, TOML or YAML file, by its suffix. Raises InputError if there is no such file, or its
+    suffix is another, and OSError if it cannot be read."""
     suffix = Path(path).suffix.lower()
     if not Path(path).exists():
         raise _no_workload(path, "no such file")

@@ -1,4 +1,4 @@
-"""The workload file: one job a row, read by the names of its columns."""
+"""Reads the workload file: one job per row, by the names of its columns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
 
 @dataclass
 class _Row:
-    """A row under way: its cells by column, what they say, and what is wrong with them."""
+    """A row while it is read: its cells by column, their values, and the mistakes in them."""
 
     file: str
     number: int
@@ -125,17 +125,17 @@ class _Row:
 
 
 def read_workload(path: str | Path) -> Workload:
-    """The jobs of a workload file.
+    """Read the jobs of a workload file.
 
-    Its columns may stand in any order, and others beside them mean nothing. A job is named for its network and its
-    place among the rows, such as resnet10-1. Everything wrong in the file is in `errors`, and the good rows are in
-    `jobs` nevertheless. Raises OSError where the file cannot be read.
+    Columns may be in any order, and additional ones are ignored. A job is named after its network and row, such as
+    resnet10-1. All mistakes in the file are in `errors`; the valid rows are in `jobs` nevertheless. Raises OSError if
+    the file cannot be read.
     """
     file = str(path)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        return Workload((), (Mistake(file, None, "", f"bytes that are no text at {error.start}", "UTF-8", whole=True),))
+        return Workload((), (Mistake(file, None, "", f"invalid UTF-8 at byte {error.start}", "UTF-8", whole=True),))
     written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not written:
         return Workload(

@@ -1,1 +1,1 @@
-"""How fast a job trains with how many loading workers."""
+"""Predicts how fast a job trains with how many loading workers."""

@@ -1,4 +1,4 @@
-"""The networks that a workload may name, without what it takes to build them."""
+"""The networks that a workload may name, without importing what builds them."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ DEPTHS: dict[str, tuple[int, ...]] = {
 
 
 def known(arch: str, depth: int) -> bool:
-    """Whether there is such a network."""
+    """Return whether the network exists with this depth."""
     return depth in DEPTHS.get(arch, ())

@@ -1,4 +1,4 @@
-"""What is held to be true of a number, and how surely."""
+"""Estimates of numbers with their uncertainty."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Belief", "Guess"]
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A number with the variance of what is not known of it.
+    """An estimate of a number: mean and variance.
 
-    Raises ValueError for a mean that is negative, or a variance that is not positive.
+    Raises ValueError for a negative mean, or a variance that is not positive.
     """
 
     mean: float
@@ -27,7 +27,7 @@ class Belief:
 
     @classmethod
     def of(cls, values: Sequence[float], least: float = 0.0) -> Belief:
-        """What a sample says of a value drawn like it. `least` is the smallest standard deviation to admit to.
+        """Return the prediction for a further value of a sample. `least` is the smallest standard deviation to assume.
 
         Raises ValueError for fewer than two values.
         """
@@ -38,19 +38,19 @@ class Belief:
         return cls(mean, max(variance * (1 + 1 / len(values)), least**2, 1e-300))
 
     def blend(self, other: Belief) -> Belief:
-        """Both together, each by how sure it is."""
+        """Combine two estimates, each weighted by its precision."""
         share = other.variance / (self.variance + other.variance)
         return Belief(self.mean * share + other.mean * (1 - share), self.variance * share)
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What is believed of a job before it has run, all in seconds per sample of one device.
+    """The estimates for a job before it has run, in seconds per sample of one device.
 
     Args:
-        compute: of the device, when it never waits.
-        service: of one loading worker's time.
-        shared: of what all loading workers share.
+        compute: time of the device, if it never waits.
+        service: time of one loading worker.
+        shared: time of what all loading workers share, such as a disk.
     """
 
     compute: Belief

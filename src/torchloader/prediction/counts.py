@@ -1,4 +1,4 @@
-"""What a model costs to train, counted."""
+"""Operation counts of a model."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class Counts:
 
     @property
     def operations(self) -> int:
-        """Of all kinds."""
+        """The operations of all kinds together."""
         return self.ordinary + self.pointwise + self.depthwise + self.other

@@ -1,4 +1,4 @@
-"""How fast one device of a job trains with how many loading workers."""
+"""The throughput of one device of a job as a function of its loading workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAME = 0.03  # of a rate: less is not worth a worker, and no more than noise
 
 
 def sufficient(rates: Mapping[int, float]) -> int:
-    """The smallest number of workers whose rate none exceeds by more than `SAME`. Raises ValueError without rates."""
+    """Return the smallest number of workers whose rate is within `SAME` of the best. Raises ValueError without rates."""
     best = max(rates.values())
     return min(workers for workers, rate in rates.items() if rate >= (1 - SAME) * best)
 
@@ -23,11 +23,10 @@ class Curve:
 
     Args:
         ceiling: samples per second that the device computes when it never waits for data (G).
-        service: seconds of one worker's time that a sample takes (a).
-        shared: seconds of what all workers of the device share, such as a disk, that a sample takes (d).
+        service: seconds of one worker's time per sample (a).
+        shared: seconds per sample of what all workers of the device share, such as a disk (d).
 
-    Raises ValueError for a rate or time that cannot be: ceiling and service must be positive, shared not negative, all
-    finite.
+    Raises ValueError unless all are finite, ceiling and service positive, and shared not negative.
     """
 
     ceiling: float
@@ -42,19 +41,19 @@ class Curve:
             raise ValueError(f"shared must not be negative, not {self.shared}")
 
     def loading(self, workers: float) -> float:
-        """Samples per second that `workers` load, T(w)."""
+        """Return the samples per second that `workers` load, T(w)."""
         return workers / (self.service + self.shared * workers) if workers > 0 else 0.0
 
     def throughput(self, workers: float) -> float:
-        """Samples per second that the device trains with that many workers, f(w)."""
+        """Return the samples per second that the device trains with that many workers, f(w)."""
         return min(self.ceiling, self.loading(workers))
 
     def busy(self, workers: float) -> float:
-        """The fraction of the device's time in which it computes, f(w) / G."""
+        """Return the fraction of the device's time in which it computes, f(w) / G."""
         return self.throughput(workers) / self.ceiling
 
     def enough(self, at_most: int) -> int:
-        """The smallest number of workers that keeps the device from waiting, `at_most` where none does."""
+        """Return the smallest number of workers with which the device does not wait; `at_most` if none suffices."""
         share = 1 - self.shared * self.ceiling
         if share <= 0:
             return at_most

@@ -1,4 +1,4 @@
-"""Noticing that what is measured has changed for good."""
+"""Detects lasting changes in measurements."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ __all__ = ["Drift"]
 
 
 class Drift:
-    """Residuals that stay on one side: a two-sided cumulative sum (Page 1954).
+    """Detects residuals that stay on one side, by a two-sided cumulative sum (Page 1954).
 
     Args:
-        allowance: standard deviations by which a residual may be off without being counted.
-        threshold: the sum of what is counted at which it is called a drift. With normal noise and the defaults that
-            happens by mistake once in some hundred thousand observations, and a lasting change by two standard
-            deviations is found after about six.
+        allowance: standard deviations of a residual that are not counted.
+        threshold: the sum of what is counted at which a drift is reported. With normal noise and the defaults there is
+        one
+            false report in some hundred thousand observations, and a lasting change by two standard deviations is found
+            after about six.
     """
 
     def __init__(self, allowance: float = 0.5, threshold: float = 9.0) -> None:
@@ -20,7 +21,7 @@ class Drift:
         self._above = self._below = 0.0
 
     def add(self, residual: float) -> bool:
-        """Count a residual, in standard deviations; True, and the sums begin again, where it shows a drift."""
+        """Add a residual, in standard deviations. Returns True, and resets the sums, if it shows a drift."""
         self._above = max(0.0, self._above + residual - self._allowance)
         self._below = max(0.0, self._below - residual - self._allowance)
         if max(self._above, self._below) <= self._threshold:

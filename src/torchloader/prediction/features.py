@@ -1,4 +1,4 @@
-"""What of a job the time of an iteration depends on."""
+"""The features of a job that determine the time of an iteration."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Features:
     """A model and how it is trained.
 
     Args:
-        devices: how many train it together.
+        devices: the number of devices that train it together.
         batch: samples of one device in an iteration.
-        counts: of the model.
+        counts: the operation counts of the model.
 
-    Raises ValueError for what cannot be: no device, an empty batch, no parameter.
+    Raises ValueError unless devices, batch and parameters are positive.
     """
 
     devices: int
@@ -42,7 +42,7 @@ class Features:
                 raise ValueError(f"{name} must be positive, not {value}")
 
     def row(self) -> tuple[float, ...]:
-        """The terms of the model of an iteration's time, in the order of `COLUMNS`."""
+        """Return the terms of the linear model of an iteration's time, in the order of `COLUMNS`."""
         counts = self.counts
         kinds = (counts.parameters, counts.ordinary, counts.pointwise, counts.depthwise, counts.other)
         per_sample = (self.batch * count for count in kinds)

@@ -1,4 +1,4 @@
-"""A job's curve, learnt from how it runs."""
+"""Learns a job's curve while it runs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _COMPUTES = 0.02  # of an interval: one that computes for less says nothing abou
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What one device of a job did for a while, in which its number of workers stayed the same.
+    """What one device of a job did in a period with a constant number of workers.
 
     Args:
-        workers: that loaded for it.
-        samples: that it trained on.
-        seconds: how long.
-        waited: seconds of them in which it waited for data.
-        service: mean seconds of one worker's time that a sample took, where that is known.
+        workers: the workers that loaded for it.
+        samples: samples that it trained on.
+        seconds: the length of the period.
+        waited: seconds in which it waited for data.
+        service: mean seconds of one worker's time per sample; None if unknown.
 
-    Raises ValueError for what cannot be: no worker, no time, a negative number, more waiting than time.
+    Raises ValueError for fewer than one worker, a period that is not positive, a negative number, or waited > seconds.
     """
 
     workers: int
@@ -45,15 +45,15 @@ class Interval:
 
 
 class Measured:
-    """A running job's curve: what was believed before, and what has been measured since, each by how sure it is.
+    """The curve of a running job: the prior estimate combined with measurements, weighted by their precision.
 
-    Loading: a worker's time per sample is `service + shared * w` where w workers load at once. Where the device waits
-    for data that is told by its throughput, w / T; else by the workers' own clocks, with as many of them at work as the
-    samples needed. Computing: by the time in which the device did not wait.
+    Loading: a worker's time per sample is `service + shared * w` if w workers load at once. If the device waits for
+    data this is derived from its throughput, w / T; else from the workers' clocks, with the number of workers that were
+    busy. Computing: from the time in which the device did not wait.
 
     Args:
-        guess: what is believed before the job runs.
-        forgetting: the weight of an interval against that of the next.
+        guess: the estimates before the job runs.
+        forgetting: the weight of an interval relative to the next.
     """
 
     def __init__(self, guess: Guess | None = None, forgetting: float = 0.98) -> None:
@@ -64,10 +64,10 @@ class Measured:
         self._enough, self._service = 0, 0.0  # the smallest number of workers that was seen to be enough
 
     def observe(self, interval: Interval) -> bool:
-        """Learn from an interval; True where it shows that the job is not any more what it was.
+        """Add an interval. Returns True if it shows that the job's behavior has changed.
 
-        An interval without a sample says nothing. Leave out the one in which the number of workers changed: batches
-        made before it are trained on after it.
+        An interval without samples is ignored. The caller must leave out the interval in which the number of workers
+        changed, since batches made before the change are trained on after it.
         """
         if interval.samples == 0:
             return False
@@ -90,15 +90,14 @@ class Measured:
 
     @property
     def known(self) -> bool:
-        """Whether there is a curve to speak of yet."""
+        """Whether a curve can be computed."""
         return self._computing.known
 
     def curve(self) -> Curve:
-        """The curve as it is known now.
+        """Return the present estimate of the curve.
 
-        Where loading never held the device up, and the workers' times are not told, it is taken to be just fast enough.
-
-        Raises ValueError where nothing is known yet.
+        If loading never delayed the device and the workers' times are unknown, loading is taken to be just fast enough.
+        Raises ValueError if nothing is known yet.
         """
         compute = self._computing.at(0.0)
         if not self._loading.known:
@@ -107,9 +106,9 @@ class Measured:
         return Curve(1 / compute, max(service, 1e-6 * (service + shared)), shared)
 
     def between(self, workers: int, level: float = 0.95) -> tuple[float, float]:
-        """Samples per second and device with so many workers: at least, and at most, with that probability.
+        """Return the interval that contains the samples per second and device with that probability (`level`).
 
-        Raises ValueError where nothing is known yet.
+        Raises ValueError if nothing is known yet.
         """
         deviations = NormalDist().inv_cdf((1 + level) / 2)
         compute = self._computing.at(0.0), deviations * math.sqrt(self._computing.variance(0.0))

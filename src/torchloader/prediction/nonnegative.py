@@ -1,4 +1,4 @@
-"""Least squares whose coefficients are not negative."""
+"""Least squares with non-negative coefficients."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ __all__ = ["nonnegative"]
 
 
 def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
-    """The coefficients, none negative, that make the sum of squares of `rows @ coefficients - targets` least.
+    """Return the non-negative coefficients that minimize the sum of squares of `rows @ coefficients - targets`.
 
-    The best solution is an ordinary one on some of the columns. There are few columns here, so all sets of them are
-    tried.
+    The solution is an ordinary one on a subset of the columns. There are few columns, so all subsets are tried.
 
     Args:
         rows: equally long, of at most 12 numbers.
-        targets: as many as rows.
+        targets: one for each row.
 
-    Raises ValueError where there is nothing to fit, or more columns than can be tried.
+    Raises ValueError without rows, for different lengths of rows and targets, or for more than 12 columns.
     """
     if not rows or len(rows) != len(targets):
         raise ValueError(f"there must be as many targets as rows, and some: {len(rows)} rows, {len(targets)} targets")
@@ -43,7 +42,7 @@ def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> li
             )
             if solution is None or min(solution) < 0:
                 continue
-            # The squares that a least-squares solution explains; what it leaves is the rest of the targets'.
+            # The explained part of the targets' sum of squares; the residual is the rest of it.
             explained = math.fsum(value * against[column] for value, column in zip(solution, chosen, strict=True))
             if explained > best * (1 + 1e-12):
                 best, found = explained, [0.0] * width
@@ -53,7 +52,7 @@ def nonnegative(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> li
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
-    """The solution of a small symmetric system; None where its columns say the same."""
+    """Return the solution of a small symmetric system; None if its columns are linearly dependent."""
     size = len(right)
     table = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for place in range(size):

@@ -1,4 +1,4 @@
-"""How fast a job will compute that has never run, from what was measured of others."""
+"""Predicts how fast a job will compute that has never run, from measurements of others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _FORMAT, _VERSION = "torchloader-prior", 1
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement to fit a prior to.
+    """A measurement for the fit of a prior.
 
     Args:
-        group: what must not be on both sides when the fit is tested, such as the architecture.
-        features: of the job.
-        seconds: of an iteration that did not wait for data.
+        group: the group of the measurement, such as the architecture; the test of the fit leaves whole groups out.
+        features: those of the job.
+        seconds: the time of an iteration that did not wait for data.
         service, shared: seconds per sample of its loading.
     """
 
@@ -40,14 +40,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """A linear model of the seconds of an iteration, and what loading usually takes.
+    """A linear model of the seconds of an iteration, and the usual cost of loading.
 
     Args:
-        coefficients: seconds for one of each of `features.COLUMNS`; none negative.
-        error: mean error on groups that were not in the fit, as a part of the true value.
-        service, shared: seconds per sample of loading, over all that was measured.
-        rows: how many measurements it was fitted to.
-        made_with: versions of what they were made with, by name.
+        coefficients: seconds per unit of each of `features.COLUMNS`; none is negative.
+        error: mean relative error on groups that were left out of the fit.
+        service, shared: seconds per sample of loading, over all measurements.
+        rows: the number of measurements of the fit.
+        made_with: versions of the software that they were made with, by name.
     """
 
     coefficients: tuple[float, ...]
@@ -58,22 +58,22 @@ class Prior:
     made_with: Mapping[str, str] = field(default_factory=dict)
 
     def seconds(self, features: Features) -> float:
-        """Seconds of an iteration that does not wait for data; never negative."""
+        """Return the seconds of an iteration that does not wait for data; never negative."""
         return math.fsum(c * x for c, x in zip(self.coefficients, features.row(), strict=True))
 
     def guess(self, features: Features) -> Guess:
-        """What to believe of a job before it has run.
+        """Return the estimates for a job before it has run.
 
-        Raises ValueError where the model has nothing to go by for these features.
+        Raises ValueError if the model predicts no time for these features.
         """
         seconds = self.seconds(features) / features.batch
         if seconds <= 0:
-            raise ValueError(f"nothing that the prior was fitted to resembles {features}; measure the job instead")
+            raise ValueError(f"the prior has no measurements that resemble {features}; measure the job instead")
         # The mean of the absolute value of a normal error is 0.8 of its standard deviation.
         return Guess(Belief(seconds, (max(self.error, 0.05) / 0.8 * seconds) ** 2), self.service, self.shared)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, whole or not at all."""
+        """Write the prior as JSON, atomically."""
         target = Path(path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         text = json.dumps(
@@ -97,10 +97,10 @@ class Prior:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Prior:
-        """Read one that was saved.
+        """Read a saved prior.
 
-        Raises ValueError, with the file and what is wrong, for a file that is none or is of another version; OSError
-        where it cannot be read.
+        Raises ValueError, with the file and the reason, for a file that is not a prior or of another version; OSError
+        if it cannot be read.
         """
         try:
             content: dict[str, Any] = json.loads(Path(path).read_text())
@@ -108,7 +108,7 @@ class Prior:
                 raise ValueError(f"it is {content['format']} {content['version']}, not {_FORMAT} {_VERSION}")
             coefficients = tuple(float(content["seconds"][column]) for column in COLUMNS)
             if not all(math.isfinite(value) and value >= 0 for value in coefficients):
-                raise ValueError(f"a coefficient is negative or no number: {content['seconds']}")
+                raise ValueError(f"a coefficient is negative or not finite: {content['seconds']}")
             return cls(
                 coefficients,
                 float(content["error"]),
@@ -119,11 +119,11 @@ class Prior:
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             said = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path} is no prior of torchloader: {said}; fit and save it again") from None
+            raise ValueError(f"{path} is not a prior of torchloader: {said}; fit and save it again") from None
 
 
 def _coefficients(rows: Sequence[Row]) -> list[float]:
-    # Divided by what was measured, so that it is relative errors that are made small.
+    # Divided by the measured time, so that relative errors are minimized.
     table = [[value / row.seconds for value in row.features.row()] for row in rows]
     return nonnegative(table, [1.0] * len(rows))
 
@@ -133,10 +133,10 @@ def fit(rows: Sequence[Row], made_with: Mapping[str, str] | None = None, folds: 
 
     Args:
         rows: measurements, of at least two groups.
-        made_with: versions to note in the artefact, by name.
-        folds: into how many parts the groups are divided for the test.
+        made_with: versions to note in the artifact, by name.
+        folds: the number of parts into which the groups are divided for the test.
 
-    Raises ValueError for too few groups, or a measurement that is not positive.
+    Raises ValueError for fewer than two groups, or a measurement that is not positive.
     """
     groups = sorted({row.group for row in rows})
     if len(groups) < 2:

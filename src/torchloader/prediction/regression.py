@@ -1,4 +1,4 @@
-"""Seconds of a worker's time per sample against how many workers load at once, learnt one observation at a time."""
+"""Learns a worker's seconds per sample as a linear function of the number of workers that load at once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _SETTLED = 8  # observations before a residual says anything about a drift
 
 
 class Line:
-    """y = intercept + slope * x by recursive least squares with forgetting, neither ever negative.
+    """y = intercept + slope * x by recursive least squares with forgetting; both are never negative.
 
-    Kept as the sums that determine it (the information form), to which a prior is added as if it had been observed. The
-    noise is taken to be in proportion to y, and estimated.
+    Stored as the sums that determine it (the information form), to which a prior is added like an observation. The
+    noise is assumed to be proportional to y, and is estimated.
 
     Args:
-        intercept, slope: what is believed before anything is observed; without, the first observation is taken to be
-            all intercept, with much doubt.
-        forgetting: the weight of an observation against that of the next.
+        intercept, slope: the prior; without it the first observation is taken as the intercept, with a large variance.
+        forgetting: the weight of an observation relative to the next.
     """
 
     def __init__(self, intercept: Belief | None = None, slope: Belief | None = None, forgetting: float = 0.98) -> None:
@@ -40,11 +39,11 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to go by."""
+        """Whether there is a prior or an observation."""
         return self._prior is not None
 
     def observe(self, x: float, y: float) -> bool:
-        """Learn from one more; True where it shows that what held before does not any more, which is then forgotten.
+        """Add an observation. Returns True if it shows a drift; then earlier observations are discarded.
 
         Raises ValueError for a y that is not positive or an x that is negative.
         """
@@ -61,7 +60,7 @@ class Line:
         elif self._count >= _SETTLED:
             y = expected * (1 + residual * math.sqrt(self._noise))
             self._noise = max(_LEAST_NOISE**2, 0.95 * self._noise + 0.05 * ((y - expected) / expected) ** 2)
-        # By what was expected rather than by what was seen, or what came out small by chance would count for more.
+        # Weighted by the expected value, not the observed one: otherwise values that are small by chance would dominate.
         weight, keep = 1 / max(expected, 0.1 * y) ** 2, self._forgetting
         self._ones = keep * self._ones + weight
         self._x = keep * self._x + weight * x
@@ -88,7 +87,7 @@ class Line:
         )
 
     def coefficients(self) -> tuple[float, float]:
-        """Intercept and slope, at least one of them positive. Raises ValueError where there is nothing to go by."""
+        """Return intercept and slope, at least one of them positive. Raises ValueError without prior and observations."""
         ones, x, xx, y, xy = self._information()
         determinant = ones * xx - x * x
         if determinant <= _SAME * ones * xx:
@@ -102,12 +101,12 @@ class Line:
         return intercept, slope
 
     def at(self, x: float) -> float:
-        """The y that is expected at x."""
+        """Return the expected y at x."""
         intercept, slope = self.coefficients()
         return intercept + slope * x
 
     def variance(self, x: float) -> float:
-        """Of what is expected at x."""
+        """Return the variance of the expected y at x."""
         ones, cross, xx, _, _ = self._information()
         determinant = max(ones * xx - cross * cross, _SAME * ones * xx)
         return max(0.0, (xx - 2 * cross * x + ones * x * x) / determinant)

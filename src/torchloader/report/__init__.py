@@ -1,1 +1,1 @@
-"""Pictures and tables of what happened."""
+"""Figures, tables and pages of runs."""

@@ -1,4 +1,4 @@
-"""Pictures of runs, with matplotlib: schedule, workers, throughput, and policies beside each other."""
+"""Figures of runs, with matplotlib: schedule, workers, throughput, and a comparison of policies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ENDS = {State.FINISHED: ("o", "#22543d"), State.FAILED: ("X", "#c53030"), State
 
 
 class MissingError(ModuleNotFoundError):
-    """matplotlib is not installed; says how it is."""
+    """Raised if matplotlib is not installed; its text says how to install it."""
 
 
 def pyplot() -> Any:
-    """Matplotlib's, which draws into files. Raises MissingError."""
+    """Return matplotlib.pyplot with the Agg backend, which draws into files. Raises MissingError."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -39,7 +39,7 @@ def pyplot() -> Any:
 
 
 def overview(run: History) -> Any:
-    """One run: what each application did, how many workers it had, how fast it trained. Raises MissingError."""
+    """Draw one run: the states, workers and throughput of each application. Raises MissingError."""
     plots = pyplot()
     lives = list(run.lives.values())
     height = 1.4 + 0.35 * len(lives)
@@ -77,7 +77,7 @@ def overview(run: History) -> Any:
 
 
 def comparison(runs: Sequence[History]) -> Any:
-    """Several runs beside each other. Raises MissingError."""
+    """Draw several runs side by side. Raises MissingError."""
     plots = pyplot()
     summaries = [run.summary for run in runs]
     figure, axes = plots.subplots(1, 3, figsize=(10, 1.2 + 0.4 * len(runs)), sharey=True, layout="constrained")

@@ -1,4 +1,4 @@
-"""What happened in a run, from its event log and what was measured."""
+"""Reconstructs a run from its event log and measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["History", "Life", "Moment", "Span", "Summary", "history"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A state of an application, from when to when, in seconds; its end is the last that is known if it goes on."""
+    """A period of an application in one state, in seconds; if the state continues, `end` is the last known time."""
 
     state: State
     start: float
@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What an application did in about a second: samples/s over all devices, and the fraction of time it waited."""
+    """A measurement over about a second: samples/s over all devices, and the fraction of time spent waiting."""
 
     time: float
     samples: float
@@ -39,7 +39,7 @@ class Moment:
 
 @dataclass
 class Life:
-    """An application, from its arrival on."""
+    """The history of one application."""
 
     name: str
     spans: list[Span] = field(default_factory=list)
@@ -51,17 +51,17 @@ class Life:
 
     @property
     def arrival(self) -> float:
-        """When it was submitted."""
+        """When it was submitted, in seconds."""
         return self.spans[0].start
 
     @property
     def end(self) -> float:
-        """When it ended, or was heard of last."""
+        """When it ended, or the last known time, in seconds."""
         return self.spans[-1].start if self.spans[-1].state in ENDED else self.spans[-1].end
 
     @property
     def seconds(self) -> float:
-        """From arrival to end."""
+        """The seconds from arrival to end."""
         return self.end - self.arrival
 
     @property
@@ -72,13 +72,23 @@ class Life:
 
     @property
     def busy(self) -> float | None:
-        """The fraction of its training time in which it did not wait for data; None where nothing was measured."""
+        """The fraction of its training time in which it did not wait for data; None if nothing was measured."""
         return 1 - sum(each.waiting for each in self.pace) / len(self.pace) if self.pace else None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run in numbers: seconds, samples per second over all applications, fraction of time that devices computed."""
+    """The key figures of a run.
+
+    Attributes:
+        jobs: applications.
+        failed: applications that failed.
+        completion: mean seconds from an application's arrival to its end.
+        makespan: seconds from the first arrival to the last end.
+        throughput: samples per second over all applications.
+        busy: fraction of time in which devices computed; None if nothing was measured.
+        resizes: changes of the number of workers.
+    """
 
     jobs: int
     failed: int
@@ -91,19 +101,19 @@ class Summary:
 
 @dataclass
 class History:
-    """A run."""
+    """The history of a run."""
 
     name: str
     lives: dict[str, Life]
 
     @property
     def end(self) -> float:
-        """When the last of it happened."""
+        """The time of the last event, in seconds."""
         return max((life.spans[-1].end for life in self.lives.values()), default=0.0)
 
     @property
     def summary(self) -> Summary:
-        """In numbers."""
+        """The key figures of the run."""
         lives = list(self.lives.values())
         makespan = max((life.end for life in lives), default=0.0) - min((life.arrival for life in lives), default=0.0)
         samples = sum(life.iterations * life.batch for life in lives)
@@ -120,7 +130,7 @@ class History:
 
 
 def history(folder: Path) -> History:
-    """The run whose files are in a folder. Raises OSError where they are not, LogError for a damaged log."""
+    """Read the run whose files are in a folder. Raises OSError if they cannot be read, LogError for a damaged log."""
     lives: dict[str, Life] = {}
     events = read(Settings.log(folder))
     last = max((event.time for event in events), default=0.0)

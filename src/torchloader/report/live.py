@@ -1,4 +1,4 @@
-"""A cluster's state in a terminal, drawn anew every second."""
+"""Shows a cluster's state in a terminal, updated every second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _REFRESH_INTERVAL_S = 1.0
 
 
 def watch(ask: Callable[[], dict[str, Any]]) -> int:
-    """Show what `ask` gives until there is nobody to ask any more; an exit code."""
+    """Show what `ask` returns until the master has ended. Returns an exit code. Raises ModuleNotFoundError without
+    rich."""
     try:
         from rich.live import Live
     except ModuleNotFoundError:
@@ -34,7 +35,7 @@ def watch(ask: Callable[[], dict[str, Any]]) -> int:
 
 
 def follow(ask: Callable[[], dict[str, Any]]) -> int:
-    """Print what `ask` gives as lines of JSON until there is nobody to ask any more; an exit code."""
+    """Print what `ask` returns as lines of JSON until the master has ended. Returns an exit code."""
     first = ask()
     print(json.dumps(first), flush=True)
     for status in _again(ask, first):
@@ -54,7 +55,7 @@ def _again(ask: Callable[[], dict[str, Any]], status: dict[str, Any]) -> Iterato
 
 
 def _at_end(status: dict[str, Any]) -> dict[str, Any]:
-    """What was told last, with how the applications ended since, as the event log has it."""
+    """Return the last status, updated with the final states of the applications from the event log."""
     try:
         run = history(Path(status["folder"]))
     except (OSError, LogError) as error:

@@ -1,4 +1,4 @@
-"""A page of one run or several, in one file that needs nothing else."""
+"""A report of one or several runs, as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ svg { max-width: 100%; height: auto } pre { white-space: pre-wrap; margin: 0; fo
 
 
 def page(runs: Sequence[History]) -> str:
-    """As HTML. Raises MissingError without matplotlib."""
+    """Return the report as HTML. Raises MissingError without matplotlib."""
     parts = ["<h1>torchloader</h1>"]
     if len(runs) > 1:
         parts += [_svg(comparison(runs)), _summaries(runs)]

@@ -1,4 +1,4 @@
-"""A cluster's state as lines of text."""
+"""Formats a cluster's state as lines of text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = ("application", "state", "iteration", "samples/s", "waiting", "workers
 
 
 def lines(status: dict[str, Any]) -> str:
-    """What the master answered to "status", as a table."""
+    """Format the master's reply to "status" as a table."""
     nodes = [f"{each['node']}: {each['used']} of {each['cores']} cores load" for each in status["nodes"]]
     table = [COLUMNS, *rows(status)]
     widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS) - 1)]
@@ -19,7 +19,7 @@ def lines(status: dict[str, Any]) -> str:
 
 
 def rows(status: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One for each application."""
+    """Return one row for each application."""
     return [
         (
             each["name"],

@@ -1,4 +1,4 @@
-"""A sweep over numbers of loading workers, drawn: in a terminal, and with matplotlib as a picture."""
+"""Shows a sweep over numbers of loading workers, in a terminal or as a figure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """With so many workers per device: samples per second and device, the fraction of time that it waited for data,
-    and the seconds that were looked at."""
+    """A measurement with a number of workers per device.
+
+    Attributes:
+        workers: workers per device.
+        samples: samples per second and device.
+        waiting: the fraction of time that the device waited for data.
+        seconds: the length of the measurement.
+    """
 
     workers: int
     samples: float
@@ -27,12 +33,12 @@ class Point:
 
 
 def chosen(points: Sequence[Point]) -> int:
-    """The smallest number of workers that was measured and suffices: none was faster by more than noise."""
+    """Return the smallest measured number of workers that suffices: none was faster by more than noise."""
     return sufficient({each.workers: each.samples for each in points})
 
 
 def drawn(points: Sequence[Point], curve: Curve, encoding: str = "utf-8") -> str:
-    """A table with a bar for each rate, and a mark at the chosen number; for an output of that encoding."""
+    """Return a table with a bar for each rate, and a mark at the chosen number. `encoding` is that of the output."""
     most, found = max(each.samples for each in points), chosen(points)
     lines = ["  ".join(cell.rjust(9) for cell in ("workers", "samples/s", "waiting", "fitted"))]
     for each in points:
@@ -45,7 +51,7 @@ def drawn(points: Sequence[Point], curve: Curve, encoding: str = "utf-8") -> str
 
 
 def told(points: Sequence[Point], curve: Curve) -> str:
-    """What was found, in a line."""
+    """Return the result as one line."""
     found = chosen(points)
     enough = curve.enough(found)
     line = (
@@ -56,7 +62,7 @@ def told(points: Sequence[Point], curve: Curve) -> str:
 
 
 def picture(points: Sequence[Point], curve: Curve) -> Any:
-    """The rates against the workers, with the fitted curve and the chosen number. Raises MissingError."""
+    """Draw the rates against the workers, with the fitted curve and the chosen number. Raises MissingError."""
     figure, axis = pyplot().subplots(figsize=(7, 4.2), layout="constrained")
     most, found = max(each.workers for each in points), chosen(points)
     numbers = [1 + (most - 1) * step / 200 for step in range(201)]

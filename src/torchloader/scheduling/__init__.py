@@ -1,1 +1,2 @@
-"""What happens to applications, and when: states, events, decisions. No process, no clock, no file but the log's."""
+"""The scheduler: the states and events of applications, and decisions. Starts no process and reads no clock; only the
+log writes a file."""

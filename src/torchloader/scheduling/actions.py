@@ -1,4 +1,4 @@
-"""What the scheduler tells the master to do."""
+"""The actions that the scheduler returns to the master."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Mode(enum.IntEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why the scheduler is asked."""
+    """Why the scheduler is called."""
 
     ARRIVAL = "arrival"
     DEPARTURE = "departure"
     DRIFT = "drift"  # what was measured of an application has changed
     LOST = "node lost"
-    DUE = "due"  # applications that had been moved too lately can be moved again
+    DUE = "due"  # applications that were changed recently can be changed again
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a node has.
+    """The resources of a node.
 
     Args:
-        cores: for loading workers.
+        cores: the number of cores for loading workers.
         devices: the indexes of its devices.
     """
 
@@ -43,9 +43,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start an application that is queued: on these devices, with so many workers for each.
+    """Start a queued application on these devices, with `workers` for each device.
 
-    Of the workers for the devices on a node, `away` tells how many are on which other ones.
+    `away` gives, for the workers of the devices on each node, how many of them run on which other nodes.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with an application that is paused, on these devices, which may be others than before."""
+    """Resume a paused application on these devices, which may differ from those before."""
 
     name: str
     placement: dict[str, tuple[int, ...]]
@@ -68,7 +68,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Change the workers per device of a running application, or only where they are."""
+    """Change the workers per device of a running application, or only the nodes that they run on."""
 
     name: str
     before: int
@@ -79,8 +79,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Stop an application that the nodes have no cores for any more, or that yields its devices, to be resumed
-    later."""
+    """Stop an application, to be resumed later: there are no cores for it any more, or it yields its devices."""
 
     name: str
     reason: str
@@ -88,7 +87,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """An application was on a node that is lost: it waits again, and goes on from its last checkpoint."""
+    """Queue an application again whose node is lost. It will continue from its last checkpoint."""
 
     name: str
     reason: str
@@ -96,7 +95,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """An application waited for too long: count the time for which it held devices from 0 again."""
+    """Reset the time for which an application held devices to 0, because it waited too long."""
 
     name: str
     reason: str

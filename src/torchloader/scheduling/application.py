@@ -1,4 +1,4 @@
-"""What the scheduler knows of an application."""
+"""The scheduler's record of an application."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ HOLDING = frozenset({State.STARTING, State.RUNNING, State.RESIZING, State.PAUSIN
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What was submitted.
+    """A submitted application.
 
     Args:
-        name: of the application, unlike that of any other.
-        arch: of the model.
-        devices: the devices to train on, by node; or how many to find.
-        batch: samples of an iteration, over all devices.
-        iterations: how many there are to train.
-        workers: loading workers that were asked for, over all devices.
-        weight: what its progress is worth beside that of others.
-        minimum, maximum: workers per device that it can do with; no upper bound by default.
+        name: the unique name of the application.
+        arch: the architecture of the model.
+        devices: the devices to train on, by node; or the number of devices to find.
+        batch: samples per iteration, over all devices.
+        iterations: the number of iterations to train.
+        workers: loading workers that were requested, over all devices.
+        weight: the relative importance of its progress.
+        minimum, maximum: the range of workers per device that it accepts; no upper bound by default.
         arrival: when it was submitted, in seconds.
-        settings: what the program that trains is told. It means nothing to the scheduler.
+        settings: settings for the training program, which the scheduler does not use.
 
-    Raises ValueError, with the application's name, for what cannot be.
+    Raises ValueError, with the application's name, for invalid values.
     """
 
     name: str
@@ -64,17 +64,17 @@ class Spec:
 
     @property
     def size(self) -> int:
-        """Its devices on all nodes."""
+        """The number of its devices on all nodes."""
         return self.devices if isinstance(self.devices, int) else sum(map(len, self.devices.values()))
 
     @property
     def requested(self) -> int:
-        """Workers per device that were asked for, at least one."""
+        """The requested workers per device, at least one."""
         return max(1, self.workers // self.size)
 
 
 def cores_of(placement: Placement, workers: int, away: Away) -> dict[str, int]:
-    """The cores that so many workers for each device of a placement take, by node."""
+    """Return the cores that `workers` for each device of a placement take, by node."""
     found = {node: len(devices) * workers for node, devices in placement.items()}
     for home, others in away.items():
         for node, number in others.items():
@@ -85,23 +85,23 @@ def cores_of(placement: Placement, workers: int, away: Away) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An application as it stands.
+    """The state of an application.
 
     Args:
         spec: what was submitted.
-        state: where it stands.
-        since: when it came to that, in seconds.
-        curve: how fast one of its devices trains when it has that device alone; unknown by default.
-        workers: per device, now.
+        state: its present state.
+        since: when it entered that state, in seconds.
+        curve: the speed of one of its devices when it does not share it; None if unknown.
+        workers: present workers per device.
         placement: the devices that it holds.
-        away: of the workers for its devices on a node, how many are on which other nodes.
-        moved: when its workers were last changed, in seconds; never by default.
-        progress: iterations that are done.
-        held: whether it was paused by somebody, and so is not to be resumed by the scheduler.
-        cost: seconds of training that changing its workers costs, where that was measured.
-        starts: how often its ranks were started, after pauses too.
+        away: for the workers of its devices on a node, how many of them run on which other nodes.
+        moved: when its workers were last changed, in seconds; None for never.
+        progress: completed iterations.
+        held: whether a user paused it, so that the scheduler does not resume it.
+        cost: seconds of training that a change of its workers costs; None if it was not measured.
+        starts: how often its ranks were started, including after pauses.
         began, placed: when it was first and last started, in seconds.
-        executed: seconds for which it held devices until it came to its state, since it was promoted last.
+        executed: seconds for which it held devices before its present state, since it was last promoted.
     """
 
     spec: Spec
@@ -122,7 +122,7 @@ class Application:
 
     @property
     def expected(self) -> Curve:
-        """The curve, or while there is none one by which the workers that were asked for are just enough."""
+        """The curve; while it is unknown, one for which the requested workers are just enough."""
         return self.curve or Curve(1.0, float(self.spec.requested))
 
     @property
@@ -131,7 +131,7 @@ class Application:
         return cores_of(self.placement, self.workers, self.away)
 
     def needs(self, placement: Placement, workers: int, fixed: bool = False) -> list[Need]:
-        """Where its workers may be, with so many for each device of a placement; `fixed`: they stay where they are."""
+        """Return where its workers may run, with `workers` for each device; with `fixed` they stay on their nodes."""
         least = min(workers, self.spec.minimum)
         return [
             Need(self.spec.name, node, workers * len(devices), least * len(devices), self.away.get(node, {}), fixed)
@@ -139,7 +139,7 @@ class Application:
         ]
 
     def moved_to(self, away: Away) -> dict[str, Away]:
-        """The detail of the event with which its workers are there: none where they are."""
+        """Return the details of an event that moves its workers; empty if they stay."""
         return {} if away == self.away else {"away": away}
 
     @property
@@ -149,11 +149,11 @@ class Application:
 
     @property
     def waits(self) -> bool:
-        """Whether it is to be started, or resumed, as soon as there is room."""
+        """Whether it is to be started, or resumed, as soon as there are resources."""
         return self.state is State.QUEUED or (self.state is State.PAUSED and not self.held)
 
     def service(self, now: float) -> float:
-        """Return the device seconds that it has attained: its devices, times the time for which it held them."""
+        """Return the device seconds that it has attained: its devices times the seconds for which it held them."""
         return self.spec.size * (self.executed + (now - self.since if self.holds else 0.0))
 
     @property

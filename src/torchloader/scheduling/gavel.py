@@ -1,4 +1,4 @@
-"""Equal parts of the cluster's time, in rounds."""
+"""An order that gives applications equal parts of the cluster's time, in rounds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ _CLOSE_S = 1e-6  # seconds
 
 
 def portions(sizes: Sequence[int], weights: Sequence[float], devices: int) -> list[float]:
-    """Return the part of its time for which each application is to hold its devices.
+    """Return the fraction of time for which each application should hold its devices.
 
-    The device time of each is as near to its weight's part of the whole as can be: what some cannot use, as they never
-    hold more devices than they have, goes to the others, so that the smallest is as large as possible (water-filling).
+    The device time of each is as close to its weighted part of the whole as possible. As an application never holds
+    more devices than it has, the unused rest goes to the others, so that the smallest part is as large as possible
+    (water-filling).
 
     Args:
         sizes: devices of each application.
-        weights: of each, positive.
-        devices: that there are, at least one.
+        weights: the weight of each, positive.
+        devices: the number of devices, at least one.
     """
     left, weight = float(devices), math.fsum(weights)
     level = math.inf
@@ -36,18 +37,18 @@ def portions(sizes: Sequence[int], weights: Sequence[float], devices: int) -> li
 
 @dataclass(frozen=True, slots=True)
 class Gavel:
-    """Max-min fair parts of time, as Gavel's least-attained-service policy comes to on devices of one kind.
+    """Max-min fair parts of time: Gavel's least-attained-service policy on devices of one kind.
 
-    Each application has a part of the time due to it (`portions`). Whoever has had the least of its part is served
-    first, and who was served gives its devices up at the end of a round at the earliest.
+    Each application is due a part of the time (`portions`). The one with the least of its due part is served first, and
+    keeps its devices at least until the end of the round.
 
     Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads, OSDI 2020 (Gavel): section 4.1 for the
-    policy, section 5 for rounds, in which the priority of a job is the part of time due to it, divided by that which it
-    had. What the paper is about, jobs that gain more than others from a faster kind of device, is not here: nodes have
-    devices of one kind. Nor do several jobs share a device.
+    policy, section 5 for rounds, in which the priority of a job is its due part of time divided by the part that it
+    had. The main subject of the paper, jobs that gain more than others from a faster kind of device, is not
+    implemented, as nodes have devices of one kind. Nor do several jobs share a device.
 
     Args:
-        seconds: of a round; the paper's are 360.
+        seconds: the length of a round; 360 in the paper.
 
     Raises ValueError for a length that is not positive.
     """
@@ -61,7 +62,7 @@ class Gavel:
             raise ValueError(f"a round must take some seconds, not {self.seconds}")
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
-        """By the part of the time that each had, as a part of what is due to it."""
+        """Order applications by the part of time that each had, relative to what it is due."""
         everybody = list(applications)
         sizes, weights = [each.spec.size for each in everybody], [each.spec.weight for each in everybody]
         due = portions(sizes, weights, max(1, devices))  # nodes may not have joined yet
@@ -75,16 +76,16 @@ class Gavel:
         return [everybody[place] for place in sorted(range(len(everybody)), key=rank)]
 
     def yields(self, now: float, application: Application) -> bool:
-        """Whoever started before this round."""
+        """Return whether the application started before this round."""
         began = math.floor((now + _CLOSE_S) / self.seconds) * self.seconds
         return application.placed is None or application.placed < began - _CLOSE_S
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Nobody: whoever waits comes nearer to the front."""
+        """Return no application, as the rank of waiting ones rises steadily."""
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """At the end of the round, if somebody waits."""
+        """Return the end of the round if an application waits."""
         if not any(each.waits for each in applications):
             return None
         return (math.floor((now + _CLOSE_S) / self.seconds) + 1) * self.seconds

@@ -1,4 +1,4 @@
-"""Cores that nobody wants, given to those who may need more than is believed."""
+"""Gives unused cores to applications that may need more workers than estimated."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torchloader.allocation.problem import Allocation, Demand
 
 __all__ = ["with_headroom"]
 
-_MANY = 10**6  # for a job that no number of workers is enough for
+_MANY = 10**6  # workers, for a job for which no number is enough
 
 
 def with_headroom(
     demands: Sequence[Demand], allocation: Allocation, cores: Mapping[str, int], able: Collection[str], part: float
 ) -> Allocation:
-    """The allocation with workers more for some, from cores that are left over; nobody gets less.
+    """Return the allocation with more workers for some jobs, from unused cores; no job gets fewer.
 
-    A curve is never known quite right, and a worker too many costs nothing, while one too few leaves a device waiting.
-    Those that are nearest to waiting come first.
+    A curve is never known exactly, and a worker too many costs nothing, while one too few leaves a device waiting. Jobs
+    that are nearest to waiting come first.
 
     Args:
         demands: the jobs.
         allocation: workers per device, within the cores of each node.
-        cores: for loading, by node.
-        able: the names of those that may get more.
-        part: how many more at most, as a part of what is believed to be enough.
+        cores: cores for loading, by node.
+        able: the names of jobs that may get more.
+        part: the largest number of additional workers, as a fraction of what is estimated to be enough.
     """
     table = Table(demands, cores)
     changes = [allocation[demand.name] - table.workers[job] for job, demand in enumerate(table.demands)]

@@ -1,10 +1,10 @@
-"""The event log: a line of JSON for everything that happened to an application, never changed once it is written.
+"""The event log: a line of JSON for every event of an application, never changed once it is written.
 
     {"sequence": 2, "time": 3.5, "application": "a", "from": "queued", "to": "starting", "reason": "arrival",
      "details": {"workers": 4, "placement": {"node0": [0, 1]}}}
 
-A line is on the disk before what it tells takes effect. A crash can leave the last line torn; it was not in effect
-then, and is dropped.
+A line is on the disk before its event takes effect. A crash can leave the last line incomplete; its event was not in
+effect, and the line is dropped.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _log = logging.getLogger("torchloader")
 
 
 class LogError(ValueError):
-    """A line of an event log is not what it must be; says which and why."""
+    """Raised for an invalid line of an event log; says which and why."""
 
 
 class FullError(OSError):
-    """An event could not be written, so what it tells did not happen."""
+    """Raised if an event cannot be written; then it did not take effect."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encoded(event: Event) -> bytes:
-    """The line of an event, with its end."""
+    """Return the line of an event, including its newline."""
     line = _Line(
         event.sequence,
         event.time,
@@ -61,10 +61,10 @@ def encoded(event: Event) -> bytes:
 
 
 def _scan(path: Path, content: bytes, records: Records) -> tuple[list[Event], int]:
-    """The events of a log, applied to `records`, and the number of bytes that whole lines take."""
+    """Return the events of a log, which are applied to `records`, and the number of bytes in complete lines."""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
-        _log.warning("%s: the last line is torn and was never in effect; it is dropped", path)
+        _log.warning("%s: the last line is incomplete, its event was never in effect; the line is dropped", path)
     events = []
     for number, text in enumerate(content[:whole].splitlines(), 1):
         try:
@@ -75,38 +75,38 @@ def _scan(path: Path, content: bytes, records: Records) -> tuple[list[Event], in
             records.again(event)
         except (ValueError, msgspec.DecodeError) as error:
             raise LogError(
-                f"{path}, line {number}: {error}; the log was changed, or is of several masters. Restore it, or begin "
-                "with another folder"
+                f"{path}, line {number}: {error}; the log was modified, or written by several masters. Restore it, or "
+                "use another folder"
             ) from None
         events.append(event)
     return events, whole
 
 
 def read(path: str | os.PathLike[str]) -> list[Event]:
-    """The events of a log. Raises LogError for a line that cannot be, OSError where it cannot be read."""
+    """Return the events of a log. Raises LogError for an invalid line, OSError if the file cannot be read."""
     return _scan(Path(path), Path(path).read_bytes(), Records())[0]
 
 
 def replay(path: str | os.PathLike[str]) -> Records:
-    """The records that a log leads to. Raises as `read` does."""
+    """Return the records that result from a log. Raises as `read` does."""
     records = Records()
     _scan(Path(path), Path(path).read_bytes(), records)
     return records
 
 
 def write(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
-    """A new log of events that have all happened."""
+    """Write a new log of past events."""
     write_bytes(Path(path), b"".join(map(encoded, events)))
 
 
 class EventLog:
-    """A log that is open for more, and the records that it leads to. Use it as a context manager.
+    """An open event log, and the records that result from it. Use it as a context manager.
 
     Args:
-        path: of the file, which is made where there is none; one that is there is replayed, and a torn last line cut
-            off.
+        path: the file. It is created if it does not exist; an existing one is replayed, and an incomplete last line
+            removed.
 
-    Raises LogError for a line that cannot be, BlockingIOError where another master has the log open.
+    Raises LogError for an invalid line, BlockingIOError if another master has the log open.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -147,13 +147,13 @@ class EventLog:
                 raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes of an event could be written")
             os.fsync(self._file)
         except OSError as error:
-            # What did not happen must not be read as if it had, nor stand before what happens next.
+            # The event did not take effect, so it must not be replayed, nor precede the next event.
             os.ftruncate(self._file, self._size)
             raise FullError(f"{self._path} cannot be written: {error.strerror}") from error
         self._size += len(line)
 
     def close(self) -> None:
-        """Close the file. Records can still be looked at."""
+        """Close the file. The records can still be read."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,4 +1,4 @@
-"""Orders of applications: which of them hold devices where not all can. How cores are shared is another matter."""
+"""Orders of applications: which hold devices when there are not enough for all. Sharing of cores is separate."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from torchloader.scheduling.states import State
 
 __all__ = ["ARRIVAL", "ORDERS", "Arrival", "Order", "ShortestFirst", "Tiresias", "order"]
 
-_CLOSE = 1e-6  # seconds, or device seconds: what is nearer than that to a bound has come to it
+_CLOSE = 1e-6  # seconds, or device seconds: tolerance at which a bound counts as reached
 
 
 class Order(Protocol):
-    """An order in which applications are served with devices. Equal arguments give equal answers."""
+    """An order in which applications get devices. Equal arguments give equal results."""
 
     @property
     def name(self) -> str:
-        """What users choose it by."""
+        """The name of the order for users."""
 
     @property
     def preempts(self) -> bool:
-        """Whether those who run give their devices up to those who wait and come before them."""
+        """Whether running applications yield their devices to waiting ones that precede them."""
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
-        """Those that run or wait, the one that is served first at the front; `devices` are those of all nodes."""
+        """Return the running and waiting applications, the first to be served first; `devices` is the number on all
+        nodes."""
 
     def yields(self, now: float, application: Application) -> bool:
-        """Whether one that runs may have to give its devices up now; asked only of orders that preempt."""
+        """Return whether a running application may have to yield its devices now. Only called if the order preempts."""
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Those that waited for so long that they are to be served as if they had only come."""
+        """Return those that waited so long that they are to be promoted."""
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """When, after now, the order changes although nothing happens; None for never."""
+        """Return when, after `now`, the order changes without an event; None for never."""
 
 
 def _came(application: Application) -> tuple[float, str]:
@@ -46,45 +47,45 @@ def _came(application: Application) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Whoever came first is served first, and keeps its devices to its end."""
+    """First come, first served; applications keep their devices to the end."""
 
     name: str = "arrival"
     preempts: bool = False
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
-        """By arrival; names decide between those that came together."""
+        """Order applications by arrival, then by name."""
         return sorted(applications, key=_came)
 
     def yields(self, now: float, application: Application) -> bool:
-        """Nobody does."""
+        """Return False."""
         return False
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Nobody, as nobody is passed over."""
+        """Return no application, as none is passed over."""
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """Never: only arrivals and departures change it."""
+        """Return None: only arrivals and departures change the order."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class ShortestFirst:
-    """Shortest remaining time first (SRTF), by what an application would take if it never waited for data.
+    """Shortest remaining time first (SRTF), by the time that an application would take if it never waited for data.
 
-    It knows how long jobs go on, as the other orders do not: a bound for them, and not fair to long jobs. One whose
-    throughput is not known yet comes first, so that it is measured.
+    Unlike the other orders it uses the length of jobs: it is a bound for them, and not fair to long jobs. An
+    application of unknown throughput comes first, so that it is measured.
     """
 
     name: str = "srtf"
     preempts: bool = True
 
     def yields(self, now: float, application: Application) -> bool:
-        """Whoever has more left than one that waits."""
+        """Return True: any application may yield to one with less time left."""
         return True
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
-        """By what is left of them, in seconds."""
+        """Order applications by their remaining seconds."""
 
         def seconds(each: Application) -> float:
             return each.left / (each.spec.size * each.curve.ceiling) if each.curve is not None else 0.0
@@ -92,31 +93,32 @@ class ShortestFirst:
         return sorted(applications, key=lambda each: (seconds(each), *_came(each)))
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Nobody: long applications have to wait."""
+        """Return no application: long ones have to wait."""
         return []
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """Never: what is left is looked at when something happens."""
+        """Return None: remaining times are compared only at events."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Tiresias:
-    """Discretised two-dimensional least attained service, of which nothing need be known beforehand.
+    """Discretized two-dimensional least attained service, which needs no prior knowledge.
 
-    An application begins in the first queue and comes to the next when the service that it attained, its devices times
-    the seconds for which it held them, reaches a threshold. Earlier queues are served first; within one those that
-    started first, and those that never started last, so that there nobody preempts another for being new. Whoever has
-    waited `promote` times as long as it ran comes back to the first queue, and its service counts from 0 again.
+    An application begins in the first queue and moves to the next when its attained service (its devices times the
+    seconds for which it held them) reaches a threshold. Earlier queues are served first; within a queue those that
+    started first, and those that never started last, so that a new application does not preempt another of its queue.
+    An application that has waited `promote` times as long as it ran returns to the first queue, and its service counts
+    from 0 again.
 
-    Tiresias: A GPU Cluster Manager for Distributed Deep Learning, NSDI 2019, section 3 (2D-LAS, discretised priorities,
-    PROMOTEKNOB). Its placement by the skew of models is not here.
+    Tiresias: A GPU Cluster Manager for Distributed Deep Learning, NSDI 2019, section 3 (2D-LAS, discretized priorities,
+    PROMOTEKNOB). Its placement by the skew of models is not implemented.
 
     Args:
-        thresholds: device seconds, rising, at which an application comes to the next queue.
+        thresholds: increasing device seconds at which an application moves to the next queue.
         promote: the paper's PROMOTEKNOB; infinite for never.
 
-    Raises ValueError for thresholds that do not rise from above 0, and for a factor that is not positive.
+    Raises ValueError for thresholds that do not increase from above 0, and for a factor that is not positive.
     """
 
     thresholds: tuple[float, ...] = (3600.0,)
@@ -136,11 +138,11 @@ class Tiresias:
         return sum(threshold <= service + _CLOSE for threshold in self.thresholds)
 
     def yields(self, now: float, application: Application) -> bool:
-        """At any time, to an earlier queue or an earlier start."""
+        """Return True: any application may yield to an earlier queue or an earlier start."""
         return True
 
     def ranked(self, now: float, applications: Iterable[Application], devices: int) -> list[Application]:
-        """By queue, and in one by when they started."""
+        """Order applications by queue, then by their first start."""
 
         def rank(each: Application) -> tuple[int, float, float, str]:
             return self._queue(now, each), math.inf if each.began is None else each.began, *_came(each)
@@ -148,20 +150,20 @@ class Tiresias:
         return sorted(applications, key=rank)
 
     def _starves_at(self, now: float, application: Application) -> float:
-        """When an application that waits is promoted; never while it is in the first queue."""
+        """Return when a waiting application is promoted; infinity for the first queue."""
         if self._queue(now, application) == 0:
             return math.inf
         return application.since + self.promote * application.executed
 
     def starved(self, now: float, waiting: Iterable[Application]) -> list[Application]:
-        """Those that waited so many times as long as they ran."""
+        """Return those that waited `promote` times as long as they ran."""
         return [each for each in waiting if self._starves_at(now, each) <= now + _CLOSE]
 
     def next_time(self, now: float, applications: Sequence[Application]) -> float | None:
-        """When one that runs comes to the next queue, or one that waits is to be promoted."""
+        """Return when a running application moves to the next queue, or a waiting one is to be promoted."""
         waiting = [each for each in applications if each.waits]
         if not waiting:
-            return None  # who runs goes on, in whichever queue it is
+            return None  # running applications continue in any queue
         times = [self._starves_at(now, each) for each in waiting]
         for each in applications:
             if each.state is State.RUNNING:
@@ -174,11 +176,11 @@ class Tiresias:
 ARRIVAL = Arrival()
 _ALL: tuple[Order, ...] = (ARRIVAL, ShortestFirst(), Tiresias(), Gavel())
 ORDERS: dict[str, Order] = {each.name: each for each in _ALL}
-"""All of them by name, with the numbers that they have by default."""
+"""All orders by name, with their default parameters."""
 
 
 def order(name: str) -> Order:
-    """The order of that name. Raises ValueError, with the names that there are, for another."""
+    """Return the order of that name. Raises ValueError, with the existing names, for an unknown one."""
     if name not in ORDERS:
         raise ValueError(f"there is no order {name!r}; the orders are {', '.join(ORDERS)}")
     return ORDERS[name]

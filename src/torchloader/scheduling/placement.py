@@ -1,4 +1,4 @@
-"""Devices for applications that wait, and what several on one device leave of each other's."""
+"""Finds devices for waiting applications, and divides the speed of devices that several share."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["Devices", "shared"]
 
 
 class Devices:
-    """Which devices are taken, and how many cores the least workers of those on them leave on each node.
+    """The free devices and cores of each node.
 
     Args:
-        nodes: that there are.
+        nodes: the nodes of the cluster.
     """
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes
         self._free = {name: sorted(node.devices) for name, node in nodes.items()}
-        # Devices that were found for somebody, who does not expect others there.
+        # Devices that were chosen by find() for an application, which must not share them.
         self._found: set[tuple[str, int]] = set()
         self.cores = {name: node.cores for name, node in nodes.items()}
 
     def take(self, application: Application, placement: Placement, workers: int, away: Away | None = None) -> None:
-        """Give it these devices, and cores for so many workers of each of them, some of which are on other nodes."""
+        """Take these devices, and cores for `workers` per device, some of which run on other nodes."""
         for name, cores in cores_of(placement, workers, away or {}).items():
             if name in self.cores:
                 self.cores[name] -= cores
@@ -38,12 +38,12 @@ class Devices:
                 self._found.update((name, device) for device in devices)
 
     def fits(self, placement: Placement, workers: int, away: Away | None = None) -> bool:
-        """Whether there are cores for so many workers of each device, some of which are on other nodes."""
+        """Return whether there are cores for `workers` per device, some of which run on other nodes."""
         needed = cores_of(placement, workers, away or {})
         return all(self.cores.get(name, 0) >= cores for name, cores in needed.items())
 
     def find(self, application: Application) -> dict[str, tuple[int, ...]] | None:
-        """Devices on which it could run with its minimum of workers; None where there are none now."""
+        """Return devices on which the application can run with its minimum of workers; None if there are none now."""
         spec = application.spec
         if not isinstance(spec.devices, int):
             named = {name: tuple(devices) for name, devices in spec.devices.items() if devices}
@@ -57,7 +57,7 @@ class Devices:
 
     def _find(self, count: int, workers: int) -> dict[str, tuple[int, ...]] | None:
         room = {name: min(len(self._free[name]), self.cores[name] // workers) for name in self._nodes}
-        # On one node where that can be, and there where the fewest are left over, to keep others whole.
+        # On one node if possible, on the one with the fewest free devices, so that others stay whole.
         whole = [name for name in room if room[name] >= count]
         if whole:
             name = min(whole, key=lambda name: (len(self._free[name]), -self.cores[name], name))
@@ -72,7 +72,7 @@ class Devices:
 
 
 def shared(curves: Mapping[str, tuple[Curve, Placement]]) -> dict[str, Curve]:
-    """The curves of applications that run side by side, by name: devices that several use compute for each by turns."""
+    """Return the curves of applications that run at the same time, by name: a device computes for its users in turn."""
     users: dict[tuple[str, int], int] = {}
     for _, placement in curves.values():
         for node, devices in placement.items():

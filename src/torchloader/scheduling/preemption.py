@@ -1,4 +1,4 @@
-"""Which applications give up their devices to those that wait and come before them."""
+"""Decides which applications yield their devices to waiting ones that precede them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def yielding(
     least: Callable[[Application], int],
     patience: float,
 ) -> list[str]:
-    """Names of those that run and have to yield, as few and as low in the order as will do.
+    """Return the names of running applications that have to yield: as few, and as low in the order, as suffice.
 
-    Nobody yields to one that comes after it, nor where free devices suffice, nor where what would be freed does not.
-    Whoever is about to start keeps its devices; those of who is pausing already are as good as free.
+    An application never yields to a later one, nor if free devices suffice, nor if the freed ones would not. Those that
+    are starting keep their devices; the devices of those that are pausing count as free.
 
     Args:
         now: seconds, on the clock of the records.
-        ranked: those that hold devices or wait, the one that is served first at the front.
+        ranked: those that hold devices or wait, the first to be served first.
         nodes: the cluster.
-        able: names of those that run and may have to yield.
-        least: cores for each device that one that runs must keep, if it keeps its devices.
-        patience: seconds after which one that waits, and finds nothing, keeps those behind it from starting.
+        able: names of running applications that may have to yield.
+        least: returns the cores per device that a running application must keep if it keeps its devices.
+        patience: seconds after which a waiting application that finds no devices blocks those after it.
     """
     taken: list[_Taken] = [
         (each, each.placement, least(each)) for each in ranked if each.holds and each.state is not State.PAUSING
@@ -69,7 +69,7 @@ def _devices(nodes: Mapping[str, Node], taken: Sequence[_Taken]) -> Devices:
 
 
 def _parted(taken: Sequence[_Taken], names: set[str]) -> tuple[list[_Taken], list[_Taken]]:
-    """Those that are not of these names, and those that are: in the order of `taken`, which is that of service."""
+    """Split into applications that are not in `names`, and those that are, in the order of service."""
     return (
         [each for each in taken if each[0].spec.name not in names],
         [each for each in taken if each[0].spec.name in names],
@@ -79,7 +79,8 @@ def _parted(taken: Sequence[_Taken], names: set[str]) -> tuple[list[_Taken], lis
 def _freed(
     application: Application, kept: list[_Taken], lower: list[_Taken], nodes: Mapping[str, Node]
 ) -> tuple[dict[str, tuple[int, ...]], list[_Taken], list[str]] | None:
-    """Where an application can run if some of `lower` yield, who then has what, and who they are; None for nowhere."""
+    """Return where an application can run if some of `lower` yield, the new holdings, and the yielding names; None if
+    it cannot."""
 
     def find(staying: Sequence[_Taken]) -> dict[str, tuple[int, ...]] | None:
         return _devices(nodes, [*kept, *staying]).find(application)
@@ -89,7 +90,7 @@ def _freed(
     staying: list[_Taken] = []
     yields: list[str] = []
     while lower:
-        # The longest beginning of the order with which it finds devices stays; whoever comes next has to yield.
+        # The longest prefix of the order with which it finds devices stays; the application after it has to yield.
         longest = bisect_left(range(1, len(lower) + 1), True, key=lambda stay: find([*staying, *lower[:stay]]) is None)
         yields += [other.spec.name for other, _, _ in lower[longest : longest + 1]]
         staying, lower = [*staying, *lower[:longest]], lower[longest + 1 :]

@@ -1,7 +1,7 @@
-"""What is known of all applications, and how events change it.
+"""The records of all applications, and how events change them.
 
-Nothing changes but by an event, which is written before it takes effect. To apply the same events again gives the same
-records: that is how a restarted master carries on.
+Records change only by events, which are written before they take effect. Applying the same events again gives the same
+records: a restarted master recovers its state in this way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchloader.scheduling.states import TRANSITIONS, State
 
 __all__ = ["Event", "Records", "applied"]
 
-_MOVES = ("workers", "away")  # what is known of an application, and changes when its workers do
+_MOVES = ("workers", "away")  # fields that change when the workers of an application change
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Event:
     """Something that happened to an application.
 
     Args:
-        sequence: its place among all events, from 1.
+        sequence: its number among all events, from 1.
         time: when, in seconds.
         application: the name.
-        before, after: the states; None before the first, and the same twice where only what is known of it changed.
-        reason: why, for people.
-        details: what changed with it: `spec` (first event only), `devices`, which are then those to train on, `curve`,
-            `workers`, `placement`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
+        before, after: the states. `before` is None for the first event; both are equal if only details changed.
+        reason: the reason, for users.
+        details: what changed: `spec` (first event only), `devices` (replaces those to train on), `curve`, `workers`,
+            `placement`, `away`, `progress`, `held`, `cost`, `executed`, as in `Application`.
     """
 
     sequence: int
@@ -45,7 +45,7 @@ class Event:
 
 
 class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What an event can change, as it is checked when it comes from a file."""
+    """The details that an event can have, for validation when it is read from a file."""
 
     spec: Spec | None = None
     devices: dict[str, tuple[int, ...]] | int | None = None
@@ -60,10 +60,10 @@ class _Details(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def applied(record: Application | None, event: Event) -> Application:
-    """The record of an application after an event. Equal records and events give equal results.
+    """Return the record of an application after an event. Equal records and events give equal results.
 
-    Raises ValueError for an event that cannot follow: another state before, a transition that there is not, an
-    application that is there already or is not yet, a detail that is unknown or of the wrong kind.
+    Raises ValueError for an event that cannot follow: another state before, a forbidden transition, an application that
+    exists already or not yet, a detail that is unknown or of a wrong type.
     """
     name = event.application
     try:
@@ -82,8 +82,10 @@ def applied(record: Application | None, event: Event) -> Application:
         if event.before is not record.state:
             raise ValueError(f"event {event.sequence} of {name!r}: it is {record.state}, not {event.before}")
         if event.after is not record.state and event.after not in TRANSITIONS[record.state]:
-            allowed = ", ".join(sorted(TRANSITIONS[record.state])) or "nothing any more"
-            raise ValueError(f"event {event.sequence} of {name!r}: from {record.state} to {allowed}, not {event.after}")
+            allowed = ", ".join(sorted(TRANSITIONS[record.state])) or "no other state"
+            raise ValueError(
+                f"event {event.sequence} of {name!r}: {record.state} may change to {allowed}, not {event.after}"
+            )
     changes: dict[str, Any] = {
         key: value
         for key in ("curve", "workers", "placement", "away", "progress", "held", "cost", "executed")
@@ -100,7 +102,7 @@ def applied(record: Application | None, event: Event) -> Application:
 
 
 def _moved_on(record: Application, after: State, time: float) -> dict[str, Any]:
-    """What changes with the state."""
+    """Return the fields that change with the state."""
     return {
         "state": after,
         "since": time,
@@ -115,7 +117,7 @@ class Records(Mapping[str, Application]):
     """Applications by name, in the order in which they were submitted.
 
     Args:
-        write: is given every event before it takes effect; what it raises keeps the event from happening.
+        write: called with every event before it takes effect; if it raises, the event does not take effect.
     """
 
     def __init__(self, write: Callable[[Event], object] = lambda event: None) -> None:
@@ -133,27 +135,27 @@ class Records(Mapping[str, Application]):
         return len(self._applications)
 
     def again(self, event: Event) -> None:
-        """Apply an event that has been written already. Raises ValueError for one that is not the next."""
+        """Apply an event that has been written already. Raises ValueError if it is not the next one."""
         if event.sequence != self._sequence + 1:
             raise ValueError(f"event {event.sequence} follows event {self._sequence}")
         self._applications[event.application] = applied(self._applications.get(event.application), event)
         self._sequence = event.sequence
 
     def submit(self, spec: Spec, now: float, reason: str = "submitted", curve: Curve | None = None) -> Event:
-        """A new application. Raises ValueError where there is one of that name."""
+        """Add an application. Raises ValueError if the name exists."""
         return self._happen(spec.name, None, State.QUEUED, now, reason, {"spec": spec, "curve": curve})
 
     def change(self, name: str, after: State, now: float, reason: str, **details: object) -> Event:
-        """An application comes to another state, or where it is the same more is known of it; see `Event`.
+        """Change the state of an application, or with the same state only its details; see `Event`.
 
-        Raises KeyError for an application that there is not, ValueError where it cannot come to that state.
+        Raises KeyError for an unknown application, ValueError for a forbidden transition.
         """
         return self._happen(name, self._applications[name].state, after, now, reason, details)
 
     def _happen(
         self, name: str, before: State | None, after: State, now: float, reason: str, details: Mapping[str, object]
     ) -> Event:
-        # As it will be read, so that there is no difference between what happened and what is replayed.
+        # Converted as it will be read, so that a replay gives the same records.
         plain = msgspec.json.decode(msgspec.json.encode({k: v for k, v in details.items() if v is not None}))
         event = Event(self._sequence + 1, now, name, before, after, reason, plain)
         record = applied(self._applications.get(name), event)

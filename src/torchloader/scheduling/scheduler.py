@@ -1,4 +1,4 @@
-"""What to do with applications when something happens. Equal circumstances give equal answers."""
+"""Decides what to do with applications when an event happens. Equal inputs give equal results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchloader.scheduling.worth import Worth
 
 __all__ = ["Scheduler"]
 
-_CHEAP = 0.001  # of the time until the next event: what a change may cost that is only made for headroom
+_CHEAP = 0.001  # fraction of the time until the next event that a change only for headroom may cost
 _ANY_NODE = "any node"
 _REALLOCATES = {
     Mode.NEVER: frozenset[Cause](),
@@ -33,30 +33,31 @@ _REALLOCATES = {
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Decides which applications start, and with how many workers each goes on.
+    """Decides which applications start, and with how many workers each continues.
 
-    Applications that run keep their devices, and at least their minimum of workers. Those that wait start, in the order
-    of arrival, when their devices and a minimum of workers per device are there; one that has to wait does not keep
-    those behind it from starting. Workers of running applications are changed where what that gains until the next
-    expected event is worth more than what it costs.
+    Running applications keep their devices, and at least their minimum of workers. Waiting ones start, in the order of
+    arrival, when their devices and a minimum of workers per device are available; one that has to wait does not block
+    those after it. Workers of running applications are changed if the gain until the next expected event exceeds the
+    cost.
 
-    Another order than that of arrival may have some that run yield their devices: they are paused, and nothing else is
-    done until they have. Whoever they yield to starts when the scheduler is asked again, after that.
+    With another order than that of arrival, running applications may yield their devices: they are paused, and nothing
+    else is done until they have stopped. The applications that they yield to start when the scheduler is called after
+    that.
 
     Args:
-        policy: shares cores.
-        mode: when workers of running applications are reallocated at all.
-        order: which applications are served with devices first, and whether others yield to them.
-        cost: seconds of training that a change of workers costs an application, where its own record says nothing.
-        interval: seconds for which an application is left alone after a change.
-        horizon: seconds until something happens that changes the allocation anyway, at most.
+        policy: how cores are shared.
+        mode: when workers of running applications are reallocated.
+        order: which applications get devices first, and whether others yield to them.
+        cost: seconds of training that a change of workers costs an application whose record has no measured cost.
+        interval: seconds for which an application is not changed again.
+        horizon: the longest time, in seconds, until an event that changes the allocation anyway.
         weigh: whether a change has to be worth its cost. The published scheduler made every change.
-        headroom: workers beyond what is believed to be enough, as a part of that, from cores that are left over.
-            Beliefs are never quite right.
-        patience: seconds for which an application that has to wait lets those behind it start before it. Without an
-            end to it those of many devices could wait for ever; 0 keeps the order of arrival.
-        anywhere: workers may be on any node, not only on those of the application's devices. An application still
-            starts only where its own nodes have cores for its minimum.
+        headroom: additional workers from unused cores, as a fraction of what is estimated to be enough, because
+            estimates are inexact.
+        patience: seconds for which a waiting application lets those after it start first. Without a limit, applications
+            with many devices could wait forever; 0 keeps the order of arrival.
+        anywhere: workers may run on any node, not only on those of the application's devices. An application still
+            starts only if its own nodes have cores for its minimum.
     """
 
     policy: Policy
@@ -72,18 +73,18 @@ class Scheduler:
 
     @property
     def name(self) -> str:
-        """What tells it from others: its policy, and its order where that is not the order of arrival."""
+        """The name of the policy, and of the order if it is not that of arrival."""
         return self.policy.name + ("" if self.order == ARRIVAL else f"+{self.order.name}")
 
     def decide(
         self, now: float, applications: Mapping[str, Application], nodes: Mapping[str, Node], cause: Cause
     ) -> list[Action]:
-        """What to do now, in this order: what frees cores comes before what takes them.
+        """Return the actions to take, in this order: those that free cores precede those that take them.
 
         Args:
             now: seconds, on the clock of the records.
-            applications: all of them; those that have ended are passed over.
-            nodes: those that there are, with their cores and devices.
+            applications: all applications; those that have ended are ignored.
+            nodes: the present nodes, with their cores and devices.
             cause: what happened.
         """
         lost = [
@@ -106,8 +107,8 @@ class Scheduler:
         return actions + self._allocate(running, started, nodes, cause)
 
     def next_time(self, now: float, applications: Mapping[str, Application]) -> float | None:
-        """When to ask again with `Cause.DUE`: when one that was moved lately can be moved again, or the order of
-        applications changes; None for never."""
+        """Return when to call again with `Cause.DUE`: when a recently changed application can be changed again, or the
+        order changes; None for never."""
         changes = self.order.next_time(now, list(applications.values()))
         ends = [
             each.moved + self.interval
@@ -124,7 +125,7 @@ class Scheduler:
     def _stay(
         self, now: float, holding: list[Application], nodes: Mapping[str, Node], cause: Cause
     ) -> tuple[dict[str, _Running], list[str], Devices]:
-        """Those that go on, those for which there are no cores any more, and what they leave."""
+        """Return the applications that continue, the names of those without cores any more, and the remaining devices."""
         running, paused, devices = {}, [], Devices(nodes)
         for each in sorted(holding, key=lambda each: (each.state is State.RUNNING, each.spec.arrival, each.spec.name)):
             movable = self._movable(now, each, cause)
@@ -143,7 +144,7 @@ class Scheduler:
         return 0.0 if isinstance(self.policy, Fifo) else self.patience
 
     def _yielding(self, now: float, ranked: list[Application], nodes: Mapping[str, Node]) -> list[str]:
-        """Those that yield their devices. What follows when they have is a departure, so cores are counted for that."""
+        """Return those that yield their devices. Their end is a departure, so cores are counted for that cause."""
 
         def least(each: Application) -> int:
             return each.spec.minimum if self._movable(now, each, Cause.DEPARTURE) else each.workers
@@ -199,7 +200,7 @@ class Scheduler:
     def _spread(
         self, everybody: Mapping[str, _Running], target: Allocation, nodes: Mapping[str, Node]
     ) -> Mapping[str, Away]:
-        """Which of so many workers are on other nodes, by application."""
+        """Return which workers run on other nodes, by application."""
         if not self.anywhere:
             return {name: {} for name in everybody}
         needs = [
@@ -227,7 +228,7 @@ class Scheduler:
         wanted = worth.without_idle_moves(wanted, cores)
         kept = self.policy(pinned, cores)
         if any(kept[name] == 0 < wanted[name] for name in everybody):
-            return wanted  # somebody can only begin if others move
+            return wanted  # an application can only start if others change
         kept |= before
         return wanted if worth.of(wanted) > worth.of(kept) + 1e-9 else kept
 
@@ -235,7 +236,7 @@ class Scheduler:
         return self.cost if application.cost is None else application.cost
 
     def _able(self, demands: list[Demand], everybody: Mapping[str, _Running], before: Allocation) -> set[str]:
-        """Those to whom more workers can be given for next to nothing."""
+        """Return the names of applications that can get more workers at negligible cost."""
         cheap = _CHEAP * self._until(demands, before)
         return {
             name
@@ -248,7 +249,7 @@ class Scheduler:
         return self.policy.objective if isinstance(self.policy, Best) else PROPORTIONAL
 
     def _until(self, demands: list[Demand], before: Allocation) -> float:
-        """Seconds until one of those that run is expected to end, at most the horizon."""
+        """Return the seconds until the first running application is expected to end, at most the horizon."""
         ends = [
             demand.remaining / (demand.size * demand.curve.throughput(before[demand.name]))
             for demand in demands
@@ -258,7 +259,7 @@ class Scheduler:
 
 
 def _requeued(now: float, application: Application) -> Application:
-    """One that waits; and one whose node is lost as it is when it waits again."""
+    """Return a waiting application unchanged; one whose node is lost, as it is when it waits again."""
     if application.waits:
         return application
     executed = application.service(now) / application.spec.size
@@ -274,7 +275,7 @@ class _Running:
     movable: bool
 
     def demand(self, place: int, curve: Curve) -> Demand:
-        """What it wants. Those that run already come first, so that nobody who begins takes their minimum."""
+        """Return its demand. Running applications come first, so that starting ones do not take their minimum."""
         spec = self.application.spec
         return Demand(
             spec.name,
@@ -289,7 +290,7 @@ class _Running:
         )
 
     def differs(self, workers: int, away: Away) -> bool:
-        """Whether these are other workers than it has."""
+        """Return whether these are other workers than it has."""
         return workers != self.application.workers or away != self.application.away
 
     def begin(self, workers: int, away: Away, cause: Cause) -> Action:

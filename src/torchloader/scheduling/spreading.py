@@ -1,4 +1,4 @@
-"""On which nodes loading workers are, where they may be on other ones than the devices that they load for."""
+"""Chooses the nodes of loading workers, which may differ from those of the devices that they load for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Need:
     """The workers for the devices that an application has on one node.
 
     Args:
-        name: of the application.
-        node: of the devices.
-        workers: how many, for all devices there.
-        least: how many of them are on that node in any case.
-        before: how many are on which other nodes now.
-        fixed: whether they stay as they are.
+        name: the name of the application.
+        node: the node of the devices.
+        workers: the number of workers for all devices there.
+        least: how many of them must run on that node.
+        before: how many now run on which other nodes.
+        fixed: whether they stay where they are.
     """
 
     name: str
@@ -33,14 +33,15 @@ class Need:
 
 
 def spread(needs: Sequence[Need], cores: Mapping[str, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """Return `Away` of each application. Equal arguments give equal results.
+    """Return `Away` for each application. Equal arguments give equal results.
 
-    Workers are on the node of their devices where that has cores, those of earlier needs first. The others stay on the
-    nodes that they are on, then go where most cores are free. Where no node has any they are on their devices' node.
+    Workers run on the node of their devices while it has cores, those of earlier needs first. The others stay on their
+    present nodes if possible, then take the nodes with the most free cores. If no node has any, they run on their
+    devices' node.
 
     Args:
         needs: in the order in which they are served.
-        cores: for loading, by node.
+        cores: cores for loading, by node.
     """
     free = dict(cores)
     rest: dict[int, int] = {}
@@ -66,12 +67,12 @@ def spread(needs: Sequence[Need], cores: Mapping[str, int]) -> dict[str, dict[st
 
 
 def names(away: Away, node: str) -> tuple[str, ...]:
-    """Return the node of each worker for the devices on a node that is on another one."""
+    """Return the node of each worker for the devices on `node` that runs on another one."""
     return tuple(other for other, workers in sorted(away.get(node, {}).items()) for _ in range(workers))
 
 
 def _elsewhere(workers: int, need: Need, free: dict[str, int]) -> dict[str, int]:
-    """Where so many of a need's workers go, which takes cores from `free`."""
+    """Return where `workers` of a need run, and take their cores from `free`."""
     found: dict[str, int] = {}
     kept = [node for node in need.before if node != need.node and free.get(node, 0) > 0]
     others = sorted((node for node in free if node != need.node), key=lambda node: (-free[node], node))

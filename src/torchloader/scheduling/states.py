@@ -1,4 +1,4 @@
-"""The states of an application and the ways between them."""
+"""The states of an application and the permitted transitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["ENDED", "TRANSITIONS", "State"]
 
 
 class State(enum.StrEnum):
-    """Where an application stands."""
+    """The state of an application."""
 
     QUEUED = "queued"
     STARTING = "starting"

@@ -1,4 +1,4 @@
-"""What a change of workers is worth beside what it costs."""
+"""Weighs a change of workers against its cost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Worth"]
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Values allocations by what jobs train until the next event, the time in which they are moved taken off.
+    """The value of allocations: what jobs train until the next event, minus the time lost by changing them.
 
     Args:
-        objective: that is made large.
+        objective: the objective of the policy.
         demands: the jobs.
-        before: workers per device of those that run.
+        before: workers per device of the running jobs.
         costs: seconds of training that a change costs each.
-        seconds: until the next event.
+        seconds: the time until the next event.
     """
 
     objective: Objective
@@ -35,11 +35,12 @@ class Worth:
         return self.objective.value(demand, demand.curve.throughput(workers) * part)
 
     def of(self, allocation: Mapping[str, int]) -> float:
-        """The sum over all jobs that get workers."""
+        """Return the sum of the values over all jobs that get workers."""
         return sum(self._job(each, allocation[each.name]) for each in self.demands if allocation[each.name] > 0)
 
     def without_idle_moves(self, allocation: Allocation, cores: Mapping[str, int]) -> Allocation:
-        """The same without the changes that are not worth their cost by themselves, where there are cores to leave."""
+        """Return the allocation without the changes that are not worth their cost individually, if there are cores to
+        undo them."""
         found = dict(allocation)
         free = {node: cores.get(node, 0) - count for node, count in used(self.demands, found).items()}
         undone = True

@@ -86,8 +86,8 @@ def test_elements_that_mean_nothing_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("<cluster_config>", "no XML"),
-        ("", "no XML"),
+        ("<cluster_config>", "invalid XML"),
+        ("", "invalid XML"),
         ("<cluster/>", "<cluster>"),
         ("<cluster_config><master_config/><master_config/></cluster_config>", "several"),
         ("<cluster_config><master_config><authkey>a</authkey><authkey/></master_config></cluster_config>", "once more"),
