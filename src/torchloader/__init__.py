@@ -1,4 +1,5 @@
-"""More training from the same cores: data-loading workers move to the jobs that wait for data."""
+"""An elastic data loader for PyTorch, and a scheduler that moves data-loading workers to the jobs that wait
+for data."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""`python -m torchloader` is the `torchloader` command."""
+"""Runs the `torchloader` command for `python -m torchloader`."""
 
 from torchloader.cli.main import run_and_exit
 

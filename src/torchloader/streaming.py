@@ -1,10 +1,11 @@
-"""Parts of iterable-style datasets: a worker's part of the items, a shuffle buffer, a mix of several datasets.
+"""Building blocks of iterable-style datasets: a worker's part of the items, a shuffle buffer, a mix of several
+datasets.
 
-They read iterable-style datasets, which divide their samples among workers themselves, and map-style ones (lists and
-ranges as well), of which each worker gets its part. They keep their place (torchdata's protocol Stateful) where those
-that they read do, so that a loader goes on with them in another process without reading anything again. Their random
-numbers come from `seed`, the epoch and the stream; without `seed` from those that ElasticDataLoader sets for the epoch
-and the stream.
+They read iterable-style datasets, which divide their samples among workers themselves, and map-style ones (including
+lists and ranges), of which each worker gets its part. They can save their position (torchdata's protocol Stateful) if
+the datasets that they read can, so that a loader continues them in another process without reading anything again.
+Their random numbers are derived from `seed`, the epoch and the stream; without `seed` from the random state that
+ElasticDataLoader sets for the epoch and the stream.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ _WHOLE = float(1 << 64)
 
 
 def shard(items: Iterable[Item]) -> Iterator[Item]:
-    """This stream's part of the items: every n-th, of n streams. For use in an __iter__(), also below PyTorch's
-    DataLoader; outside of a worker all items."""
+    """Return this stream's part of the items: every n-th, of n streams. For use in an __iter__(), also with PyTorch's
+    DataLoader; outside a worker all items."""
     number, streams = current_share()
     return islice(items, number, None, streams)
 
 
 class _Dice:
-    """Random numbers of which the state is a number."""
+    """Random numbers whose state is a number."""
 
     def __init__(self, seed: int, drawn: int = 0) -> None:
         self.seed, self.drawn = seed, drawn
 
     def roll(self) -> int:
-        """One of 64 bits."""
+        """Return a random number of 64 bits."""
         self.drawn += 1
         return mix(self.seed, self.drawn)
 
@@ -54,7 +55,8 @@ class _Drawing(Streaming):
         self.seed, self._epoch = seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw others from the next iter() on, where there is a `seed`."""
+        """Set the epoch whose random numbers the next iter() draws. Has no effect without a `seed`. Raises ValueError
+        if it is negative."""
         check_number(0, epoch=epoch)
         self._epoch = epoch
 
@@ -65,10 +67,15 @@ class _Drawing(Streaming):
 
 
 class ShuffleBuffer(_Drawing):
-    """The samples of a dataset, each a random one of the next `buffer_size`.
+    """The samples of a dataset, each chosen at random from a buffer of `buffer_size` samples.
 
-    A state has the samples in the buffer: with a large one or large samples pass snapshot_every_n_steps to the loader,
-    or shuffle what is small, as names of files, and read them afterwards.
+    A state includes the samples in the buffer: if it is large, pass snapshot_every_n_steps to the loader, or shuffle
+    something small, such as file names, and read the files afterwards.
+
+    Args:
+        dataset: what to read, iterable-style or map-style.
+        buffer_size: the number of samples in the buffer.
+        seed: the seed of the random numbers; None for the random state of the loader.
 
     Examples:
         >>> from torchloader.streaming import ShuffleBuffer
@@ -118,10 +125,18 @@ class _StatefulShuffled(_Shuffled):
 
 
 class RandomMix(_Drawing):
-    """Samples of several datasets, each of a dataset drawn at random by the weights.
+    """Samples of several datasets; the dataset of each sample is drawn at random by the weights.
 
-    `stop_criteria` is torchdata's: "ALL_DATASETS_EXHAUSTED" goes on with the others when one has ended, so that each
-    sample comes once; "FIRST_DATASET_EXHAUSTED" ends there, which keeps the proportions.
+    Args:
+        datasets: what to read, iterable-style or map-style.
+        weights: the relative frequency of each dataset; equal by default.
+        seed: the seed of the random numbers; None for the random state of the loader.
+        stop_criteria: as in torchdata. "ALL_DATASETS_EXHAUSTED" continues with the others when one has ended, so that
+        each
+            sample is given once; "FIRST_DATASET_EXHAUSTED" ends there, which keeps the proportions.
+
+    Raises ValueError without datasets, for weights that are not positive or not one for each dataset, and for another
+    stop_criteria.
 
     Examples:
         >>> from torchloader.streaming import RandomMix

@@ -150,7 +150,7 @@ def test_jobs_train_on_where_nobody_can_be_told_of_them(cluster: Cluster) -> Non
     path = cluster.site.write(cluster.job("job", 20, 0.001, 0.01), "jobs.toml")
     told = ("run", str(path), "--folder", str(cluster.folder), "--device", "cpu", "--cores", "8")
     run = cluster.site.run("sh", "-c", '"$@" | head -1', "sh", *TORCHLOADER, *told)
-    assert run.stdout == f"the event log and what is measured are in {cluster.folder}\n"
+    assert run.stdout == f"the event log and the measurements are in {cluster.folder}\n"
     log = cluster.folder / "events.jsonl"
     assert run.stderr == f"torchloader: stdout cannot be written: Broken pipe; what happens is in {log}\n"
     assert cluster.states("job")[-1] == "finished"
@@ -344,7 +344,7 @@ def test_a_run_that_was_ended_goes_on_in_the_same_folder(cluster: Cluster) -> No
     assert cluster.end() == 130
     workload = cluster.site.folder / "jobs.toml"
     again = f"torchloader run {workload} --folder {cluster.folder} --device cpu --cores 8"
-    assert cluster.err.splitlines()[-1] == f"torchloader: ended by SIGINT; to go on: {again}"
+    assert cluster.err.splitlines()[-1] == f"torchloader: ended by SIGINT; to continue: {again}"
     assert "Traceback" not in cluster.err
     cluster.start(job)
     assert cluster.end() == 0, cluster.err

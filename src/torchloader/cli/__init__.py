@@ -1,1 +1,1 @@
-"""The commands."""
+"""The subcommands of `torchloader`, one module each."""

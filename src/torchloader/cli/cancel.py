@@ -11,10 +11,10 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     return of_application("cancel", "End an application.")
 
 
 def main(words: Sequence[str]) -> int:
-    """The command."""
+    """Run the command. Returns the exit code."""
     return order("cancel", parser(), words)

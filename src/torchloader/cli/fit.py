@@ -1,4 +1,4 @@
-"""`torchloader fit`: what finished runs teach of networks that have not run yet."""
+"""`torchloader fit`: fits a prior for networks that have not run yet to the measurements of finished runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader fit",
         description="Fit a prior to the networks that were measured in finished runs: seconds of an iteration by "
         "parameters and operations, and what loading takes.",
-        epilog="torchloader run MORE.csv --prior prior.json begins with what it expects. It holds for the same kind of "
-        "device and data.",
+        epilog="torchloader run MORE.csv --prior prior.json uses it as the initial estimate. It is valid for the same "
+        "kind of device and data.",
         allow_abbrev=False,
     )
-    result.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`")
+    result.add_argument("folders", nargs="+", metavar="FOLDER", help="the folder of a `torchloader run`")
     result.add_argument("--out", default="prior.json", metavar="FILE", help="where to write it (default prior.json)")
     return result
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where the runs do not suffice."""
+    """Run the command. Returns the exit code, 1 if the runs do not suffice."""
     arguments = parser().parse_args(list(words))
     try:
         from torchloader.training.priors import fitted

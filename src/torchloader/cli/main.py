@@ -1,4 +1,4 @@
-"""`torchloader`: the commands by name, each in a module of its own that is imported only when it is used."""
+"""`torchloader`: runs its subcommands, each in a module that is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ COMMANDS = (
 _EPILOG = """\
 a workload:
   torchloader run WORKLOAD.csv       run it on the nodes of this allocation, or on this machine
-  torchloader simulate WORKLOAD.csv  what it would come to, policy by policy; needs no GPU, and seconds instead of hours
+  torchloader simulate WORKLOAD.csv  predict the result under each policy; needs no GPU, and seconds instead of hours
 
 while it runs, from another terminal:
-  torchloader status --watch         applications, their workers, how fast they train
-  torchloader resize NAME WORKERS    more or fewer loading workers, without a stop
-  torchloader pause NAME             save a checkpoint and stop; resume NAME goes on
-  torchloader cancel NAME            end it
-  torchloader submit MORE.csv        more applications; run --hold keeps an empty workload waiting for them
+  torchloader status --watch         show applications, their workers, and how fast they train
+  torchloader resize NAME WORKERS    change the number of loading workers, without stopping the application
+  torchloader pause NAME             save a checkpoint and stop; resume NAME continues
+  torchloader cancel NAME            end an application
+  torchloader submit MORE.csv        add applications; run --hold keeps an empty workload waiting for them
   torchloader stop                   end a workload that was started with --hold after its last application
 
 afterwards:
-  torchloader report FOLDER          a page and pictures; with several folders, a comparison of them
+  torchloader report FOLDER          write a page and figures; with several folders, a comparison of them
 
-  torchloader fit FOLDER             what the run teaches of networks that have not run yet, for run --prior
+  torchloader fit FOLDER             fit a prior for networks that have not run yet, for run --prior
 
 without a workload:
-  torchloader profile JOB.toml       how fast a job trains with how many loading workers
-  torchloader simulate               policies beside each other on made-up workloads, or on public traces
+  torchloader profile JOB.toml       measure how fast a job trains with how many loading workers
+  torchloader simulate               compare policies on synthetic workloads, or on public traces
 
 in your shell:
-  torchloader completion SHELL       a script with which bash, zsh or tcsh complete this command
+  torchloader completion SHELL       print a script with which bash, zsh or tcsh complete this command
 
-Each command explains itself with --help. A training program uses the loader by itself, without any of this:
+Each command has --help. A training program uses the loader by itself, without any of this:
 from torchloader import ElasticDataLoader.
 """
 
 
 def options() -> argparse.ArgumentParser:
-    """The command line as far as the command."""
+    """Return a parser of the options before the subcommand."""
     result = argparse.ArgumentParser(
         prog="torchloader",
         description="Run training jobs, and move data-loading workers to those that wait for data.",
@@ -72,7 +72,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = options()
     result.add_argument("command", nargs="?", metavar="COMMAND", help="one of those below")
     result.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Run the command. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in COMMANDS:
         return int(importlib.import_module(f"torchloader.cli.{words[0]}").main(words[1:]))
@@ -93,5 +93,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_and_exit() -> None:
-    """The entry point of the command."""
+    """Run the command and exit: the entry point of `torchloader`."""
     end_with("torchloader", main, tell=worded)

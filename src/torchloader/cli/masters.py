@@ -1,4 +1,4 @@
-"""The running master that a command is for."""
+"""Finds the running master that a command is for, and sends it requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["add_run", "asked", "of_application", "order", "say", "tell"]
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """The option that says which master, where there are several."""
-    parser.add_argument("--run", metavar="RUN", help="of which run, where there are several (`dragon ps` lists them)")
+    """Add the option --run, which selects a master if there are several."""
+    parser.add_argument("--run", metavar="RUN", help="select a run if there are several (`dragon ps` lists them)")
 
 
 def asked(word: str | None, question: str, application: str = "", value: Any = None) -> dict[str, Any]:
-    """What the master answers. Raises NoMasterError where there is none, or several and no word which."""
+    """Return the master's reply. Raises NoMasterError if there is no master, or several and `word` is None."""
     runs = find()
     try:
         meant = [choose(word, runs)] if word else runs
@@ -37,7 +37,7 @@ def asked(word: str | None, question: str, application: str = "", value: Any = N
 
 
 def say(word: str | None, question: str, application: str = "", value: Any = None) -> int:
-    """Print what the master answers; the exit code."""
+    """Send a request and print the master's reply. Returns the exit code."""
     try:
         return tell(asked(word, question, application, value))
     except (NoMasterError, DragonError) as error:
@@ -45,7 +45,7 @@ def say(word: str | None, question: str, application: str = "", value: Any = Non
 
 
 def tell(answer: dict[str, Any]) -> int:
-    """Print an answer of the master; the exit code."""
+    """Print a reply of the master. Returns the exit code."""
     if "error" in answer:
         print(f"torchloader: {answer['error']}", file=sys.stderr)
         return 1
@@ -54,7 +54,7 @@ def tell(answer: dict[str, Any]) -> int:
 
 
 def of_application(name: str, description: str) -> argparse.ArgumentParser:
-    """The command line of a command that needs to know an application and nothing else."""
+    """Return the parser of a command whose only argument is an application."""
     result = argparse.ArgumentParser(prog=f"torchloader {name}", description=description)
     result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
     add_run(result)
@@ -62,6 +62,6 @@ def of_application(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def order(name: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> int:
-    """Send the command `name` about an application to its master; the exit code."""
+    """Send the command `name` for an application to its master. Returns the exit code."""
     arguments = parser.parse_args(list(words))
     return say(arguments.run, name, arguments.application)

@@ -1,4 +1,4 @@
-"""Numbers on a command line, refused by argparse where they cannot be meant."""
+"""Types of numbers on a command line, which argparse rejects if they are out of range."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 __all__ = ["at_least", "not_negative", "parts", "positive", "rising"]
 
-_MOST = 1e9  # seconds are thirty years then; far beyond, times do not go on when seconds are added to them
-_LEAST = 1e-6  # far below, what is divided by it is more than that
+_MOST = 1e9  # thirty years in seconds; for far larger times the addition of seconds would be rounded away
+_LEAST = 1e-6  # dividing by far smaller numbers would exceed _MOST
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number, of at least so much."""
+    """Return a converter for whole numbers of at least `least`."""
 
     def read(text: str) -> int:
         try:
@@ -28,12 +28,12 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def positive(most: float = _MOST) -> Callable[[str], float]:
-    """A number above 0, by a millionth at least, and no larger than `most`."""
+    """Return a converter for numbers from 0.000001 to `most`."""
     return _number(lambda number: _LEAST <= number <= most, f"a number from {_LEAST:f} to {most:.0f}")
 
 
 def parts(count: int) -> Callable[[str], tuple[float, ...]]:
-    """So many numbers from 0 on, with commas between them, and not all 0."""
+    """Return a converter for `count` comma-separated numbers from 0 on, not all 0."""
 
     def read(text: str) -> tuple[float, ...]:
         try:
@@ -48,7 +48,7 @@ def parts(count: int) -> Callable[[str], tuple[float, ...]]:
 
 
 def rising(text: str) -> tuple[float, ...]:
-    """Numbers above 0 with commas between them, each larger than the one before."""
+    """Convert comma-separated increasing numbers above 0."""
     try:
         found = tuple(map(float, text.split(",")))
     except ValueError:
@@ -72,4 +72,4 @@ def _number(fits: Callable[[float], bool], told: str) -> Callable[[str], float]:
 
 
 not_negative = _number(lambda number: 0 <= number <= _MOST, f"a number from 0 to {_MOST:.0f}")
-"""A number from 0 on."""
+"""Convert a number from 0 on."""

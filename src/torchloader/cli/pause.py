@@ -1,4 +1,4 @@
-"""`torchloader pause`: save a checkpoint of an application and stop it, until it is resumed."""
+"""`torchloader pause`: saves a checkpoint of an application and stops it, until it is resumed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     return of_application("pause", "Save a checkpoint of an application and stop it, until it is resumed.")
 
 
 def main(words: Sequence[str]) -> int:
-    """The command."""
+    """Run the command. Returns the exit code."""
     return order("pause", parser(), words)

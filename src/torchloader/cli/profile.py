@@ -1,4 +1,4 @@
-"""`torchloader profile`: how fast a job trains with how many loading workers, measured."""
+"""`torchloader profile`: measures how fast a job trains with how many loading workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torchloader.service.contact import NoMasterError
 __all__ = ["main", "parser"]
 
 _EPILOG = """\
-The job runs as long as the sweep takes, with --mode 1, and is cancelled then. Give it more iterations than that needs.
+The job runs for the time of the sweep, with --mode 1, and is then cancelled. Give it more iterations than that needs.
 
 examples:
   torchloader profile job.toml --device cpu --workers 1 2 4 8
@@ -45,27 +45,34 @@ _TRAIN_TIMEOUT_S = 120.0  # seconds for a job to train, and for workers to be th
 
 
 class SweepError(RuntimeError):
-    """The job cannot be measured; says why."""
+    """Raised if the job cannot be measured; says why."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader profile",
-        description="Run one job with one number of loading workers after the other, and draw how fast it trains.",
+        description="Run a job with several numbers of loading workers in turn, and show how fast it trains with each.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
-    result.add_argument("--name", help="of the job in the file (default: its first)")
+    result.add_argument("--name", help="the name of the job in the file (default: its first)")
     result.add_argument(
-        "--workers", type=at_least(1), nargs="+", default=[1, 2, 4, 8], metavar="N", help="per device (default 1 2 4 8)"
+        "--workers",
+        type=at_least(1),
+        nargs="+",
+        default=[1, 2, 4, 8],
+        metavar="N",
+        help="workers per device (default 1 2 4 8)",
     )
-    result.add_argument("--seconds", type=positive(), default=10.0, metavar="S", help="for each of them (default 10)")
+    result.add_argument(
+        "--seconds", type=positive(), default=10.0, metavar="S", help="seconds for each of them (default 10)"
+    )
     result.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
-    result.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job asks for")
-    result.add_argument("--out", type=_file, metavar="FILE", help="write what was measured as JSON")
+    result.add_argument("--rehearse", action="store_true", help="simulate the nodes that the job requests")
+    result.add_argument("--out", type=_file, metavar="FILE", help="write the measurements as JSON")
     result.add_argument(
         "--plot", type=_picture, metavar="FILE", help="draw the curve into a .png, .svg or .pdf as well"
     )
@@ -73,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where the job could not be measured."""
+    """Run the command. Returns the exit code, 1 if the job could not be measured."""
     arguments = parser().parse_args(list(words))
     try:
         if arguments.plot:
@@ -102,7 +109,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _file(text: str) -> Path:
-    """One that can be written, as far as that can be known before the measurement."""
+    """Return a path that can be written, as far as can be checked before the measurement."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder")
@@ -143,7 +150,7 @@ def _sweep(arguments: argparse.Namespace, scratch: Path) -> list[Point]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Where this process is killed nobody else would stop it. Nothing that it calls takes a lock.
+            # If this process is killed, the run must end too. end_with_parent() takes no lock, so it is safe here.
             preexec_fn=end_with_parent,  # noqa: PLW1509
         )
     try:
@@ -163,7 +170,7 @@ def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[by
             if "error" in answer:
                 raise SweepError(answer["error"])
             _await_state(run, scratch)
-        time.sleep(min(2.0, arguments.seconds))  # batches that were made before are used up
+        time.sleep(min(2.0, arguments.seconds))  # until batches of the previous workers are used up
         looks: list[dict[str, Any]] = []
         end = time.monotonic() + arguments.seconds
         while not looks or time.monotonic() < end:
@@ -177,7 +184,7 @@ def _measured(name: str, arguments: argparse.Namespace, run: subprocess.Popen[by
 
 
 def _await_state(run: subprocess.Popen[bytes], scratch: Path) -> dict[str, Any]:
-    """The job, once it trains with the workers that it was given."""
+    """Return the job's status once it trains with the workers that it was given. Raises SweepError."""
     end = time.monotonic() + _TRAIN_TIMEOUT_S
     while time.monotonic() < end:
         if run.poll() is not None:

@@ -1,4 +1,4 @@
-"""`torchloader report`: a page and pictures of runs."""
+"""`torchloader report`: writes a page and figures of runs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader report",
-        description="Write a page and pictures of a run: schedule, workers over time, throughput. With several "
-        "folders, a comparison of them too. A run that goes on is told as far as it has come.",
+        description="Write a page and figures of a run: schedule, workers over time, throughput. With several "
+        "folders, also a comparison of them. A run that has not ended is shown up to now.",
         epilog="torchloader report even/ proportional/ --out comparison",
         allow_abbrev=False,
     )
-    result.add_argument("folders", nargs="+", metavar="FOLDER", help="of `torchloader run`, or of `simulate --out`")
+    result.add_argument(
+        "folders", nargs="+", metavar="FOLDER", help="the folder of a `torchloader run`, or of `simulate --out`"
+    )
     result.add_argument("--out", metavar="DIR", help="where to write it (default: the first folder)")
     return result
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where there is nothing to tell of."""
+    """Run the command. Returns the exit code, 1 if a run cannot be read."""
     arguments = parser().parse_args(list(words))
     out = Path(arguments.out or arguments.folders[0])
     try:

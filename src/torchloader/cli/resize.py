@@ -1,4 +1,4 @@
-"""`torchloader resize`: another number of loading workers for an application."""
+"""`torchloader resize`: changes the number of loading workers of an application."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader resize",
-        description="Give a running application another number of loading workers, without stopping it.",
+        description="Change the number of loading workers of a running application, without stopping it.",
         epilog="The scheduler may change it again at its next decision, but not in a run with --mode 1.",
     )
     result.add_argument("application", metavar="NAME", help="as `torchloader status` lists it")
-    result.add_argument("workers", type=int, metavar="N", help="loading workers of each of its devices")
+    result.add_argument("workers", type=int, metavar="N", help="loading workers per device")
     add_run(result)
     return result
 
 
 def main(words: Sequence[str]) -> int:
-    """The command."""
+    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(list(words))
     return say(arguments.run, "resize", arguments.application, arguments.workers)

@@ -1,4 +1,4 @@
-"""`torchloader resume`: go on with an application that was paused."""
+"""`torchloader resume`: continues an application that was paused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    return of_application("resume", "Go on with an application that was paused.")
+    """Return the parser of the command line."""
+    return of_application("resume", "Continue an application that was paused.")
 
 
 def main(words: Sequence[str]) -> int:
-    """The command."""
+    """Run the command. Returns the exit code."""
     return order("resume", parser(), words)

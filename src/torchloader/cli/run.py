@@ -1,4 +1,4 @@
-"""`torchloader run`: a whole workload on the nodes of a run."""
+"""`torchloader run`: runs a workload on the nodes of a run."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ examples:
                                                  try a workload for a GPU cluster on this machine first
   torchloader run jobs.toml --policy even --mode 1
   torchloader run jobs.csv --anywhere            nodes with idle cores, or without GPUs, load for jobs on others
-  torchloader run jobs.csv --folder results      the same folder again: it goes on where it stood
-  torchloader run jobs.csv -- --image-size 64    what follows -- goes to the program that trains
+  torchloader run jobs.csv --folder results      with the folder of an earlier run: continue that run
+  torchloader run jobs.csv -- --image-size 64    pass the options after -- to the training program
 
 While it runs, from another terminal: torchloader status --watch, pause, resume, cancel, resize, submit.
 Afterwards: torchloader report FOLDER.
@@ -49,7 +49,7 @@ Afterwards: torchloader report FOLDER.
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="torchloader run",
         description="Run the jobs of a workload file, and move loading workers to those that wait for data.",
@@ -58,14 +58,16 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("workload", metavar="WORKLOAD", help="a workload's CSV, or jobs in TOML or YAML")
-    made.add_argument("--only", action="append", metavar="NAME", help="of its jobs only this one; may be given again")
-    made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all that is in it is optional")
-    made.add_argument("--policy", default="proportional", choices=sorted(POLICIES), help="who gets how many workers")
+    made.add_argument("--only", action="append", metavar="NAME", help="run only this job; may be given several times")
+    made.add_argument("--cluster", metavar="XML", help="a cluster configuration; all its elements are optional")
+    made.add_argument(
+        "--policy", default="proportional", choices=sorted(POLICIES), help="how workers are allocated to jobs"
+    )
     made.add_argument(
         "--order",
         default="arrival",
         choices=sorted(ORDERS),
-        help="which jobs hold GPUs first: in the order of arrival and to their end (default), or preempting others: "
+        help="which jobs get GPUs first: in the order of arrival and to their end (default), or preempting others: "
         "tiresias (least attained service in queues), gavel (equal parts of the time, in rounds), srtf (shortest "
         "remaining time first)",
     )
@@ -77,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="reallocate workers: 1 never, 2 when jobs arrive, 3 when they arrive, leave or change (default)",
     )
     made.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="what to train on (default cuda)")
-    made.add_argument("--rehearse", action="store_true", help="simulate the nodes that the workload asks for here")
+    made.add_argument("--rehearse", action="store_true", help="simulate the nodes that the workload requests")
     made.add_argument("--nodes", type=at_least(1), metavar="N", help="take N nodes of the allocation, or rehearse on N")
     made.add_argument(
         "--cores", type=at_least(1), default=0, metavar="N", help="cores of each node for loading workers"
@@ -85,27 +87,33 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--anywhere",
         action="store_true",
-        help="loading workers may be on nodes without the job's GPUs, where the data must have the same path",
+        help="loading workers may run on nodes without the job's GPUs, where the data must have the same path",
     )
     made.add_argument("--iterations", type=at_least(1), default=0, metavar="N", help="at most N iterations of each job")
-    made.add_argument("--prior", metavar="FILE", help="of `torchloader fit`: what to expect of networks at first")
+    made.add_argument(
+        "--prior", metavar="FILE", help="a prior of `torchloader fit`: the initial estimates for networks"
+    )
     made.add_argument("--folder", metavar="DIR", help="for the event log and the report (default torchloader-TIME)")
     made.add_argument(
-        "--retries", type=at_least(0), default=3, metavar="N", help="starts after a job was killed (default 3)"
+        "--retries", type=at_least(0), default=3, metavar="N", help="restarts of a job after it was killed (default 3)"
     )
     made.add_argument(
-        "--silence", type=positive(), default=300.0, metavar="S", help="end a job that is silent for S seconds"
+        "--silence",
+        type=positive(),
+        default=300.0,
+        metavar="S",
+        help="end a job that reports nothing for S seconds (default 300)",
     )
-    made.add_argument("--hold", action="store_true", help="go on after the last job, for `torchloader submit`")
+    made.add_argument("--hold", action="store_true", help="continue after the last job, for `torchloader submit`")
     made.add_argument(
-        "--machine", type=_words, default="", metavar="OPTIONS", help="options of the `dragon` command, as one word"
+        "--machine", type=_words, default="", metavar="OPTIONS", help="options of the `dragon` command, as one argument"
     )
     return made
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where a job failed, 2 where nothing could be run, 128 + the signal's number where
-    a signal ended it."""
+    """Run the command. Returns the exit code: 1 if a job failed, 2 if nothing could be run, 128 + the signal's number
+    if a signal ended it."""
     mine, options = _split(list(words))
     arguments = parser().parse_args(mine)
     try:
@@ -146,12 +154,12 @@ def main(words: Sequence[str]) -> int:
             return 2
         if any(job.arch for job in jobs):
             os.environ[PRELOAD] = "1"
-        print(f"the event log and what is measured are in {folder}", flush=True)
+        print(f"the event log and the measurements are in {folder}", flush=True)
         code = dragon([*_machine(arguments, jobs, cluster), "-m", "torchloader.service.begin", str(folder)])
     if code - 128 in set(signal.Signals):
         there = [] if arguments.folder else ["--folder", str(folder)]
         again = shlex.join(["torchloader", "run", *mine, *there, *(["--", *options] if options else [])])
-        print(f"torchloader: ended by {signal.Signals(code - 128).name}; to go on: {again}", file=sys.stderr)
+        print(f"torchloader: ended by {signal.Signals(code - 128).name}; to continue: {again}", file=sys.stderr)
     return max(code, 1 if workload.errors else 0)
 
 
@@ -164,7 +172,8 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Have the folder for this run alone, for the time of the block. Raises OSError where that cannot be."""
+    """Lock the folder for this run for the time of the block. Raises OSError if it cannot be created or another run has
+    it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / JOBS).open("a") as lock:
         try:
@@ -176,7 +185,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 def _prepare(folder: Path, jobs: Sequence[Job], arguments: argparse.Namespace, options: tuple[str, ...]) -> None:
     if (folder / LOG).exists():
-        # A log that no master could go on from is told here, once, and a run that has it open is left alone.
+        # Reports a damaged log once, before any process starts, and fails if another run has the log open.
         EventLog(folder / LOG).close()
     try:
         began = Settings.load(folder).began
@@ -208,7 +217,7 @@ def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[st
         return {}
     known = Prior.load(prior)
     if not any(job.arch for job in jobs):
-        print(f"torchloader: {prior} tells nothing of these jobs, as none names a network (arch)", file=sys.stderr)
+        print(f"torchloader: {prior} is not used, as none of the jobs names a network (arch)", file=sys.stderr)
         return {}
     from torchloader.training.priors import curves_for
 
@@ -216,7 +225,7 @@ def _guesses(jobs: Sequence[Job], prior: str | None, image_size: int) -> dict[st
 
 
 def _machine(arguments: argparse.Namespace, jobs: Sequence[Job], cluster: Cluster) -> list[str]:
-    """What the `dragon` command is told of nodes. Hosts of a cluster file are for where there is no allocation."""
+    """Return the options of the `dragon` command. Hosts of a cluster file are used only without an allocation."""
     options = list(arguments.machine)
     nodes = arguments.nodes
     hosts = list(dict.fromkeys(worker.ip for worker in cluster.workers if worker.ip))
@@ -234,4 +243,4 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"cannot be taken apart as a shell does it: {error}") from None
+        raise argparse.ArgumentTypeError(f"cannot be split into words as a shell does it: {error}") from None

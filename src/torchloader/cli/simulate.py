@@ -1,4 +1,4 @@
-"""`torchloader simulate`: policies beside each other, over events instead of processes."""
+"""`torchloader simulate`: compares policies by discrete-event simulation, without running jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["main", "parser"]
 _DEFAULT = ("proportional", "even", "waa-fill", "gpu-proportional")
 _EPILOG = """\
 examples:
-  torchloader simulate                                  ten made-up workloads of 100 jobs on 4 nodes
+  torchloader simulate                                  ten synthetic workloads of 100 jobs on 4 nodes
   torchloader simulate --policy jct --policy even --jobs 40 --seeds 3
   torchloader simulate jobs.csv                         a workload that you would give to `torchloader run`
   torchloader simulate results/events.jsonl --nodes 2   a live run again, with what was measured in it
@@ -42,8 +42,8 @@ examples:
                                                         with and without jobs that preempt others, which costs 30 s
   torchloader simulate --mix 20,70,10 --nodes 16 --gpus 8 --jobs 1000 --seeds 3 --policy synergy --policy static
                                                         the setting of Synergy's paper
-  torchloader simulate --anywhere --cores 16            where loading workers may be on nodes without the job's GPUs
-  torchloader simulate --out results                    and what became of each job, and the event logs, as files
+  torchloader simulate --anywhere --cores 16            loading workers may run on nodes without the job's GPUs
+  torchloader simulate --out results                    also write the results of each job, and the event logs, to files
 
 The table shows means over the workloads with intervals of 95 %, and how much less time each policy takes than the one
 that it is compared with (--against), workload by workload. A job's completion is the time from its arrival to its
@@ -52,22 +52,22 @@ of a job (above 1 it was served worse than by an equal share of the cluster). Th
 waa-fill and waa-trim, stop a job for 20 s to change its workers, as their authors' system does, and make every change;
 --elastic gives them this system's loader and scheduler instead. No policy knows what will arrive.
 
-A policy shares cores; an order (--order) says which jobs hold GPUs. By arrival nobody gives GPUs up. The others pause
-jobs for those that come before them, and resume them later; each start and resumption takes --start seconds.
+A policy shares cores; an order (--order) decides which jobs hold GPUs. By arrival no job yields GPUs. The others pause
+jobs for those that precede them, and resume them later; each start and resumption takes --start seconds.
 Their rows are named POLICY+ORDER.
 
-A made-up workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
-arrive by chance. With --mix a job is an image, language or speech task, has one device (--several: up to eight), asks
-for an equal share of the cores and takes from half an hour to a week with that.
+A synthetic workload has jobs of ten networks, which need from 1 to 21 workers per device, on 1, 2 or 4 devices; they
+arrive at random times. With --mix a job is an image, language or speech task, has one device (--several: up to eight),
+requests an equal share of the cores and takes from half an hour to a week with that.
 
 Of public traces (https://github.com/msr-fiddle/philly-traces, S-Lab-System-Group/HeliosData, petuum/adaptdl for pollux,
-siasosp23/artifacts for sia, alibaba/clusterdata for pai, stanford-futuredata/gavel) times and devices are used; what
-jobs load is made up, as traces do not tell it.
+siasosp23/artifacts for sia, alibaba/clusterdata for pai, stanford-futuredata/gavel) times and devices are used; the
+loading of jobs is synthetic, as traces do not contain it.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader simulate",
         description="Compare policies on a workload without running it.",
@@ -90,16 +90,16 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         choices=sorted(ORDERS),
         metavar="NAME",
-        help="which jobs hold GPUs first, each policy under each order: arrival (the default), tiresias (least "
+        help="which jobs get GPUs first, each policy under each order: arrival (the default), tiresias (least "
         "attained service in queues), gavel (equal parts of the time, in rounds), or srtf (shortest remaining time "
-        "first, which knows how long jobs go on)",
+        "first, which uses the length of jobs)",
     )
     result.add_argument(
         "--queues",
         type=rising,
         default=Tiresias().thresholds,
         metavar="S,S",
-        help="of tiresias: GPU seconds at which a job comes to the next queue (default 3600: two queues)",
+        help="for tiresias: GPU seconds at which a job moves to the next queue (default 3600: two queues)",
     )
     result.add_argument(
         "--against", metavar="ROW", help="the row that others are compared with, such as even+srtf (default: the last)"
@@ -112,48 +112,48 @@ def parser() -> argparse.ArgumentParser:
         help="reallocate: 1 never, 2 on arrivals, 3 also on departures",
     )
     result.add_argument("--trace", metavar="FILE", help="jobs of a public trace")
-    result.add_argument("--format", choices=sorted(FORMATS), help="of the trace")
+    result.add_argument("--format", choices=sorted(FORMATS), help="the format of the trace")
     result.add_argument(
         "--mix",
         type=parts(3),
         metavar="I,L,S",
-        help="made-up jobs as papers derive them from the Philly trace: heavy-tailed lengths, and so many parts each "
+        help="synthetic jobs as papers derive them from the Philly trace: heavy-tailed lengths, and these proportions "
         "of image, language and speech tasks, such as 20,70,10",
     )
-    result.add_argument(
-        "--rate", type=positive(), metavar="N", help="of --mix: jobs that arrive in an hour (default 9)"
-    )
-    result.add_argument("--several", action="store_true", help="of --mix: some jobs on two, four or eight GPUs")
-    result.add_argument("--jobs", type=at_least(1), metavar="N", help="how many (default 100, or all of a trace)")
+    result.add_argument("--rate", type=positive(), metavar="N", help="for --mix: jobs that arrive per hour (default 9)")
+    result.add_argument("--several", action="store_true", help="for --mix: some jobs on two, four or eight GPUs")
+    result.add_argument("--jobs", type=at_least(1), metavar="N", help="number of jobs (default 100, or all of a trace)")
     result.add_argument(
         "--load",
         type=positive(),
         metavar="PART",
-        help="work that arrives in a second, as a part of what all devices can do (default 1.5; a trace's own)",
+        help="work that arrives per second, relative to the capacity of all devices (default 1.5; a trace's own)",
     )
     result.add_argument(
         "--error",
         type=positive(10),
         metavar="PART",
-        help="how wrong the scheduler is about how fast each job trains and loads, such as 0.1 (default: not at all)",
+        help="relative error of the scheduler's estimates of how fast jobs train and load, such as 0.1 (default 0)",
     )
-    result.add_argument("--minutes", type=positive(), default=10.0, help="median length of a made-up job (default 10)")
-    result.add_argument("--seed", type=int, default=0, help="of the first workload (default 0)")
-    result.add_argument("--seeds", type=at_least(1), default=10, metavar="N", help="how many workloads (default 10)")
+    result.add_argument(
+        "--minutes", type=positive(), default=10.0, help="median length of a synthetic job (default 10)"
+    )
+    result.add_argument("--seed", type=int, default=0, help="the seed of the first workload (default 0)")
+    result.add_argument("--seeds", type=at_least(1), default=10, metavar="N", help="number of workloads (default 10)")
     result.add_argument(
         "--nodes",
         type=at_least(1),
         metavar="N",
-        help="of the cluster (default 4; for a workload file as many as it names)",
+        help="nodes of the cluster (default 4; for a workload file as many as it names)",
     )
     result.add_argument(
-        "--cores", type=at_least(1), default=24, metavar="N", help="of each node, for loading (default 24)"
+        "--cores", type=at_least(1), default=24, metavar="N", help="cores of each node for loading (default 24)"
     )
     result.add_argument(
         "--gpus",
         type=at_least(1),
         metavar="N",
-        help="of each node (default 4; for a workload file as many as it names)",
+        help="GPUs of each node (default 4; for a workload file as many as it names)",
     )
     result.add_argument(
         "--stop",
@@ -177,12 +177,14 @@ def parser() -> argparse.ArgumentParser:
         help="seconds that a job trains before the scheduler knows how fast it trains and loads (default 0)",
     )
     result.add_argument(
-        "--elastic", action="store_true", help="let them change workers as all others do, without a stop"
+        "--elastic",
+        action="store_true",
+        help="let waa-fill and waa-trim change workers without stopping jobs, as all others do",
     )
     result.add_argument(
         "--anywhere",
         action="store_true",
-        help="proportional, total, busy, max-min and jct may have workers on any node, as by "
+        help="proportional, total, busy, max-min and jct may use workers on any node, as with "
         "ElasticDataLoader(workers_on=…); `torchloader run` keeps them on the nodes of the job's devices",
     )
     result.add_argument(
@@ -193,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 2 where nothing could be simulated."""
+    """Run the command. Returns the exit code, 2 if nothing could be simulated."""
     arguments = parser().parse_args(list(words))
     schedulers = _schedulers(arguments)
     names = [each.name for each in schedulers]
@@ -201,9 +203,9 @@ def main(words: Sequence[str]) -> int:
     if against not in names:
         parser().error(f"--against {against}: it is not among the policies that are simulated: {', '.join(names)}")
     if (arguments.rate or arguments.several) and not arguments.mix:
-        parser().error("--rate and --several are of workloads that are made by --mix")
+        parser().error("--rate and --several need --mix")
     if arguments.mix and (arguments.trace or arguments.workload or arguments.load):
-        parser().error("--mix makes jobs up: give neither a workload nor a trace, and --rate instead of --load")
+        parser().error("--mix generates jobs: give neither a workload nor a trace, and --rate instead of --load")
     if bool(arguments.trace) != bool(arguments.format) or (arguments.trace and arguments.workload):
         parser().error("a trace is given by --trace FILE and --format together, and without a workload file")
     try:
@@ -235,7 +237,7 @@ _Workload = tuple[list[Job], dict[str, Node]]
 
 
 def _workloads(arguments: argparse.Namespace) -> list[_Workload]:
-    """The jobs of every seed, and the nodes for them. What a user gave has nothing that is random."""
+    """Return the jobs of every seed, and the nodes for them. A given workload does not depend on the seed."""
     if arguments.workload:
         jobs = _given(arguments.workload)[: arguments.jobs]
         nodes = nodes_for(jobs, arguments.nodes or 1, arguments.cores, arguments.gpus or 1)
@@ -281,7 +283,7 @@ def _given(path: str) -> list[Job]:
 
 
 def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
-    """Each policy under each order."""
+    """Return one scheduler for each policy under each order."""
     made = []
     for ranks in dict.fromkeys(arguments.order or ["arrival"]):
         for name in dict.fromkeys(arguments.policy or _DEFAULT):
@@ -297,7 +299,7 @@ def _schedulers(arguments: argparse.Namespace) -> list[Scheduler]:
 def _simulated(
     workloads: list[_Workload], schedulers: list[Scheduler], arguments: argparse.Namespace
 ) -> list[list[Result]]:
-    """The results of each scheduler on each workload."""
+    """Return the results of each scheduler on each workload."""
     total, before = sum(len(jobs) for jobs, _ in workloads) * len(schedulers), 0
     shown = sys.stderr.isatty()
 
@@ -310,7 +312,7 @@ def _simulated(
     for scheduler in schedulers:
         results.append([])
         for jobs, nodes in workloads:
-            # What the scheduler believes a change of workers to cost is what it costs.
+            # The actual cost of a change of workers is the one that the scheduler assumes.
             made = simulate(
                 jobs, nodes, scheduler, stop=scheduler.cost, start=arguments.start, learn=arguments.learn, progress=tell
             )

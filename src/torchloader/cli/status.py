@@ -1,4 +1,4 @@
-"""`torchloader status`: what runs, where, how fast."""
+"""`torchloader status`: shows the applications of a running workload, their nodes and their speed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
-        prog="torchloader status", description="Show the applications of a workload that runs, and their workers."
+        prog="torchloader status", description="Show the applications of a running workload, and their workers."
     )
-    result.add_argument("--watch", action="store_true", help="again every second, until the workload has ended")
+    result.add_argument("--watch", action="store_true", help="update every second, until the workload has ended")
     result.add_argument("--json", action="store_true", help="print JSON; with --watch a line of it every second")
     add_run(result)
     return result
 
 
 def main(words: Sequence[str]) -> int:
-    """The command."""
+    """Run the command. Returns the exit code."""
     arguments = parser().parse_args(list(words))
     ask = partial(asked, arguments.run, "status")
     try:

@@ -1,4 +1,4 @@
-"""`torchloader stop`: end a workload that was held open."""
+"""`torchloader stop`: ends a workload that was started with --hold after its last job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader stop", description="Have a workload that was started with --hold end after its last job."
     )
@@ -20,5 +20,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command."""
+    """Run the command. Returns the exit code."""
     return say(parser().parse_args(list(words)).run, "stop")

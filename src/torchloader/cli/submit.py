@@ -1,4 +1,4 @@
-"""`torchloader submit`: more jobs for a workload that runs."""
+"""`torchloader submit`: adds jobs to a running workload."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["main", "parser"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="torchloader submit",
-        description="Submit the jobs of a file at once to the workload that runs; arrival times are not looked at.",
-        epilog="A job whose name another one has gets a number after it, such as resnet10-1-2; what is printed says "
-        "so. A workload ends with its last job, unless it was started with --hold.",
+        description="Submit the jobs of a file at once to the running workload; arrival times are ignored.",
+        epilog="If the name of a job exists, a number is appended, such as resnet10-1-2, and the output says so. "
+        "A workload ends with its last job, unless it was started with --hold.",
     )
     result.add_argument("jobs", metavar="FILE", help="a workload's CSV, or jobs in TOML or YAML")
     add_run(result)
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """The command; its exit code is 1 where a job was not taken."""
+    """Run the command. Returns the exit code: 1 if a job was rejected, 2 if the file cannot be read."""
     arguments = parser().parse_args(list(words))
     try:
         workload = read(arguments.jobs)

@@ -46,7 +46,8 @@ class Ahead:
             iteration.begin_ahead()
 
     def take(self, loader: _Loader, crew: Crew, epoch: int, position: Any, before: int | None) -> Iteration | None:
-        """Return the iteration that was begun early if it matches the request and the dataset is unchanged, else None."""
+        """Return the iteration that was begun early if it matches the request and the dataset is unchanged,
+        else None."""
         if self._begun is None:
             return None
         (iteration, number, promise), self._begun = self._begun, None

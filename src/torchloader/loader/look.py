@@ -65,7 +65,8 @@ class Look:
 
     @property
     def share(self) -> float:
-        """The fraction of a core that one busy worker uses when cores are free: 1 if it computes, nearly 0 if it waits."""
+        """The fraction of a core that one busy worker uses when cores are free: 1 if it computes, nearly 0 if
+        it waits."""
         return self.cpu / self.service if self.service > 0 else 1.0
 
     @property

@@ -56,7 +56,8 @@ def maker_of(
     snapshot_every: int,
     prefetch: int,
 ) -> tuple[Maker, Assignments[Task]]:
-    """Return the maker of the batches, and their assignments to workers. `functions` is (collate_fn, worker_init_fn)."""
+    """Return the maker of the batches, and their assignments to workers. `functions` is (collate_fn,
+    worker_init_fn)."""
     if isinstance(order, StreamOrder):
         return StreamMaker(dataset, *functions, *batch, order.seed, snapshot_every), StreamAssignments(prefetch)
     batched = isinstance(order, BatchSamplerOrder) or batch[0] is not None

@@ -21,7 +21,8 @@ def digest(indices: Iterable[Any], before: int = 0) -> int:
 
 
 def state_of(sampler: Any) -> dict[str, Any]:
-    """Return the states of a sampler's generators, including nested ones, and the epochs that it was set to, for JSON."""
+    """Return the states of a sampler's generators, including nested ones, and the epochs that it was set to,
+    for JSON."""
     return {
         path: held.epoch if path.endswith(".epoch") else _state(held) for path, held in _sources(sampler, "sampler", 0)
     }

@@ -100,7 +100,8 @@ class Search:
         return look.service > _SHARED * least
 
     def _narrowed(self, found: int, demand: int) -> int:
-        """Return a number between the next smaller one that was tried and the smallest sufficient one, or the latter."""
+        """Return a number between the next smaller one that was tried and the smallest sufficient one, or the
+        latter."""
         scarce = max((number for number in self.rates if number < found), default=0)
         if not scarce:
             return max(1, min(found, demand))

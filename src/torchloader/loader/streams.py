@@ -46,7 +46,8 @@ class Progress(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What get_worker_info() returns in a stream: its number and the number of streams. With 0 streams it returns None."""
+    """What get_worker_info() returns in a stream: its number and the number of streams. With 0 streams it
+    returns None."""
 
     number: int
     streams: int

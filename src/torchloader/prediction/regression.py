@@ -60,7 +60,7 @@ class Line:
         elif self._count >= _SETTLED:
             y = expected * (1 + residual * math.sqrt(self._noise))
             self._noise = max(_LEAST_NOISE**2, 0.95 * self._noise + 0.05 * ((y - expected) / expected) ** 2)
-        # Weighted by the expected value, not the observed one: otherwise values that are small by chance would dominate.
+        # Weighted by the expected value, not the observed one: else values that are small by chance would dominate.
         weight, keep = 1 / max(expected, 0.1 * y) ** 2, self._forgetting
         self._ones = keep * self._ones + weight
         self._x = keep * self._x + weight * x
@@ -87,7 +87,8 @@ class Line:
         )
 
     def coefficients(self) -> tuple[float, float]:
-        """Return intercept and slope, at least one of them positive. Raises ValueError without prior and observations."""
+        """Return intercept and slope, at least one of them positive. Raises ValueError without prior and
+        observations."""
         ones, x, xx, y, xy = self._information()
         determinant = ones * xx - x * x
         if determinant <= _SAME * ones * xx:

@@ -125,7 +125,8 @@ class Scheduler:
     def _stay(
         self, now: float, holding: list[Application], nodes: Mapping[str, Node], cause: Cause
     ) -> tuple[dict[str, _Running], list[str], Devices]:
-        """Return the applications that continue, the names of those without cores any more, and the remaining devices."""
+        """Return the applications that continue, the names of those without cores any more, and the remaining
+        devices."""
         running, paused, devices = {}, [], Devices(nodes)
         for each in sorted(holding, key=lambda each: (each.state is State.RUNNING, each.spec.arrival, each.spec.name)):
             movable = self._movable(now, each, cause)

@@ -1,1 +1,1 @@
-"""The processes of a running cluster: master, workers, application masters, submitter."""
+"""The processes of a torchloader cluster: head, master, workers, application masters, submitter."""

@@ -1,4 +1,4 @@
-"""What the master answers to commands. Answers are JSON; what cannot be done is told under "error"."""
+"""The master's replies to commands. Replies are JSON; an error is under the key "error"."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["reply"]
 
 
 def reply(master: Master, asked: Asked) -> None:
-    """Do what a command asks for, or say why it cannot be done."""
+    """Execute a command, and reply with the result or the error."""
     try:
         asker = Queue.attach(asked.answer)
     except DestroyedError:

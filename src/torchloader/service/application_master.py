@@ -1,4 +1,5 @@
-"""Manages the applications of one node: starts their ranks, hands orders on, says what they say and how they end."""
+"""Manages the applications of one node: starts their ranks, forwards orders, and reports what the ranks report and how
+they end."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ __all__ = ["manage"]
 
 
 def manage(inbox: Queue, master: Queue) -> None:
-    """Be the application master of this node, for ever."""
+    """Run the application master of this node. Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end's to answer
     ApplicationMaster(inbox, master).run()
 
 
 class ApplicationMaster:
-    """Takes orders from its inbox; each application has a thread that listens to its ranks."""
+    """Takes orders from its inbox. Each application has a thread that listens to its ranks."""
 
     def __init__(self, inbox: Queue, master: Queue) -> None:
         self._inbox = inbox
@@ -35,7 +36,7 @@ class ApplicationMaster:
         self._incarnation = secrets.token_hex(8)
 
     def run(self) -> None:
-        """Do what the master says."""
+        """Execute the orders of the master. Never returns."""
         self._introduce()
         while True:
             try:
@@ -58,7 +59,7 @@ class ApplicationMaster:
 
     def _introduce(self) -> None:
         node = self._node
-        # In this order: what ends meanwhile is told twice rather than not at all.
+        # In this order: what ends meanwhile is reported twice rather than not at all.
         running = {name: part.attempt for name, part in list(self._parts.items())}
         ended = tuple(self._ended.values())
         gpus = tuple(int(gpu) for gpu in node.gpus or ())
@@ -74,10 +75,10 @@ class ApplicationMaster:
         threading.Thread(target=self._follow, args=(part,), name=launch.application, daemon=True).start()
 
     def _follow(self, part: Part) -> None:
-        """Until the part ends, and with it its queues."""
+        """Follow a part until it has ended, and report that to the master."""
         ended = part.run()
         if self._parts.get(ended.application) is part:
-            # Kept before it is told: the master may be killed with it in its hand.
+            # Kept before it is reported, since the master may be killed before it has handled the message.
             self._ended[ended.application] = ended
             del self._parts[ended.application]
         self._master.put(ended)

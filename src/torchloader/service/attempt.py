@@ -1,4 +1,4 @@
-"""One start of an application as the master follows it: which ranks have begun, what they say, how they ended."""
+"""The master's record of one start of an application: which ranks have begun, their reports, and how they ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Attempt", "Pace"]
 
 @dataclass
 class Pace:
-    """What the ranks of an application did in about the last second, summed up."""
+    """The progress of an application's ranks in about the last second, summed up."""
 
     iteration: int = 0
     samples: float = 0.0  # per second, over all devices
@@ -23,10 +23,13 @@ class Pace:
 
 @dataclass
 class Attempt:
-    """Args:
-    number: counts the starts of the application.
-    nodes: those with ranks of it. size: ranks on all of them.
-    heard: when a rank said something last, in seconds on the master's clock.
+    """One start of an application.
+
+    Args:
+        number: the number of this start of the application.
+        nodes: the nodes with ranks of it.
+        size: the number of ranks on all of them.
+        heard: when a rank last reported, in seconds on the master's clock.
     """
 
     number: int
@@ -35,22 +38,22 @@ class Attempt:
     heard: float
     started: set[int] = field(default_factory=set)
     resized: set[int] = field(default_factory=set)
-    left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: how it said that it leaves
+    left: dict[int, type[Report]] = field(default_factory=dict)  # by rank: the type of its last report
     codes: dict[str, Mapping[int, int]] = field(default_factory=dict)  # of nodes whose ranks have ended
     cause: str = ""
-    killed: bool = False  # a rank was ended by a signal: it may do better another time
+    killed: bool = False  # a rank was ended by a signal: a retry may succeed
     cancelled: bool = False
     done: dict[int, int] = field(default_factory=dict)  # iterations, by rank
     latest: dict[int, Progress] = field(default_factory=dict)
 
     def note(self, report: Report, now: float) -> None:
-        """A rank reports."""
+        """Process a rank's report."""
         self.heard = now
         match report:
             case Started():
                 self.started.add(report.rank)
             case Progress():
-                self.started.add(report.rank)  # its first word may have gone to a master that is no more
+                self.started.add(report.rank)  # its first report may have been sent to an earlier master
                 self.latest[report.rank] = report
                 self.done[report.rank] = report.iteration
             case Resized():
@@ -60,7 +63,7 @@ class Attempt:
                 self.done[report.rank] = report.iteration
 
     def end(self, ended: Ended, now: float) -> bool:
-        """All its ranks on a node have ended; whether that is the first that is known to have failed."""
+        """Note that all its ranks on a node have ended. Returns whether this is the first failure that is known."""
         for report in ended.left.values():
             self.note(report, now)
         self.codes[ended.node] = ended.codes
@@ -79,12 +82,12 @@ class Attempt:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether a rank has ever said anything; those of a program without a session never do."""
+        """Whether a rank has ever reported; ranks of a program without a session never do."""
         return bool(self.started or self.left)
 
     @property
     def iteration(self) -> int:
-        """Iterations that all ranks have done."""
+        """The iterations that all ranks have completed."""
         return min(self.done.values(), default=0)
 
     @property
@@ -103,10 +106,10 @@ class Attempt:
         return self.codes.keys() >= self.nodes
 
     def all_left(self, how: type[Report]) -> bool:
-        """Whether every rank said that it leaves so, and ended well."""
+        """Return whether every rank reported that it leaves in this way, and exited with code 0."""
         return len(self.left) == self.size and set(self.left.values()) == {how} and self.ended_well
 
     @property
     def ended_well(self) -> bool:
-        """Whether every rank that has ended did so with exit code 0."""
+        """Whether every rank that has ended exited with code 0."""
         return not any(code for codes in self.codes.values() for code in codes.values())

@@ -1,4 +1,4 @@
-"""The program of a running cluster, which ends when its head does, or at Ctrl-C.
+"""The main program of a torchloader cluster, which ends with its head, or at Ctrl-C.
 
 dragon -m torchloader.service.begin FOLDER
 """

@@ -11,7 +11,7 @@ __all__ = ["command_of"]
 
 
 def command_of(job: Job, settings: Settings) -> tuple[str, ...]:
-    """The job's own script and its arguments, or what our program is told of the architecture that it names."""
+    """Return the job's own script and arguments, or the arguments of torchloader.training.train for its network."""
     if job.script:
         return (sys.executable, job.script, *job.arguments)
     told = {

@@ -22,18 +22,23 @@ _CONTACT_TIMEOUT_S = 15.0
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """Args: inbox: the master's, as text. folder: of its log and traces."""
+    """The address of a master.
+
+    Args:
+        inbox: the serialized queue of the master, as base64 text.
+        folder: the folder of its log and traces.
+    """
 
     inbox: str
     folder: str
 
 
 class NoMasterError(RuntimeError):
-    """There is no master to ask, or it does not answer; says what to do."""
+    """Raised if no master runs, or it does not reply; says what to do."""
 
 
 def contacts(runs: Iterable[Path]) -> dict[Path, Contact]:
-    """Those of the runs, given by their folders, that have a master."""
+    """Return the contacts of those runs, given by their folders, that have a master."""
     found = {}
     for run in runs:
         try:
@@ -44,7 +49,7 @@ def contacts(runs: Iterable[Path]) -> dict[Path, Contact]:
 
 
 def ask(run: Path, contact: Contact, question: str, application: str = "", value: Any = None) -> dict[str, Any]:
-    """What the master answers. This process becomes a member of the run. Raises NoMasterError."""
+    """Return the master's reply. This process joins the run. Raises NoMasterError."""
     os.environ["DRAGON_RUN"] = str(run)
     try:
         answer = Queue(1)

@@ -1,4 +1,4 @@
-"""The head of a running cluster: starts its processes, shows what happens, and keeps the master alive."""
+"""The head of a torchloader cluster: starts its processes, prints events, and restarts the master."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from torchloader.service.worker import end, work
 __all__ = ["main"]
 
 if os.environ.get(PRELOAD):
-    # Every node's zygote imports the program, and this with it; the ranks that it forks, and their loading workers,
-    # have PyTorch then.
+    # Every node's zygote imports the program, and this module with it. So the ranks that it forks, and their loading
+    # workers, start with PyTorch imported.
     import torch  # noqa: F401
 
 _POLL_S = 0.2
 _RESTART_DELAY_S = 0.5
 _NO_NODE = (NodeLostError, ProcessError, DestroyedError)
-_MASTERS = 5  # that may end before their time, before it is given up
+_MASTERS = 5  # masters that may end unexpectedly before the head gives up
 
 
 class Head:
-    """All of a cluster that is not on a certain node, or not any more when the master is started anew."""
+    """The parts of a cluster that survive a restart of the master."""
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
         self._folder = folder
         self._began = Settings.load(folder).began
         self._jobs = list(jobs)
-        # Where this process is: without that node there is no run any more.
+        # The node of this process: the run ends with it.
         self._here = Policy(placement=Policy.Placement.HOST_NAME, host_name=current().hostname)
         self._inbox = Queue(0)
         self._managers: dict[str, Queue] = {}
@@ -55,7 +55,7 @@ class Head:
         self._teller = Teller(folder / LOG)
 
     def run(self) -> int:
-        """Until the master has ended; its exit code."""
+        """Run until the master has ended. Returns the exit code."""
         self._start_workers()
         try:
             self._make_contact()
@@ -66,7 +66,7 @@ class Head:
             settings = Settings.load(self._folder)  # a master before this one may have changed them
             master = Process(lead, (self._inbox, self._managers, settings), ident="master", policy=self._here)
             master.start()
-            # A job that a master before this one has is not taken twice.
+            # The submitter may submit all jobs again: the master ignores those that it has.
             self._start_submitter()
             while master.is_alive:
                 self._teller.tell()
@@ -90,7 +90,7 @@ class Head:
             try:
                 self._start_worker(there.host_name, inbox)
             except _NO_NODE as error:
-                # The run has lost the node; where jobs need it, they say what they lack.
+                # The run has lost the node; jobs that need it fail with an error that names it.
                 print(f"torchloader: {there.host_name} is left out: {error}", file=sys.stderr, flush=True)
                 continue
             self._managers[there.host_name] = inbox
@@ -102,7 +102,7 @@ class Head:
         self._workers[name] = worker
 
     def _look_at_workers(self) -> None:
-        """Where a worker was killed, what it started is on its own: that ends, and another one begins anew."""
+        """Restart workers that have ended, after ending what they had started."""
         for name, worker in list(self._workers.items()):
             try:
                 if worker.returncode is not None:
@@ -120,12 +120,13 @@ class Head:
         self._submitter.start()
 
     def _make_contact(self) -> None:
-        """In the run's own folder, which only its user can read, and which goes with it."""
+        """Write the master's address into the run's folder, which only its user can read, and which is removed with the
+        run."""
         contact = Contact(base64.b64encode(self._inbox.serialize()).decode(), str(self._folder))
         with whole_file(Path(os.environ["DRAGON_RUN"]) / CONTACT) as unfinished:
             write_bytes(unfinished, msgspec.json.encode(contact))
 
 
 def main(folder: Path) -> int:
-    """Run what is in settings.json and jobs.json of a folder; the exit code, 1 where a job failed."""
+    """Run the workload of a folder with settings.json and jobs.json. Returns the exit code, 1 if a job failed."""
     return Head(folder, Settings.jobs(folder)).run()

@@ -1,4 +1,4 @@
-"""What application masters are told, to start the ranks of an application."""
+"""Makes the orders that start the ranks of an application."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from torchloader.service.settings import Settings
 
 __all__ = ["launches"]
 
-_PORTS = range(20000, 32768)  # for ranks to meet, where a job names none; below those that the kernel gives out
+_PORTS = range(20000, 32768)  # for ranks to meet if a job names none; below the kernel's ephemeral ports
 
 
 def launches(record: Application, joined: Mapping[str, Joined], settings: Settings) -> dict[str, Launch]:
-    """The order for each node on which it is placed. The first of them has rank 0, and is where ranks meet."""
+    """Return the order for each node of the placement. The first node has rank 0, whose address the ranks use
+    to meet."""
     job, placement = job_of(record.spec), record.placement
     port = job.port or secrets.choice(_PORTS)
     alone = len(placement) == 1 or settings.rehearse

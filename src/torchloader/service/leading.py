@@ -1,4 +1,4 @@
-"""The process that is the master."""
+"""The master process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from torchloader.service.settings import Settings
 
 __all__ = ["DAMAGED", "FAILED", "lead"]
 
-FAILED, DAMAGED = 10, 11  # exit codes that no exception leads to
+FAILED, DAMAGED = 10, 11  # exit codes that an uncaught exception does not give
 
 
 def lead(inbox: Queue, managers: Mapping[str, Queue], settings: Settings) -> None:
-    """Be the master until all applications of the workload have ended. Exit code FAILED where one of them failed,
-    DAMAGED where the event log leads to no state to go on from."""
+    """Run the master until all applications of the workload have ended.
+
+    Exits with code FAILED if one of them failed, DAMAGED if the event log is invalid, 1 if it is locked or cannot be
+    written.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         master = Master(inbox, managers, settings, reply)

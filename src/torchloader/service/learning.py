@@ -1,4 +1,4 @@
-"""What the master learns of a job's curve from what its ranks report."""
+"""Learns a job's curve from the reports of its ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torchloader.training.protocol import Progress
 
 __all__ = ["Learning"]
 
-_NEWS = 0.1  # of the ceiling or the loading rate: a change that the scheduler is told of
-_SURE = 3  # intervals before anything is told
-_HARDLY = 0.02  # of a worker's time for a sample, for each other one
+_NEWS = 0.1  # relative change of the ceiling or the loading rate that is reported to the scheduler
+_SURE = 3  # intervals before anything is reported
+_HARDLY = 0.02  # fraction of a worker's time per sample by which each other worker delays it
 
 
 class Learning:
@@ -24,7 +24,7 @@ class Learning:
         self._told: Curve | None = None
 
     def observe(self, report: Progress) -> None:
-        """Learn from a rank's report. An interval in which the number of workers changed says nothing."""
+        """Add a rank's report. An interval in which the number of workers changed is ignored."""
         seconds = report.waiting + report.computing
         steady = self._workers.get(report.rank) == report.workers
         self._workers[report.rank] = report.workers
@@ -38,8 +38,11 @@ class Learning:
         self._intervals += 1
 
     def news(self, sharers: int) -> Curve | None:
-        """The curve of a device that it has alone, where that is known and not what was told before; `sharers` jobs use
-        each device now."""
+        """Return the curve of a device that is not shared, if it is known and differs from the last one returned, else
+        None.
+
+        `sharers` jobs use each device now.
+        """
         if self._measured is None or self._intervals < _SURE or not self._measured.known:
             return None
         curve = self._measured.curve()
@@ -51,8 +54,10 @@ class Learning:
 
 
 def _guess(report: Progress) -> Guess | None:
-    """What one report leads to expect: nothing that is sure, but that workers hardly hold each other up. Without that
-    a line through numbers of workers that lie close together may say anything of others."""
+    """Return a vague prior from one report, with hardly any contention among workers.
+
+    Without it a line through similar numbers of workers would be arbitrary elsewhere.
+    """
     if report.service is None or report.computing <= 0:
         return None
     compute, service = report.computing / report.samples, report.service

@@ -1,4 +1,5 @@
-"""The master: knows nodes and applications, asks the scheduler, tells the application masters, keeps the log."""
+"""The master: keeps the nodes, applications and event log, calls the scheduler, and sends orders to the application
+masters."""
 
 from __future__ import annotations
 
@@ -54,17 +55,18 @@ from torchloader.training.protocol import Cancelled, Finished, Order, Pause, Pau
 __all__ = ["Master"]
 
 _TICK_S = 1.0
-_CHANGE_INTERVAL_S = 2.0  # seconds for which an application is left alone after its workers were changed
+_CHANGE_INTERVAL_S = 2.0  # seconds for which the workers of an application are not changed again
 _GATHER_TIMEOUT_S = 30.0  # seconds that a master waits for nodes that are not lost, but do not join
 
 Reply = Callable[["Master", Asked], None]
 
 
 class Master:
-    """Everything happens in one thread, message by message; a second is the longest that it sleeps.
+    """The master of a cluster. It handles one message at a time, in one thread, and waits at most a second for the
+    next.
 
-    `reply` answers what commands ask. A master that is started anew replays the log, asks all nodes what runs there and
-    what has ended, and goes on.
+    `reply` handles commands. A restarted master replays the log, asks all nodes what runs there and what has ended, and
+    continues.
     """
 
     def __init__(self, inbox: Queue, managers: Mapping[str, Queue], settings: Settings, reply: Reply) -> None:
@@ -94,11 +96,11 @@ class Master:
         self._pace = PaceFile(folder)
 
     def now(self) -> float:
-        """Seconds since the workload began."""
+        """Return the seconds since the workload began."""
         return time.time() - self.settings.began
 
     def run(self) -> bool:
-        """Until the workload is done; whether all applications came to a good end."""
+        """Run until the workload is done. Returns whether no application failed."""
         for queue in self._managers.values():
             queue.put(Introduce())
         while not self._is_done():
@@ -151,7 +153,7 @@ class Master:
     def _look_whether_all_are_there(self) -> None:
         if self._gathering is None or not self._gathering.is_over(self.joined, self.now()):
             return
-        # What a master before this one had started goes on from where it stands.
+        # Applications that an earlier master started continue.
         for name, record in list(self.records.items()):
             if not record.holds:
                 continue
@@ -168,14 +170,15 @@ class Master:
         self._schedule(Cause.ARRIVAL)
 
     def _end_strays(self, node: Joined) -> None:
-        """End what runs on a node and is not to run there any more."""
+        """End the ranks on a node that should not run there any more."""
         for name, number in node.running.items():
             attempt = self.attempts.get(name)
             if attempt is None or attempt.number != number or node.node not in attempt.nodes:
                 self.order(node.node, Kill(name, "its master goes on without it"))
 
     def _adopt(self, record: Application) -> None:
-        """Go on with an application. What it was told last is told again: that may have got lost with the answer."""
+        """Continue an application after a restart. Its last order is repeated, as it or the reply may have
+        been lost."""
         name = record.spec.name
         attempt = self._follow(record)
         if record.state not in (State.STARTING, State.RESUMING):
@@ -186,19 +189,19 @@ class Master:
             self.tell(name, Pause())
 
     def _follow(self, record: Application) -> Attempt:
-        """Expect what the ranks of its latest start say."""
+        """Expect reports of the ranks of its latest start."""
         size = sum(map(len, record.placement.values()))
         attempt = Attempt(record.starts, frozenset(record.placement), size, self.now())
         self.attempts[record.spec.name] = attempt
         return attempt
 
     def order(self, node: str, order: Kill | Launch | Tell | Introduce) -> None:
-        """Tell an application master."""
+        """Send an order to an application master."""
         self._managers[node].put(order)
 
     def look_again(self) -> None:
-        """Somebody changed what the scheduler decides from."""
-        self._place_again()  # who was held back may have missed that a node was lost
+        """Call the scheduler after an input of its decisions was changed by a command."""
+        self._place_again()  # a held application may have missed that a node was lost
         self._schedule(Cause.ARRIVAL)
 
     @property
@@ -214,9 +217,9 @@ class Master:
             print(f"torchloader: {error}; the job that was submitted is left out", file=sys.stderr)
 
     def _submit(self, job: Job) -> str:
-        """What is wrong with it, if anything is."""
+        """Add a job. Returns what is wrong with it, or ""."""
         if job.name in self.records:
-            # A submitter that was started anew may submit it again.
+            # A restarted submitter may submit it again.
             same = job_of(self.records[job.name].spec) == job
             return "" if same else f"there is an application {job.name!r} already"
         self._highest = max(self._highest, highest_of(job))
@@ -230,18 +233,18 @@ class Master:
         return error
 
     def submit_now(self, submitted: Submitted) -> str:
-        """Take a job, if it can be taken; what is wrong with it, if anything is."""
+        """Add a job if possible, and schedule. Returns what is wrong with it, or ""."""
         error = self._submit(shortened(submitted.job, self.settings))
         self._schedule(Cause.ARRIVAL)
         return error
 
     def change(self, name: str, state: State, reason: str, **details: Any) -> None:
-        """An application comes to another state, or more is known of it."""
+        """Change the state of an application, or only its details."""
         self.records.change(name, state, self.now(), reason, **details)
         self.reasons[name] = reason
 
     def _heed(self, message: Said | Ended) -> None:
-        """Ranks say something, or have ended. What was told already, or is of an earlier start, changes nothing."""
+        """Handle a report or the end of ranks. Messages of earlier starts are ignored."""
         attempt = self.attempts.get(message.application)
         if attempt is None or attempt.number != message.attempt:
             return
@@ -296,7 +299,7 @@ class Master:
             self.change(name, State.FAILED, cause, progress=progress)
 
     def _lose(self, name: str, reason: str) -> None:
-        """Its ranks on some node are gone: the others end, and it waits again."""
+        """End the remaining ranks of an application that lost ranks on a node, and queue it again."""
         attempt = self.attempts.pop(name, None)
         for node in attempt.nodes if attempt else ():
             if node in self.joined:
@@ -304,13 +307,13 @@ class Master:
         self._put_back(name, reason)
 
     def _put_back(self, name: str, reason: str, **details: Any) -> None:
-        """It lost its ranks through no fault of its own."""
+        """Queue an application again that lost its ranks without a fault of its own."""
         record = self.records[name]
         state = State.PAUSED if record.held and record.state is State.PAUSING else State.QUEUED
         self.change(name, state, f"{reason}; it goes on from its last checkpoint", **details)
 
     def _place_again(self) -> None:
-        """Nodes may be lost: who waits for one of them gets another one, if there is one."""
+        """Choose other nodes for waiting applications whose nodes are lost, or fail them if there are none."""
         for name, record in list(self.records.items()):
             if not record.waits:
                 continue
@@ -355,7 +358,7 @@ class Master:
             self.order(node, launch)
 
     def resize(self, name: str, workers: int, away: Away, reason: str) -> None:
-        """Have so many workers for each of its devices, some of them on other nodes."""
+        """Set the workers per device of an application, some of them on other nodes."""
         self.change(name, State.RESIZING, reason, workers=workers, **self.records[name].moved_to(away))
         self.attempts[name].resized.clear()
         self._tell_workers(self.records[name], reason)
@@ -366,11 +369,11 @@ class Master:
             self.order(node, Tell(name, Resize(record.workers, reason, names(record.away, node))))
 
     def tell(self, name: str, order: Order) -> None:
-        """Give all its ranks an order."""
+        """Send an order to all its ranks."""
         for node in self.attempts[name].nodes:
             self.order(node, Tell(name, order))
 
-    # ---- as time goes by
+    # ---- every second
 
     def _tick(self) -> None:
         now = self._ticked = self.now()
@@ -387,7 +390,8 @@ class Master:
         self._look_at_curves()
 
     def _note_silence(self, name: str, attempt: Attempt) -> None:
-        """End an application that says nothing any more. Programs of the user may have no session, and never do."""
+        """End an application whose ranks report nothing any more. A user's program without a session never reports, and
+        is not ended."""
         record, reason = self.records[name], f"no rank has said anything for {self.settings.silence:.0f} s"
         if job_of(record.spec).script and not attempt.has_spoken:
             self.change(name, record.state, f"{reason}: its program has no session, or does not come to it")

@@ -1,4 +1,4 @@
-"""What the processes of a running cluster say to each other, over queues of the run."""
+"""The messages between the processes of a torchloader cluster, over queues of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Introduce:
-    """Say which node this is and what runs there."""
+    """Asks an application master to send Joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,20 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start the ranks of an application that belong on this node.
+    """Starts the ranks of an application that belong on this node.
 
     Args:
-        application: its name. attempt: counts its starts, so that what is said of an earlier one is not taken for this.
-        command: the program and its arguments; or with `ours` what torchloader.training.train is told.
-        ranks: those of this node. world_size: how many there are on all nodes.
-        master, port: where they meet.
+        application: its name.
+        attempt: the number of the start, so that reports of an earlier one can be recognized.
+        command: the program and its arguments; with `ours` the arguments of torchloader.training.train.
+        ours: whether torchloader's own training program is run.
+        ranks: the ranks of this node.
+        world_size: the number of ranks on all nodes.
+        master, port: the address at which they meet.
         workers: loading workers of each rank.
-        away: the nodes of those of all its ranks here that are on another one; None where workers may not be.
-        folder: for traces, checkpoints and what the ranks write.
-        environment: variables that the job asks for.
+        folder: for traces, checkpoints and the output of the ranks.
+        environment: environment variables of the job.
+        away: the nodes of those loading workers of all its ranks here that run on another node; None if they may not.
     """
 
     application: str
@@ -71,7 +74,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Give an order to all ranks of an application on this node."""
+    """Sends an order to all ranks of an application on this node."""
 
     application: str
     order: Order
@@ -79,7 +82,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End all ranks of an application on this node; `cancelled` says that somebody asked for that."""
+    """Ends all ranks of an application on this node; `cancelled` means that a user requested it."""
 
     application: str
     reason: str
@@ -91,14 +94,17 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node is there, with what it has, and the latest attempts of the applications that were started on it.
+    """A node has joined, with its resources and the latest attempts of the applications that were started on it.
 
     Args:
-        node: its host name. address: where others reach it.
-        cores: CPUs that the run may use. gpus: their numbers. memory: in bytes.
-        incarnation: of its application master, unlike that of any before it.
+        node: its host name.
+        incarnation: a token of its application master, different after each restart.
+        address: the address at which other nodes reach it.
+        cores: CPUs that the run may use.
+        gpus: the indexes of its GPUs.
+        memory: in bytes.
         running: attempt by application.
-        ended: what has been told already, maybe to a master that is no more.
+        ended: Ended messages that were sent already, possibly to an earlier master.
     """
 
     node: str
@@ -111,7 +117,7 @@ class Joined:
     ended: tuple[Ended, ...] = ()
 
     def has(self, application: str, attempt: int) -> bool:
-        """Whether ranks of this attempt run here, or have ended."""
+        """Return whether ranks of this attempt run here, or have ended."""
         if self.running.get(application) == attempt:
             return True
         return any((each.application, each.attempt) == (application, attempt) for each in self.ended)
@@ -119,7 +125,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A rank reported."""
+    """A rank's report."""
 
     application: str
     attempt: int
@@ -132,11 +138,14 @@ class Ended:
     """All ranks of an application on a node have ended.
 
     Args:
+        application: its name.
+        attempt: the number of the start.
+        node: the node.
         codes: exit codes by rank; negative for a signal.
-        left: by rank, how it said that it leaves.
-        cause: why the first that failed did.
+        left: the last report of each rank, if it reported that it leaves.
+        cause: why the first that failed did; "" if none failed.
         killed: whether a signal that did not come from torchloader ended one.
-        cancelled: whether they were ended because somebody asked for it.
+        cancelled: whether they were ended because a user requested it.
     """
 
     application: str
@@ -158,9 +167,10 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class AllSubmitted:
-    """The workload has these jobs and no more: when all applications have ended, so does the master.
+    """The workload has exactly these jobs: the master ends when all applications have ended.
 
-    One that does not know them all waits for the next submitter: the master before it took jobs and did not note them.
+    A master that lacks some of them ignores the message and waits for the next submitter: an earlier master took those
+    jobs without logging them.
     """
 
     names: frozenset[str]
@@ -168,9 +178,11 @@ class AllSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A command: what is asked, of which application, with what. The answer is JSON, for the queue of that name.
+    """A command: the question, the application, and a value. The reply is JSON, for the queue with this serialized
+    form.
 
-    The queue itself is gone with the process that asks, which a master would learn where it takes this.
+    The queue is not sent as an object: it may be destroyed when the command's process ends, and deserializing the
+    message would fail.
     """
 
     question: str

@@ -1,4 +1,4 @@
-"""How a job that is submitted to a running workload gets along with those that are there."""
+"""Gives a job that is submitted to a running workload a name and port that no other job has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ __all__ = ["unlike"]
 
 
 def unlike(job: Job, there: Mapping[str, Job], ended: Collection[str]) -> Job:
-    """The job under a name that no other has, with a number after its own where that is taken. A place for its ranks to
-    meet that another job has which has not ended is left out; one is found when it starts."""
+    """Return the job under a unique name, with a number appended if its own is taken.
+
+    If another job that has not ended has its address for ranks to meet, the port is removed; one is chosen when it
+    starts.
+    """
     candidates = itertools.chain([job.name], map(f"{job.name}-{{}}".format, itertools.count(2)))
     name = next(each for each in candidates if each not in there)
     places = {(each.master, each.port) for other, each in there.items() if other not in ended}

@@ -1,4 +1,4 @@
-"""How fast applications trained, second by second, as a file."""
+"""Records how fast applications trained, second by second, in a file."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ COLUMNS = ("time", "application", "iteration", "samples_per_second", "waiting", 
 
 
 class PaceFile:
-    """A CSV in the folder of a run; one that is there is added to.
+    """A CSV file in the folder of a run; an existing one is appended to.
 
-    Where it cannot be written, as on a full disk, that is told once, and jobs go on without it.
+    If it cannot be written, as on a full disk, this is reported once, and jobs continue without it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / PACE
         self._file = -1
         try:
-            # Rows go to the disk at once: of what is kept here, closing would tell once more that there is no room.
+            # Unbuffered: otherwise close() would raise again for buffered rows if the disk is full.
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._begin()
         except OSError as error:
             self._give_up(error)
 
     def _begin(self) -> None:
-        """Let the next row be one of its own, whatever became of the one before."""
+        """Write the header, or end an incomplete last row."""
         size = os.fstat(self._file).st_size
         if size < len(_encoded(COLUMNS)):
             if size:
@@ -45,7 +45,7 @@ class PaceFile:
             self._append(())
 
     def write(self, now: float, name: str, pace: Pace, workers: int) -> None:
-        """What an application does at `now`, in seconds since the workload began, with so many workers per device."""
+        """Write a row for an application. `now` is in seconds since the workload began, `workers` is per device."""
         loss = "" if pace.loss is None else f"{pace.loss:.5f}"
         self._append([f"{now:.2f}", name, pace.iteration, f"{pace.samples:.2f}", f"{pace.waiting:.4f}", workers, loss])
 
@@ -63,7 +63,7 @@ class PaceFile:
         print(f"torchloader: how fast jobs train is not written any more: {told}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

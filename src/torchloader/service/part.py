@@ -30,13 +30,14 @@ from torchloader.training.protocol import (
 __all__ = ["Part", "end_children"]
 
 _POLL_S = 0.2  # seconds between two checks of the processes, while no rank reports anything
-_FOR_OWN_END = 10.0  # between a rank's failure and the end of the others
-_FOR_WORKERS = 3.0  # between a rank's end and that of what it has started
-_TAIL = 2000  # bytes of what a rank wrote last
+_FOR_OWN_END = 10.0  # seconds between a rank's failure and the end of the others
+_FOR_WORKERS = 3.0  # seconds between a rank's end and that of its children
+_TAIL = 2000  # bytes of a rank's last output
 
 
 class Part:
-    """Starts ranks and follows them to their end. run() is for a thread of its own; the rest for any."""
+    """Starts ranks and follows them to their end. run() needs a thread of its own; other methods may be
+    called in any."""
 
     def __init__(self, launch: Launch, node: str, master: Queue) -> None:
         self._launch = launch
@@ -56,31 +57,31 @@ class Part:
 
     @property
     def attempt(self) -> int:
-        """Which start of the application this is."""
+        """The number of this start of the application."""
         return self._launch.attempt
 
     def tell(self, order: Order) -> None:
-        """Give all ranks an order."""
+        """Send an order to all ranks."""
         self._cancelled = self._cancelled or isinstance(order, Cancel)
         for place, queue in enumerate(self._orders.values()):
             own = order.for_rank(place, len(self._orders)) if isinstance(order, Resize) else order
             queue.put(encode(own))
 
     def kill(self, reason: str, cancelled: bool = False) -> None:
-        """End all ranks; `cancelled` where somebody asked for it."""
+        """End all ranks; `cancelled` if a user requested it."""
         self._reason = self._reason or reason
         self._cancelled = self._cancelled or cancelled
         self._stop_ranks()
 
     def run(self) -> Ended:
-        """Start the ranks, and pass on what they say until all have ended; how they did."""
+        """Start the ranks, and forward their reports until all have ended. Returns how they ended."""
         launch = self._launch
         try:
             Path(launch.folder).mkdir(parents=True, exist_ok=True)
             for rank in launch.ranks:
                 if not self._reason:
                     self._processes[rank.number] = self._start(rank)
-        except Exception as error:  # of any kind: it is this job's, and the others go on
+        except Exception as error:  # any error fails only this job
             self._cause = f"could not be started on {self._node}: {type(error).__name__}: {error}"
             self.kill(self._cause)
         while len(self._codes) < len(self._processes):
@@ -100,7 +101,8 @@ class Part:
         )
 
     def end_what_ranks_started(self) -> None:
-        """Once they have ended. Their loading workers do so by themselves, but for those that hang in the dataset."""
+        """End the children of ended ranks, after 3 s. Loading workers end by themselves, unless they hang in the
+        dataset."""
         time.sleep(_FOR_WORKERS)
         for process in self._processes.values():
             end_children(process)
@@ -196,6 +198,6 @@ class Part:
 
 
 def end_children(process: Process) -> None:
-    """End all that a process has started."""
+    """Kill all processes that a process has started."""
     for child in process.children():
         child.kill()

@@ -1,4 +1,4 @@
-"""What a job needs of the nodes there are, and what they lack for it."""
+"""Matches the requirements of a job with the nodes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ __all__ = [
     "spec_of",
 ]
 
-_ENDLESS = 10**6  # iterations, where only the data decides
+_ENDLESS = 10**6  # iterations, if the data determines the end
 
 
 class LackingError(ValueError):
-    """The nodes lack what a job needs; says what, and what to do."""
+    """Raised if the nodes lack what a job needs; says what, and what to do."""
 
 
 def nodes_of(joined: Mapping[str, Joined], settings: Settings, highest: int) -> dict[str, Node]:
-    """The nodes as the scheduler sees them. On CPUs a device is a process: as many as there are cores, or up to the
-    `highest` index that a job names."""
+    """Return the nodes as the scheduler sees them.
+
+    On CPUs a device is a process: as many as there are cores, or up to the `highest` index that a job names.
+    """
     found = {}
     for name, node in sorted(joined.items()):
         slots = max(node.cores, settings.cores, highest + 1) if settings.device == "cpu" else 0
@@ -43,12 +45,12 @@ def nodes_of(joined: Mapping[str, Joined], settings: Settings, highest: int) -> 
 
 
 def highest_of(job: Job) -> int:
-    """The highest index of a device that it names, 0 where it names none."""
+    """Return the highest index of a device that a job names; 0 if it names none."""
     return max((index for indices in job.devices.by_node for index in indices), default=0)
 
 
 def shortened(job: Job, settings: Settings) -> Job:
-    """With no more iterations than the run allows."""
+    """Return the job with no more iterations than the run allows."""
     most = settings.iterations
     if not most or (job.iterations is not None and job.iterations <= most):
         return job
@@ -56,7 +58,7 @@ def shortened(job: Job, settings: Settings) -> Job:
 
 
 def spec_of(job: Job, devices: dict[str, tuple[int, ...]] | int) -> Spec:
-    """The job as the scheduler sees it, on these devices, or on so many."""
+    """Return the job as the scheduler sees it, on these devices, or on this number."""
     return Spec(
         name=job.name,
         arch=f"{job.arch}-{job.depth}" if job.arch else job.script,
@@ -73,12 +75,13 @@ def spec_of(job: Job, devices: dict[str, tuple[int, ...]] | int) -> Spec:
 
 
 def job_of(spec: Spec) -> Job:
-    """The job that spec_of() got."""
+    """Return the job from which spec_of() made the spec."""
     return msgspec.json.decode(str(spec.settings["job"]), type=Job)
 
 
 def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[str, tuple[int, ...]] | int:
-    """The devices that it is to train on, by node, or how many. Raises LackingError, with all that is lacking."""
+    """Return the devices that the job trains on, by node, or their number. Raises LackingError, with everything that is
+    missing."""
     wanted = job.devices
     if wanted.anywhere:
         there = sum(len(node.devices) for node in nodes.values())
@@ -102,13 +105,13 @@ def devices_of(job: Job, nodes: Mapping[str, Node], settings: Settings) -> dict[
 
 
 def _hosts(job: Job, nodes: Mapping[str, Node], settings: Settings) -> list[str]:
-    """The nodes that it names; in a rehearsal their names stand for any."""
+    """Return the nodes that the job names; none in a rehearsal, where names stand for any node."""
     named = job.devices.nodes or ((job.master,) if job.master not in ("", "localhost", "127.0.0.1") else ())
     return [] if settings.rehearse and not set(named) <= nodes.keys() else list(named)
 
 
 def _common(nodes: Mapping[str, Node]) -> tuple[int, ...]:
-    """Devices that every node has, as one that is not there may have."""
+    """Return the devices that all nodes have, which a missing node is assumed to have too."""
     return tuple(sorted(set.intersection(*(set(node.devices) for node in nodes.values())))) if nodes else ()
 
 
@@ -123,7 +126,7 @@ def _count(number: int, what: str) -> str:
 
 
 def free_cores(nodes: Mapping[str, Node], records: Iterable[Application]) -> dict[str, int]:
-    """Cores for loading that nobody uses, by node."""
+    """Return the unused cores for loading, by node."""
     free = {name: node.cores for name, node in nodes.items()}
     for record in records:
         for node, cores in record.cores.items():
@@ -133,7 +136,7 @@ def free_cores(nodes: Mapping[str, Node], records: Iterable[Application]) -> dic
 
 
 def sharers(record: Application, records: Iterable[Application]) -> int:
-    """How many applications use its most used device."""
+    """Return how many applications use its most used device."""
     holding = [each.placement for each in records if each.holds]
     mine = [(node, device) for node, devices in record.placement.items() for device in devices]
     return max(sum(device in placement.get(node, ()) for placement in holding) for node, device in mine)

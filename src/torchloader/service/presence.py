@@ -1,4 +1,4 @@
-"""Which nodes of a cluster are still there."""
+"""Finds which nodes of a cluster are lost."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["absent"]
 
 
 def absent(names: Iterable[str]) -> frozenset[str]:
-    """Those of these nodes that the run has lost."""
+    """Return those of the nodes that the run has lost."""
     return frozenset(names) - {policy.host_name for policy in System().hostname_policies()}

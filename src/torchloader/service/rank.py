@@ -1,4 +1,4 @@
-"""A rank of our own training program, in a process that was forked for it."""
+"""A rank of torchloader's own training program, in a forked process."""
 
 from __future__ import annotations
 

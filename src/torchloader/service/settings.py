@@ -1,4 +1,4 @@
-"""How a cluster is run: what `torchloader run` was told."""
+"""The settings of a cluster, from the options of `torchloader run`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from torchloader.prediction.curve import Curve
 __all__ = ["JOBS", "LOG", "PRELOAD", "Settings", "SettingsError"]
 
 _SETTINGS, JOBS, LOG = "settings.json", "jobs.json", "events.jsonl"
-PRELOAD = "TORCHLOADER_PRELOAD"  # a variable that is set where jobs will need PyTorch
+PRELOAD = "TORCHLOADER_PRELOAD"  # an environment variable that is set if jobs need PyTorch
 
 
 class SettingsError(ValueError):
-    """A file of settings is not what it must be; says which and why."""
+    """Raised for an invalid file of settings; says which and why."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the head, the master and the workers need to know. Kept as JSON in the run's folder.
+    """The settings for the head, the master and the workers, kept as JSON in the run's folder.
 
     Args:
-        folder: for the event log, the traces and what the jobs write.
+        folder: the folder for the event log, the traces and the output of jobs.
         began: when the workload began, in Unix time.
-        policy: how workers are allocated, by name. mode: when they are reallocated, 1 to 3.
-        order: which applications hold devices first, by name.
+        policy: the name of the policy that allocates workers.
+        mode: when they are reallocated, 1 to 3; see `Mode`.
+        order: the name of the order in which applications get devices.
         device: "cpu" or "cuda".
-        rehearse: whether nodes are simulated: host names of the workload then stand for any of them.
-        cores: for loading, of each node; 0 for all that it has.
-        iterations: at most so many of each job; 0 for as many as it asks for.
-        options: for every job that trains one of the known architectures, as on the command line.
-        retries: how often a job is started again after something that was not its own mistake.
-        silence: seconds without a sign of life after which a job is ended.
-        guesses: curves to begin with, by the names of jobs.
-        hold: whether the master goes on after the last job, for more to be submitted.
-        anywhere: whether loading workers may be on other nodes than the devices that they load for.
+        rehearse: whether nodes are simulated: host names of the workload then stand for any node.
+        cores: cores of each node for loading; 0 for all that it has.
+        iterations: the most iterations of each job; 0 for no limit.
+        options: command-line options for every job that trains a built-in network.
+        retries: how often a job is restarted after a failure that is not its own.
+        silence: seconds without a report after which a job is ended.
+        guesses: initial curves, by the names of jobs.
+        hold: whether the master continues after the last job, for more to be submitted.
+        anywhere: whether loading workers may run on other nodes than the devices that they load for.
     """
 
     folder: str
@@ -59,40 +60,39 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Those of a run's folder. Raises FileNotFoundError where there are none, SettingsError for what cannot be."""
+        """Read the settings of a run's folder. Raises FileNotFoundError if there are none, SettingsError for invalid
+        ones."""
         path = folder / _SETTINGS
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except msgspec.DecodeError as error:
-            raise SettingsError(
-                f"{path}: {error}; the file was changed. Restore it, or begin with another folder"
-            ) from None
+            raise SettingsError(f"{path}: {error}; the file was modified. Restore it, or use another folder") from None
 
     @staticmethod
     def log(folder: Path) -> Path:
-        """The event log of a run's folder. Raises FileNotFoundError where it is no run's."""
+        """Return the path of the event log of a run's folder. Raises FileNotFoundError if there is none."""
         if not (folder / LOG).is_file():
             raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {LOG}")
         return folder / LOG
 
     @staticmethod
     def jobs(folder: Path) -> list[Job]:
-        """The jobs of the workload that a run's folder is of."""
+        """Return the jobs of the workload of a run's folder."""
         return msgspec.json.decode((folder / JOBS).read_bytes(), type=list[Job])
 
     def save(self) -> None:
-        """Write them into the folder, all at once."""
+        """Write the settings into the folder, atomically."""
         path = Path(self.folder) / _SETTINGS
         with whole_file(path) as new:
             write_bytes(new, msgspec.json.format(msgspec.json.encode(self)))
 
     @property
     def scheduler(self) -> str:
-        """The name of the policy, and of the order where that is not the order of arrival, as simulations have it."""
+        """The name of the policy, and of the order if it is not that of arrival, as in simulations."""
         return self.policy if self.order == "arrival" else f"{self.policy}+{self.order}"
 
     @property
     def image_size(self) -> int:
-        """Pixels a side, of what our program trains on."""
+        """The side of the images that torchloader's training program uses, in pixels."""
         words = list(self.options)
         return int(words[words.index("--image-size") + 1]) if "--image-size" in words else 32

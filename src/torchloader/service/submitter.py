@@ -14,9 +14,11 @@ __all__ = ["submit"]
 
 
 def submit(jobs: Sequence[Job], began: float, master: Queue) -> None:
-    """Put each job into the master's inbox `job.arrival` seconds after `began` (Unix time), then say that it was all.
+    """Put each job into the master's inbox `job.arrival` seconds after `began` (Unix time), then report that these were
+    all.
 
-    A submitter that is started again with the jobs that are left begins where the one before it ended."""
+    A restarted submitter submits all jobs again; the master ignores those that it has.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for job in sorted(jobs, key=lambda each: each.arrival):
         time.sleep(max(0.0, began + job.arrival - time.time()))

@@ -1,4 +1,4 @@
-"""Tells what happens in a cluster, line by line, from its event log."""
+"""Prints the events of a cluster, line by line, from its event log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Teller", "told"]
 
 
 class Teller:
-    """Follows a log. Where stdout cannot be written any more that is told on stderr, once."""
+    """Follows a log. If stdout cannot be written any more, this is reported on stderr once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = path.stat().st_size if path.exists() else 0
 
     def tell(self) -> None:
-        """Print what has happened since the last time."""
+        """Print the events since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -33,7 +33,7 @@ class Teller:
             for line in lines[:whole].splitlines():
                 print(told(json.loads(line)), flush=True)
         except OSError as error:
-            # Whoever looked on is gone, or the disk of the file that this goes to is full; jobs train on.
+            # The reader of stdout has ended, or the disk of its file is full; jobs continue.
             discard_stdout()
             text = f"stdout cannot be written: {error.strerror}; what happens is in {self._path}"
             with contextlib.suppress(OSError):  # stderr may go to the same place
@@ -41,7 +41,7 @@ class Teller:
 
 
 def told(event: dict[str, Any]) -> str:
-    """An event as a line for people."""
+    """Return an event as a line of text."""
     change = event["to"] if event["from"] in (None, event["to"]) else f"{event['from']} → {event['to']}"
     details = event["details"]
     what = []

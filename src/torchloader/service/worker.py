@@ -1,4 +1,4 @@
-"""A worker: brings one node into the cluster, and keeps an application master alive on it."""
+"""A worker of a cluster: brings one node into it, and restarts the application master there."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchloader.service.part import end_children
 
 __all__ = ["end", "work"]
 
-_RESTART_DELAY_S = 0.5  # seconds before the next one, so that one that cannot live does not take the node's time
+_RESTART_DELAY_S = 0.5  # seconds before a restart, so that a master that cannot start does not use up the node's time
 
 
 def work(inbox: Queue, master: Queue) -> None:
-    """Be the worker of this node, for ever. A new application master introduces itself to the master."""
+    """Run the worker of this node. Never returns. Each new application master introduces itself to the master."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name = current().hostname
     here = Policy(placement=Policy.Placement.HOST_NAME, host_name=name)
@@ -31,7 +31,7 @@ def work(inbox: Queue, master: Queue) -> None:
 
 
 def end(manager: Process) -> None:
-    """End an application master, if it lives, and the ranks that it started, which nobody follows any more."""
+    """End an application master, if it is alive, and the ranks that it started, which no process follows any more."""
     if manager.returncode is None:
         manager.kill()
         manager.join()

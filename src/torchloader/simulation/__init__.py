@@ -1,1 +1,1 @@
-"""The same scheduler over events instead of processes."""
+"""A discrete-event simulation of the scheduler."""

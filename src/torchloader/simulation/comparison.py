@@ -1,4 +1,4 @@
-"""Policies beside each other, over several workloads."""
+"""Compares policies over several workloads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and how far, with 95 % probability, the true one is from it; None from a single value."""
+    """A mean with the half width of its 95 % confidence interval; None for a single value."""
 
     mean: float
     half: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
-        """From equally good values."""
+        """Return the interval from equally weighted values."""
         mean = math.fsum(values) / len(values)
         if len(values) == 1:
             return cls(mean, None)
@@ -40,12 +40,12 @@ class Row:
     Args:
         policy: its name.
         completion, makespan: mean seconds, as in `Result`.
-        busy: the part of the time for which devices were held in which they computed.
+        busy: the fraction of the time for which devices were held in which they computed.
         lost: hours for which devices were held and did not compute.
-        unfair: of a workload's jobs, the largest finish-time fairness as in `Result.unfairness`.
-        resizes: changes of workers, for a job.
-        shorter, sooner: by which part completion and makespan are below those of the policy that is compared with,
-            workload by workload.
+        unfair: the largest finish-time fairness of a workload's jobs, as in `Result.unfairness`.
+        resizes: changes of workers per job.
+        shorter, sooner: by which fraction completion and makespan are below those of the reference policy, workload by
+            workload.
         worst: the smallest of `shorter` over the workloads.
     """
 
@@ -62,12 +62,12 @@ class Row:
 
 
 def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> list[Row]:
-    """A row for each policy.
+    """Return a row for each policy.
 
     Args:
-        results: of each policy, those of the same workloads in the same order.
-        against: the place of the policy that the others are compared with.
-        devices: of the cluster.
+        results: for each policy, the results of the same workloads in the same order.
+        against: the index of the reference policy.
+        devices: the number of devices of the cluster.
     """
     rows = []
     for own in results:
@@ -91,7 +91,7 @@ def compare(results: Sequence[Sequence[Result]], against: int, devices: int) -> 
 
 
 def table(rows: Sequence[Row], against: str) -> str:
-    """The rows as text, for people."""
+    """Format the rows as text."""
     header = ["policy", "completion, s", "makespan, s", "busy, %", "GPU h lost", "unfair", "changes a job"]
     header += ["completion", "worst", "makespan"]
     lines = [header]

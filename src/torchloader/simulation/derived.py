@@ -1,12 +1,12 @@
-"""Workloads as papers of schedulers derive them from the Philly trace: heavy-tailed jobs of three classes of tasks.
+"""Workloads as papers on schedulers derive them from the Philly trace: heavy-tailed jobs of three classes of tasks.
 
-A job takes 10^x minutes, x evenly between 1.5 and 3 for four of five jobs, and between 3 and 4 for the fifth; jobs
-arrive by chance, so many in an hour. Gavel (OSDI 2020, section 7.1) and Synergy (OSDI 2022, section 5.1) are evaluated
-on such workloads. A job's length is what it takes with an equal share of the cores for each device: sharing them by
-need makes some shorter.
+A job takes 10^x minutes, with x uniform between 1.5 and 3 for four of five jobs, and between 3 and 4 for the fifth;
+arrivals are a Poisson process. Gavel (OSDI 2020, section 7.1) and Synergy (OSDI 2022, section 5.1) are evaluated on
+such workloads. A job's length is the time that it takes with an equal share of the cores per device: allocating cores
+by need makes some jobs shorter.
 
-How sensitive models are to cores is Synergy's section 2 where it tells that: AlexNet gains 3.1 times from 12 cores over
-3, and ResNet-18 2.3 times from 9. The others are set by their likeness to those, and language models need one core.
+The sensitivity of models to cores is from Synergy's section 2 where it is given: AlexNet gains 3.1 times from 12 cores
+over 3, and ResNet-18 2.3 times from 9. The others are set by similarity, and language models need one core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchloader.simulation.job import Job
 
 __all__ = ["MODELS", "Model", "derived"]
 
-_PROFILED = 3  # cores: of what a gain is
+_PROFILED = 3  # cores per device to which gains are relative
 _RATE = 100.0  # samples per second of a device that never waits: only the ratios of rates matter
 _BATCH = 100
 _SIZES = (1,) * 14 + (2,) * 2 + (4,) * 3 + (8,)  # as Gavel: 70 % on one device, 25 % on two to four, 5 % on eight
@@ -29,12 +29,12 @@ _SIZES = (1,) * 14 + (2,) * 2 + (4,) * 3 + (8,)  # as Gavel: 70 % on one device,
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How sensitive a model is to cores.
+    """The sensitivity of a model to cores.
 
     Args:
         arch: its name.
-        cores: for each device, that are enough.
-        gain: how many times as fast it is with these as with three.
+        cores: the number of cores per device that is enough.
+        gain: its speed with these relative to that with three.
     """
 
     arch: str
@@ -43,7 +43,7 @@ class Model:
 
     @property
     def curve(self) -> Curve:
-        """A curve through both."""
+        """The curve through both points."""
         if self.cores <= _PROFILED:
             return Curve(_RATE, self.cores / _RATE)
         shared = (self.cores - _PROFILED * self.gain) / (_RATE * (self.cores - _PROFILED))
@@ -61,19 +61,19 @@ MODELS: tuple[tuple[Model, ...], ...] = (
     (Model("gnmt", 1, 1.0), Model("lstm", 1, 1.0), Model("transformer_xl", 1, 1.0)),
     (Model("m5", 6, 1.8), Model("deepspeech", 4, 1.3)),
 )
-"""Those of image, language and speech tasks."""
+"""The models of image, language and speech tasks."""
 
 
 def derived(jobs: int, seed: int, mix: Sequence[float], rate: float, share: float = 3.0, largest: int = 1) -> list[Job]:
-    """Jobs of a workload that is derived from the Philly trace. Equal arguments give equal jobs.
+    """Return the jobs of a workload that is derived from the Philly trace. Equal arguments give equal jobs.
 
     Args:
-        jobs: how many.
-        seed: of all that is random.
-        mix: how many of them are of image, language and speech tasks, in parts of their sum.
-        rate: jobs that arrive in an hour.
-        share: cores for each device with which a job takes its length.
-        largest: number of devices of a job.
+        jobs: the number of jobs.
+        seed: the seed of all random choices.
+        mix: the proportions of image, language and speech tasks.
+        rate: jobs that arrive per hour.
+        share: cores per device with which a job takes its length.
+        largest: the largest number of devices of a job.
 
     Raises ValueError for a mix that is not of three parts, and for numbers that are not positive.
     """

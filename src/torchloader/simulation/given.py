@@ -1,4 +1,4 @@
-"""Jobs of a simulation from what users have: workload files, and event logs of live runs."""
+"""Makes the jobs of a simulation from workload files and from event logs of live runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torchloader.simulation.job import Job
 
 __all__ = ["jobs_of_log", "jobs_of_workload", "nodes_for"]
 
-# Samples per second of the networks that workloads name, of the order that GPUs of some years ago reach; and the
-# seconds in which a core decodes and augments a photograph.
+# Samples per second of the networks that workloads name, typical of older GPUs; _SERVICE is the seconds in which a core
+# decodes and augments a photograph.
 _CEILINGS = {
     "resnet-10": 1800.0,
     "resnet-18": 1200.0,
@@ -37,13 +37,14 @@ _SERVICE = 0.008
 
 
 def nodes_for(jobs: Sequence[Job], count: int, cores: int, devices: int) -> dict[str, Node]:
-    """Nodes that have all that jobs name: their hosts and indexes, and at least so many of each.
+    """Return nodes that have all hosts and device indexes that jobs name, and at least `count` nodes with `devices`
+    devices.
 
     Args:
-        jobs: of the simulation.
-        count: of nodes.
-        cores: of each node, for loading.
-        devices: of each node.
+        jobs: the jobs of the simulation.
+        count: the least number of nodes.
+        cores: cores of each node for loading.
+        devices: the least number of devices of each node.
     """
     named = [job.spec.devices for job in jobs if not isinstance(job.spec.devices, int)]
     names = {name for placement in named for name in placement}
@@ -56,9 +57,10 @@ def nodes_for(jobs: Sequence[Job], count: int, cores: int, devices: int) -> dict
 
 
 def jobs_of_workload(jobs: Sequence[Written]) -> list[Job]:
-    """The jobs of a workload file, each as fast as is usual for its network. Nodes without a name are node0, node1 ...
+    """Return the jobs of a workload file, each with a typical speed of its network. Nodes without a name are node0,
+    node1 ...
 
-    Raises ValueError, with the job's name, where nothing is known of its network, or only its data says when it ends.
+    Raises ValueError, with the job's name, if its network is unknown, or only its data determines its end.
     """
     found = []
     for job in jobs:
@@ -91,15 +93,14 @@ def _devices(devices: Devices) -> dict[str, tuple[int, ...]] | int:
 
 
 def jobs_of_log(path: str | os.PathLike[str]) -> list[Job]:
-    """The jobs of a live run, each with the curve that was measured last. Those that never ran are left out.
+    """Return the jobs of a live run, each with the curve that was measured last. Those that never ran are left out.
 
-    Raises LogError for a log that cannot be, OSError where it cannot be read, and ValueError where no curve was
-    measured.
+    Raises LogError for an invalid log, OSError if it cannot be read, and ValueError if no curve was measured.
     """
     jobs = []
     for each in replay(path).values():
         if each.curve is not None:
-            # Where only the data said when it ends, that is known by now.
+            # If only the data determined its end, the end is known now.
             ended = max(1, round(each.progress)) if each.state is State.FINISHED else each.spec.iterations
             jobs.append(Job(replace(each.spec, iterations=ended), each.curve))
     if not jobs:

@@ -1,4 +1,4 @@
-"""A job of a simulation: what is submitted, and how fast it would really train."""
+"""A job of a simulation: its specification and its true speed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Job:
 
     Args:
         spec: what is submitted.
-        curve: how fast one of its devices trains.
-        believed: the curve that the scheduler goes by, where that is another.
+        curve: the true speed of one of its devices.
+        believed: the curve that the scheduler uses, if it differs.
     """
 
     spec: Spec
@@ -26,5 +26,5 @@ class Job:
 
     @property
     def shortest(self) -> float:
-        """Seconds that it would take if it never waited for devices or data."""
+        """The seconds that it would take if it never waited for devices or data."""
         return self.spec.iterations * self.spec.batch / (self.spec.size * self.curve.ceiling)

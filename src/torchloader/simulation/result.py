@@ -1,4 +1,4 @@
-"""What a simulation came to, and files of it."""
+"""The results of a simulation, and files of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["JobResult", "Moment", "Result"]
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What became of a job; times in seconds of the simulation.
+    """The result of a job; times are seconds of the simulation.
 
     Args:
-        name, arch, devices: of the job.
-        arrival, started, finished: when.
+        name, arch, devices: those of the job.
+        arrival, started, finished: when it arrived, started and ended.
         shortest: seconds that it would have taken if it never waited for devices or data.
-        samples: that it trained on.
+        samples: samples that it trained on.
         resizes: how often its workers were changed.
         stopped: seconds that it stood still for that.
         paused: seconds, after its start, for which it was paused and held no devices.
@@ -46,18 +46,18 @@ class JobResult:
 
     @property
     def completion(self) -> float:
-        """Seconds from its arrival to its end."""
+        """The seconds from its arrival to its end."""
         return self.finished - self.arrival
 
     @property
     def holding(self) -> float:
-        """Seconds for which it held its devices."""
+        """The seconds for which it held its devices."""
         return self.finished - self.started - self.paused
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """From when a job has so many workers per device, and trains so many samples per second over all its devices."""
+    """A change of a job at `time`: its workers per device, and its samples per second over all devices."""
 
     time: float
     application: str
@@ -67,12 +67,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A simulation's results.
+    """The results of a simulation.
 
     Args:
-        policy: the name of what shared the cores, and of the order of jobs where that was not the order of arrival.
+        policy: the name of the policy, and of the order of jobs if it is not that of arrival.
         jobs: in the order of arrival.
-        moments: when anything changed.
+        moments: all changes of workers and throughput.
         events: as a live run logs them.
     """
 
@@ -83,38 +83,40 @@ class Result:
 
     @property
     def mean_completion(self) -> float:
-        """Mean seconds from a job's arrival to its end."""
+        """The mean seconds from a job's arrival to its end."""
         return sum(job.completion for job in self.jobs) / len(self.jobs)
 
     @property
     def makespan(self) -> float:
-        """Seconds from the first arrival to the last end."""
+        """The seconds from the first arrival to the last end."""
         return max(job.finished for job in self.jobs) - min(job.arrival for job in self.jobs)
 
     @property
     def throughput(self) -> float:
-        """Devices that would do in the same time what was done, if they never waited: throughput, each job's measured
-        by what it can do."""
+        """The average number of devices that would suffice for the work if they never waited: the throughput of each
+        job relative to its maximum."""
         return sum(job.shortest * job.devices for job in self.jobs) / self.makespan
 
     @property
     def busy(self) -> float:
-        """The part of the time for which devices were held in which they computed."""
+        """The fraction of the time for which devices were held in which they computed."""
         held = sum(job.holding * job.devices for job in self.jobs)
         return sum(job.shortest * job.devices for job in self.jobs) / held
 
     @property
     def lost_device_hours(self) -> float:
-        """Hours for which devices were held and did not compute."""
+        """The hours for which devices were held and did not compute."""
         return sum((job.holding - job.shortest) * job.devices for job in self.jobs) / 3600
 
     def unfairness(self, devices: int) -> list[float]:
-        """Return the finish-time fairness of each job (Themis, NSDI '20): its completion, divided by the time that it
-        would take in an equal share of the cluster, which is one of as many as there were jobs at the time, on average.
-        Above 1 a job was served worse than by equal shares.
+        """Return the finish-time fairness of each job (Themis, NSDI '20); above 1 it was served worse than by equal
+        shares.
+
+        This is its completion, divided by the time that it would take in an equal share of the cluster, when the
+        cluster is divided by the average number of jobs present.
 
         Args:
-            devices: of the cluster.
+            devices: the number of devices of the cluster.
         """
         present = _Present(self.jobs)
         return [
@@ -123,7 +125,7 @@ class Result:
         ]
 
     def summary(self) -> dict[str, float | int | str]:
-        """The figures by which policies are compared."""
+        """Return the figures by which policies are compared."""
         return {
             "policy": self.policy,
             "jobs": len(self.jobs),
@@ -137,7 +139,8 @@ class Result:
         }
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write `summary.json`, `jobs.csv`, `workers.csv` and `events.jsonl` into a folder, made if need be."""
+        """Write `summary.json`, `jobs.csv`, `workers.csv` and `events.jsonl` into a folder, which is created if
+        necessary."""
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         write_bytes(path / "summary.json", f"{json.dumps(self.summary(), indent=1)}\n".encode())
@@ -149,7 +152,7 @@ class Result:
 
 
 class _Present:
-    """How many jobs there are over time: arrived, and not ended."""
+    """The number of jobs over time that have arrived and not ended."""
 
     def __init__(self, jobs: Sequence[JobResult]) -> None:
         changes = sorted([(job.arrival, 1) for job in jobs] + [(job.finished, -1) for job in jobs])
@@ -160,7 +163,7 @@ class _Present:
             self._counts.append(self._counts[-1] + change)
 
     def mean(self, start: float, end: float) -> float:
-        """Return the mean number between two times, the first of which is the smaller one."""
+        """Return the mean number between two times; `start` must be before `end`."""
         return (self._sum(end) - self._sum(start)) / (end - start)
 
     def _sum(self, time: float) -> float:

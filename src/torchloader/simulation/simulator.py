@@ -1,4 +1,4 @@
-"""The scheduler over events instead of processes. The same jobs, nodes and scheduler give the same results."""
+"""Runs the scheduler in a discrete-event simulation. The same jobs, nodes and scheduler give the same results."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ def simulate(
     learn: float = 0.0,
     progress: Callable[[int], object] = lambda ended: None,
 ) -> Result:
-    """Run jobs to their ends.
+    """Simulate jobs to their ends.
 
-    Between events a job trains at what its curve says for its workers. A job that is started, or whose workers are
-    changed, stands still for a while.
+    Between events a job trains at the rate that its curve gives for its workers. A job that is started, or whose
+    workers are changed, stands still for a while.
 
     Args:
-        jobs: with the times at which they arrive.
+        jobs: the jobs, with their arrival times.
         nodes: the cluster.
-        scheduler: decides.
+        scheduler: makes the decisions.
         stop: seconds for which a change of workers stops a job: 0 for an elastic loader, tens for a restart.
         start: seconds that a start takes.
-        learn: seconds that a job trains before its curve is measured; until then the workers that it asks for are taken
-            to be just enough.
-        progress: is told how many jobs have ended, each time.
+        learn: seconds that a job trains before its curve is measured; until then the requested workers are taken to be
+            just enough.
+        progress: called with the number of ended jobs whenever one ends.
 
-    Raises ValueError, with the job's name, for a job that can never start on these nodes, or two of one name.
+    Raises ValueError, with the job's name, for a job that can never start on these nodes, or two jobs of one name.
     """
     return _Simulation(jobs, nodes, scheduler, (stop, start, learn), progress).run()
 
 
 @dataclass(slots=True)
 class _Running:
-    """A job in the simulation: what is done, and how fast it goes on from when."""
+    """A job in the simulation: its progress and its rate."""
 
     job: Job
     done: float = 0.0  # iterations
@@ -58,7 +58,7 @@ class _Running:
     finished: float = 0.0
     resizes: int = 0
     stopped: float = 0.0
-    paused: float | None = None  # since when
+    paused: float | None = None  # since when, in seconds; None if it is not paused
     paused_for: float = 0.0  # seconds for which it was paused before
     told: tuple[int, float] = (0, 0.0)  # workers and rate of the last moment
 
@@ -85,10 +85,10 @@ class _Simulation:
         self._records = Records(self._events.append)
         self._all: dict[str, _Running] = {}
         self._alive: dict[str, _Running] = {}
-        self._ready: list[tuple[float, str]] = []  # when those that stand still go on
-        self._learning: list[tuple[float, str]] = []  # when the curves of those that began are known
+        self._ready: list[tuple[float, str]] = []  # when jobs that stand still continue
+        self._learning: list[tuple[float, str]] = []  # when the curves of started jobs are known
         self._due: float | None = None
-        self._missed: Cause | None = None  # what happened while somebody stood still, and could not be moved
+        self._missed: Cause | None = None  # what happened while a job stood still, and could not be changed
         self._now = 0.0
 
     def run(self) -> Result:
@@ -104,7 +104,7 @@ class _Simulation:
         return Result(self._scheduler.name, results, self._moments, self._events)
 
     def _next(self) -> float:
-        """When something happens next."""
+        """Return the time of the next event. Raises ValueError if no job can proceed."""
         times = [self._now + each.left / each.rate for each in self._alive.values() if each.rate > 0]
         times += [self._ready[0][0]] if self._ready else []
         times += [self._arrivals[-1].spec.arrival] if self._arrivals else []
@@ -123,7 +123,7 @@ class _Simulation:
 
     def _advance(self, time: float) -> None:
         for each in self._alive.values():
-            # Whoever ends now, ends: what rounding leaves of its last iteration is not worth an event.
+            # A job that ends within the tolerance ends now: otherwise rounding could leave an event for a tiny rest.
             ends = each.rate > 0 and self._now + each.left / each.rate <= time + 1e-9
             each.done = float(each.job.spec.iterations) if ends else each.done + each.rate * (time - self._now)
         self._now = time

@@ -1,9 +1,8 @@
-"""Jobs from public traces of clusters.
+"""Reads jobs from public traces of clusters.
 
-A trace tells when jobs came, on how many devices they ran and for how long; none tells what they loaded. So each job is
-given a kind by chance, from its name and a seed, and the time that it took in the trace is taken for the time that it
-takes when it never waits for data. Times are counted from the first arrival. What never ran, or had no device, is
-left out.
+A trace has the arrival times, devices and durations of jobs; none has what they loaded. So each job is given a kind at
+random, from its name and a seed, and the time that it took in the trace is taken as the time without waiting for data.
+Times are counted from the first arrival. Jobs that never ran, or had no device, are left out.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ __all__ = ["FORMATS", "TraceError", "read_trace", "stretched"]
 
 
 class TraceError(ValueError):
-    """A trace is not what its format says; tells the file, the row and the column."""
+    """Raised for a trace that does not match its format; names the file, row and column."""
 
 
-_LATEST = 1e11  # seconds; beyond the times that can be told in years
+_LATEST = 1e11  # seconds; far beyond any date
 _Columns = Mapping[str, Callable[[str], Any]]
 
 
@@ -58,7 +57,7 @@ def _count(text: str) -> int:
 
 
 def _rows(path: Path, columns: _Columns) -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file, the named columns converted."""
+    """Yield the rows of a CSV file with the named columns converted."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             yield from _converted(path, csv.DictReader(file), columns)
@@ -77,15 +76,15 @@ def _converted(path: Path, reader: csv.DictReader[str], columns: _Columns) -> It
                 found[column] = convert(row[column])
             except (ValueError, TypeError):
                 where = f"{path}, row {reader.line_num}, column {column}"
-                raise TraceError(f"{where}: {row[column]!r} is not what stands in such a column") from None
+                raise TraceError(f"{where}: {row[column]!r} is not a valid value of this column") from None
         yield found
 
 
 def helios(path: Path) -> Iterator[_Entry]:
-    """`cluster_log.csv` of the Helios traces (SenseTime, SC '21).
+    """Read `cluster_log.csv` of the Helios traces (SenseTime, SC '21).
 
-    Columns: job_id, gpu_num, cpu_num (cores asked for), submit_time ("2020-06-09 18:41:01"), duration (seconds that
-    it ran). user, vc, node_num, state, start_time, end_time and queue are not needed.
+    Columns: job_id, gpu_num, cpu_num (requested cores), submit_time ("2020-06-09 18:41:01"), duration (seconds that it
+    ran). user, vc, node_num, state, start_time, end_time and queue are not needed.
     """
     columns: _Columns = {
         "job_id": str,
@@ -99,8 +98,8 @@ def helios(path: Path) -> Iterator[_Entry]:
 
 
 _HOURS = 3600.0
-# What jobs of Pollux's workloads take on one device, by the classes that its authors sort them into (OSDI '21): small
-# below an hour, medium to ten, large to a hundred, and more.
+# The time of jobs of Pollux's workloads on one device, by the classes of its authors (OSDI '21): small below an hour,
+# medium up to ten hours, large up to a hundred, and more.
 _POLLUX = {
     "cifar10": (Kind("cifar10", 2400, 0.001, 128), 0.5 * _HOURS),
     "ncf": (Kind("ncf", 90_000, 0.00001, 4096), 0.2 * _HOURS),
@@ -112,10 +111,10 @@ _POLLUX = {
 
 
 def pollux(path: Path) -> Iterator[_Entry]:
-    """`workload-N.csv` of Pollux's simulator (AdaptDL, OSDI '21).
+    """Read `workload-N.csv` of Pollux's simulator (AdaptDL, OSDI '21).
 
     Columns: name, time (seconds), application (cifar10, ncf, deepspeech2, bert, yolov3 or imagenet), num_replicas
-    (devices). The application tells what is trained, and the usual time of its class is divided by the devices;
+    (devices). The application determines what is trained; the typical time of its class is divided by the devices.
     batch_size is not needed.
     """
 
@@ -132,17 +131,16 @@ def pollux(path: Path) -> Iterator[_Entry]:
 
 
 def philly(path: Path) -> Iterator[_Entry]:
-    """`cluster_job_log` of the Philly traces (Microsoft, ATC '19), a list of jobs in JSON.
+    """Read `cluster_job_log` of the Philly traces (Microsoft, ATC '19), a list of jobs in JSON.
 
-    Keys: jobid, submitted_time ("2017-10-07 01:11:39"), and attempts, each with start_time, end_time and detail, a
-    list of machines with their gpus. A job has the devices of its last attempt, and takes as long as all of them
-    together. Attempts without a beginning or an end, which the trace says are errors of logging or jobs that still
-    ran, are left out.
+    Keys: jobid, submitted_time ("2017-10-07 01:11:39"), and attempts, each with start_time, end_time and detail, a list
+    of machines with their gpus. A job has the devices of its last attempt, and the total time of all attempts. Attempts
+    without a beginning or an end, which the trace describes as errors of logging or as still running, are left out.
     """
     try:
         jobs = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is no JSON: {error}; is this the right format?") from None
+        raise TraceError(f"{path} is not valid JSON: {error}; is this the right format?") from None
     if not isinstance(jobs, list):
         raise TraceError(f"{path}: there is no list of jobs; is this the right format?")
     for number, job in enumerate(jobs, 1):
@@ -167,11 +165,11 @@ def _known(time: str | None) -> bool:
 
 
 def pai(path: Path) -> Iterator[_Entry]:
-    """`openb_pod_list_*.csv` of Alibaba PAI's GPU traces (cluster-trace-gpu-v2023, ATC '23).
+    """Read `openb_pod_list_*.csv` of Alibaba PAI's GPU traces (cluster-trace-gpu-v2023, ATC '23).
 
-    Columns: name, cpu_milli (thousandths of a core that were asked for), num_gpu, creation_time, scheduled_time and
-    deletion_time (seconds; without the second one it never ran). A job takes as long as it ran. One that shares a
-    device has a device here; gpu_milli, memory_mib, gpu_spec, qos and pod_phase are not needed.
+    Columns: name, cpu_milli (thousandths of a core that were requested), num_gpu, creation_time, scheduled_time and
+    deletion_time (seconds; without scheduled_time it never ran). A job takes as long as it ran. A job that shares a
+    device gets a whole one here; gpu_milli, memory_mib, gpu_spec, qos and pod_phase are not needed.
     """
 
     def when(text: str) -> float | None:
@@ -194,7 +192,7 @@ def pai(path: Path) -> Iterator[_Entry]:
 
 
 # Steps per second of one P100 for Gavel's jobs, as its authors measured them (`scheduler/oracle_throughputs_v3.json`),
-# by the samples of a step; and the seconds of a core that a sample takes, which they do not tell.
+# by the samples of a step; and the seconds of a core per sample, which they do not give.
 _GAVEL: Mapping[str, tuple[float, Mapping[int, float]]] = {
     "ResNet-18": (0.001, {16: 35.9, 32: 35.8, 64: 22.3, 128: 11.7, 256: 7.72}),
     "ResNet-50": (0.008, {16: 9.05, 32: 4.89, 64: 2.62, 128: 1.58}),
@@ -208,12 +206,12 @@ _GAVEL_TYPE = re.compile(r"([\w-]+)(?: \(batch size (\d+)\))?")
 
 
 def gavel(path: Path) -> Iterator[_Entry]:
-    """`*.trace` of Gavel (Stanford, OSDI '20): a job a line, its columns apart by tabs and without names.
+    """Read `*.trace` of Gavel (Stanford, OSDI '20): one job per line, in tab-separated columns without names.
 
-    Of ten columns the first is the type, such as "ResNet-18 (batch size 64)", the sixth the steps over all devices, the
-    seventh the devices and the tenth the arrival in seconds. Of seven, as older traces have, the steps are the fifth,
-    the arrival the sixth and the devices the last. A job takes what its steps take on P100s, of which twice as many are
-    twice as fast. The command, the weight and the time by which it should end are not needed.
+    With ten columns the first is the type, such as "ResNet-18 (batch size 64)", the sixth the steps over all devices,
+    the seventh the devices and the tenth the arrival in seconds. With seven, as in older traces, the steps are the
+    fifth, the arrival the sixth and the devices the last. A job takes the time of its steps on P100s, assuming that
+    twice as many are twice as fast. The command, the weight and the deadline are not needed.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
@@ -238,7 +236,7 @@ def _gavel_entry(where: str, number: int, row: list[str]) -> _Entry:
             values.append(convert(row[place]))
         except ValueError:
             told = f"{where}, column {place + 1}: {row[place]!r}"
-            raise TraceError(f"{told} is not what stands in such a column") from None
+            raise TraceError(f"{told} is not a valid value of this column") from None
     steps, devices, arrival = values
     kind = Kind(found[1].lower(), rates[batch] * batch, service, batch)
     return _Entry(f"{kind.arch}-{number}", arrival, int(devices), steps / rates[batch] / max(1, devices), kind=kind)
@@ -256,15 +254,15 @@ FORMATS: Mapping[str, Callable[[Path], Iterator[_Entry]]] = {
 
 
 def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: int | None = None) -> list[Job]:
-    """The jobs of a trace, in the order of arrival.
+    """Return the jobs of a trace, in the order of arrival.
 
     Args:
-        path: of the file.
+        path: the file.
         form: its format, one of `FORMATS`.
-        seed: of what the trace does not tell.
-        limit: how many jobs at most, the first ones.
+        seed: the seed for what the trace does not contain.
+        limit: the number of jobs to read at most, the first ones; None for all.
 
-    Raises TraceError for what is not of that format, with file, row and column; OSError where it cannot be read.
+    Raises TraceError for a mismatch with the format, with file, row and column; OSError if it cannot be read.
     """
     if form not in FORMATS:
         raise TraceError(f"there is no format {form!r}; the formats are {', '.join(FORMATS)}")
@@ -283,12 +281,12 @@ def read_trace(path: str | os.PathLike[str], form: str, seed: int = 0, limit: in
 
 
 def stretched(jobs: list[Job], devices: int, load: float) -> list[Job]:
-    """The same jobs, with times of arrival stretched or shrunk so that in each second so much work arrives.
+    """Return the jobs with arrival times scaled so that work arrives at the given load.
 
     Args:
         jobs: in the order of arrival.
-        devices: of the cluster.
-        load: work, as a part of what all devices do if they never wait for data.
+        devices: the number of devices of the cluster.
+        load: work that arrives per second, relative to the capacity of all devices if they never wait for data.
     """
     span = jobs[-1].spec.arrival - jobs[0].spec.arrival if jobs else 0.0
     if span == 0.0:

@@ -1,4 +1,4 @@
-"""Made-up workloads: jobs that arrive by chance, of a mix of models that need very different numbers of workers."""
+"""Synthetic workloads: random arrivals of a mix of models that need very different numbers of workers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Kind:
     """A kind of job.
 
     Args:
-        arch: of the model.
-        ceiling: samples per second of one device.
-        service: seconds of a core that a sample takes to load.
+        arch: the architecture of the model.
+        ceiling: samples per second of one device that never waits.
+        service: seconds of a core to load a sample.
         batch: samples of one device in an iteration.
     """
 
@@ -42,45 +42,44 @@ MIX = (
     Kind("m5", 1500, 0.005, 256),
     Kind("bert", 120, 0.001, 32),
 )
-"""Rates of the order that GPUs of some years ago reach in mixed precision, and of the time that a core takes to
-decode and augment a photograph (8 ms), a volume, a recording or a text. From one to 21 workers keep up with a
-device."""
+"""The kinds of a synthetic workload. Rates are typical of older GPUs in mixed precision, service times of a core that
+decodes and augments a photograph (8 ms), a volume, a recording or a text. One to 21 workers keep up with a device."""
 
 _DEVICES = (1, 1, 1, 1, 2, 2, 4, 8)  # most jobs of public traces have one
 _SPREAD = 0.8  # of the logarithm of a job's length
 
 
 def job_of(name: str, kind: Kind, devices: int, seconds: float, arrival: float, chance: random.Random) -> Job:
-    """A job of a kind, whose rates differ a little from those of others.
+    """Return a job of a kind, with rates that vary slightly from job to job.
 
     Args:
-        name: of the job.
+        name: the name of the job.
         kind: what it trains.
-        devices: how many.
-        seconds: that it takes when it never waits.
-        arrival: when it comes, in seconds.
-        chance: what is random of it.
+        devices: the number of its devices.
+        seconds: the time that it takes if it never waits.
+        arrival: when it arrives, in seconds.
+        chance: the source of random numbers.
     """
     ceiling = kind.ceiling * chance.uniform(0.8, 1.25)
     curve = Curve(ceiling, kind.service * chance.uniform(0.8, 1.25), chance.uniform(0, 0.1) / ceiling)
     batch = kind.batch * devices
     iterations = max(1, round(seconds * ceiling * devices / batch))
-    workers = devices * chance.choice((2, 4, 8))  # what people ask for has little to do with what is needed
+    workers = devices * chance.choice((2, 4, 8))  # requests of users are hardly related to the need
     return Job(Spec(name, kind.arch, devices, batch, iterations, workers, arrival=arrival), curve)
 
 
 def synthetic(
     jobs: int, seed: int, devices: int, load: float = 1.0, minutes: float = 10.0, largest: int = 4
 ) -> list[Job]:
-    """Jobs that arrive independently of each other (a Poisson process). Equal arguments give equal jobs.
+    """Return jobs that arrive independently of each other (a Poisson process). Equal arguments give equal jobs.
 
     Args:
-        jobs: how many.
-        seed: of all that is random.
-        devices: of the cluster.
-        load: work that arrives in a second, as a part of what all devices do in it if they never wait for data.
-        minutes: the median time that a job takes when it never waits; a tenth takes nearly three times that.
-        largest: number of devices of a job.
+        jobs: the number of jobs.
+        seed: the seed of all random choices.
+        devices: the number of devices of the cluster.
+        load: work that arrives per second, relative to the capacity of all devices if they never wait for data.
+        minutes: the median time of a job that never waits; a tenth of the jobs takes nearly three times that.
+        largest: the largest number of devices of a job.
 
     Raises ValueError for numbers that are not positive.
     """
@@ -101,13 +100,13 @@ def synthetic(
 
 
 def mistaken(jobs: Sequence[Job], error: float, seed: int) -> list[Job]:
-    """The same jobs, of which the scheduler has wrong beliefs for as long as they run.
+    """Return the jobs with wrong curves for the scheduler, which stay wrong as long as they run.
 
     Args:
-        jobs: that are made so.
-        error: standard deviation of the logarithm of what is believed of a job's ceiling and of its loading; 0.1 is
-            about 10 %.
-        seed: of the errors.
+        jobs: the jobs.
+        error: standard deviation of the logarithm of the estimates of a job's ceiling and of its loading; 0.1 is about
+            10 %.
+        seed: the seed of the errors.
     """
     chance = random.Random(seed)
     return [

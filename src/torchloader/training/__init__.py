@@ -1,1 +1,1 @@
-"""What a training program uses: models, checkpoints, traces, its place in the job."""
+"""What a training program uses: sessions, models, datasets, checkpoints and traces."""

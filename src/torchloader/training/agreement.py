@@ -1,4 +1,4 @@
-"""How all ranks of an application come to leave at the same iteration."""
+"""Lets all ranks of an application leave at the same iteration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 100  # iterations between two agreements
 
 
 class Wish(enum.IntEnum):
-    """What a rank was told; the larger one counts."""
+    """The order that a rank received; the largest of all ranks is followed."""
 
     NOTHING = 0
     SAVE = 1
@@ -24,15 +24,16 @@ class Wish(enum.IntEnum):
 
 
 class Agreement:
-    """All ranks call after() after each iteration, and it tells all of them the same.
+    """A decision that all ranks make together: all call after() after each iteration, and it returns the same to all.
 
-    Every few iterations the ranks start to add up their wishes and look at the outcome a few iterations later, when it
-    has long come: training does not wait for it. How many iterations that are depends on how long the slowest rank's
-    take, which is added up with the wishes. Since an agreement begins and ends at iterations that are the same for all
+    Every few iterations the ranks start an all-reduce of their wishes and read the result some iterations later, when
+    it has arrived, so training does not wait for it. The number of iterations depends on the iteration time of the
+    slowest rank, which is reduced with the wishes. Since an agreement begins and ends at the same iterations on all
     ranks, none can wait for one that has left.
 
     Args:
-        group: of all ranks, on CPUs, for nothing else; None for a single rank, which does what it wishes at once.
+        group: the process group of all ranks, on CPUs, used for nothing else; None for a single rank, whose wish is
+            followed at once.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -43,7 +44,7 @@ class Agreement:
         self._pending: tuple[Any, torch.Tensor] | None = None
 
     def after(self, wish: Wish, seconds: float) -> Wish:
-        """What all do now. `seconds` is how long this rank's iteration took."""
+        """Return what all ranks do now. `seconds` is how long this rank's iteration took."""
         if self._group is None:
             return wish
         self._done += 1
@@ -60,7 +61,7 @@ class Agreement:
         return agreed
 
     def close(self) -> None:
-        """The ranks leave, all after the same iteration."""
+        """Complete a pending agreement. All ranks must call this after the same iteration."""
         if self._pending is not None:
             self._outcome()
 

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: whole or not there, checked when they are read, and one older than the last kept.
+"""Checkpoints on disk: written atomically, verified when they are read; the last two are kept.
 
-A file is written under another name, flushed to the disk and then renamed; its name carries the iteration and the
-SHA-256 of its content. So whatever kills the process while it writes leaves the checkpoint before it as it was, and a
-file that was torn or changed later is found out.
+A file is written under another name, flushed to the disk and then renamed; its name has the iteration and the SHA-256
+of its content. So if the process is killed while it writes, the previous checkpoint is unchanged, and a file that is
+incomplete or modified later is detected.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointError(OSError):
-    """A checkpoint that cannot be written or read."""
+    """Raised if a checkpoint cannot be written or read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Saved:
-    """A checkpoint on disk."""
+    """A checkpoint on disk: the number of iterations, and the SHA-256 of its content in hexadecimal."""
 
     iteration: int
     digest: str
 
     @property
     def file(self) -> str:
-        """Its name in the folder."""
+        """The name of its file in the folder."""
         return f"checkpoint-{self.iteration:012d}-{self.digest}.pt"
 
 
 class Checkpoints:
-    """The checkpoints of one application in a folder of their own. One process at a time writes there."""
+    """The checkpoints of one application, in its own folder. Only one process may write there at a time."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def saved(self) -> list[Saved]:
-        """Those that there are, the latest first."""
+        """Return the checkpoints, the latest first."""
         if not self.folder.is_dir():
             return []
         found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))
         return sorted((Saved(int(name[1]), name[2]) for name in found if name), reverse=True)
 
     def save(self, iteration: int, state: dict[str, Any]) -> Saved:
-        """Write the state after that many iterations, and remove all but this one and the one before it.
+        """Write the state after `iteration` iterations, and remove all but this checkpoint and the one before it.
 
-        Raises CheckpointError, for want of room too; what was saved before is still there then.
+        Raises CheckpointError if it cannot be written; earlier checkpoints are then kept.
         """
         unfinished = self.folder / f"{_UNFINISHED}{os.getpid()}"
         try:
@@ -86,9 +86,9 @@ class Checkpoints:
         return saved
 
     def load(self) -> tuple[Saved, dict[str, Any]] | None:
-        """The latest one that is whole, None where there is none. Those that are not are named in the log.
+        """Return the latest valid checkpoint; None if there is none. Invalid ones are named in the log.
 
-        Raises CheckpointError where there are some and none of them is whole.
+        Raises CheckpointError if there are checkpoints and none is valid.
         """
         found = self.saved()
         for saved in found:
@@ -98,17 +98,18 @@ class Checkpoints:
                 _log.warning("%s; trying the one before it", error)
         if found:
             raise CheckpointError(
-                f"none of the {len(found)} checkpoints in {self.folder} is whole; remove them to begin anew"
+                f"none of the {len(found)} checkpoints in {self.folder} is valid; remove them to start again"
             )
         return None
 
     def read(self, saved: Saved) -> dict[str, Any]:
-        """One of them. Raises CheckpointError where it is not there, or not as it was written."""
+        """Return the state of a checkpoint. Raises CheckpointError if it does not exist, or does not match
+        its digest."""
         path = self.folder / saved.file
         try:
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != saved.digest:
-                    raise CheckpointError(f"the checkpoint {path} is not as it was written")
+                    raise CheckpointError(f"the checkpoint {path} is damaged: its content does not match its SHA-256")
                 file.seek(0)
                 state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
                 return state
@@ -118,7 +119,7 @@ class Checkpoints:
             raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror or error}") from error
 
     def _prune(self, latest: Saved) -> None:
-        # Later ones were not whole, or training went back behind them: from here on this is the latest.
+        # Checkpoints of later iterations were invalid, or training was restarted before them: they are removed.
         before = [saved for saved in self.saved() if saved.iteration < latest.iteration]
         kept = {latest, *before[: _KEPT - 1]}
         for saved in self.saved():
@@ -126,7 +127,7 @@ class Checkpoints:
                 (self.folder / saved.file).unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed had begun."""
+        """Remove incomplete files of processes that were killed."""
         for name in os.listdir(self.folder):
             if name.startswith(_UNFINISHED):
                 (self.folder / name).unlink(missing_ok=True)
@@ -137,7 +138,8 @@ class Checkpoints:
 
 
 class _Digesting:
-    """A file to write to that computes the digest on the way, and keeps what went wrong: PyTorch does not tell."""
+    """A file that computes the digest of what is written, and keeps the OSError of a failed write, which PyTorch
+    replaces."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.error: OSError | None = None

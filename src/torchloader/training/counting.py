@@ -1,4 +1,4 @@
-"""Parameters and operations of a model, counted from the model itself."""
+"""Counts the parameters and operations of a model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ __all__ = ["count"]
 
 
 def count(model: nn.Module, sample: Sequence[int] = (3, 224, 224), dtype: torch.dtype | None = None) -> Counts:
-    """Count for one sample of that shape, without computing anything: on PyTorch's device of shapes alone.
+    """Count for one sample of that shape, without computing anything: on PyTorch's "meta" device.
 
-    The model is left as it is. Raises what the model raises where it cannot do without values, or not with such a
-    sample.
+    The model is not changed. Raises what the model raises if it needs values, or does not accept such a sample.
     """
     shadow = copy.deepcopy(model).to("meta").eval()
     kinds: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Data to train on where there is none: images made from their index, from slow storage, or from real files."""
+"""Datasets to train on without real data: synthetic images, images with simulated latency, and JPEG files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class SyntheticImages(Dataset[tuple[Tensor, int]]):
-    """Images of float32 with a label each, like CIFAR's in shape: a pattern of the class, with noise.
+    """Float32 images with labels, with the shape of CIFAR's: a pattern for each class, with noise.
 
-    A sample depends on its index alone, but for `augment`, which flips one half of them as the random state says.
+    A sample depends only on its index; with `augment` half of them are flipped by the random state.
     """
 
     def __init__(self, length: int, classes: int = 10, image_size: int = 32, augment: bool = False) -> None:
@@ -33,7 +33,7 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
         label = index % self.classes
         shape = (3, self.image_size, self.image_size)
         image = torch.randn(shape, generator=torch.Generator().manual_seed(index)) / 2
-        # Stripes, wide or narrow, across or along: what a convolution tells apart.
+        # Stripes of different width and direction, which a convolution can distinguish.
         wave = torch.sin(torch.arange(self.image_size) * (label // 2 + 1) * 0.3)
         image += wave if label % 2 else wave[:, None]
         if self.augment and random.random() < 0.5:
@@ -42,9 +42,9 @@ class SyntheticImages(Dataset[tuple[Tensor, int]]):
 
 
 class LatencyDataset(SyntheticImages):
-    """The same images from a storage that lets each of them wait for `latency` seconds.
+    """Synthetic images from a simulated storage with a delay of `latency` seconds per image.
 
-    Loading it scales with the workers, not with the cores.
+    Loading scales with the workers, not with the cores.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class LatencyDataset(SyntheticImages):
 
 
 class JpegFolder(Dataset[tuple[Tensor, int]]):
-    """Image files in one folder for each class, decoded, cropped at random to a square, flipped at random, normalised.
+    """JPEG files in one folder per class: decoded, cropped at random to a square, flipped at random, normalized.
 
-    Raises FileNotFoundError where there are none.
+    Raises FileNotFoundError if there are none.
     """
 
     def __init__(self, folder: str | Path, image_size: int = 224) -> None:
@@ -95,7 +95,7 @@ class JpegFolder(Dataset[tuple[Tensor, int]]):
 
 
 def make_jpegs(folder: str | Path, count: int, size: int, classes: int = 10) -> None:
-    """Write `count` JPEG files of size by size pixels into folders of `classes` classes, always the same ones."""
+    """Write `count` JPEG files of size by size pixels into folders of `classes` classes, the same ones each time."""
     from PIL import Image
 
     images = SyntheticImages(count, classes, size)

@@ -1,4 +1,4 @@
-"""What a rank trains on, and how its ranks exchange gradients."""
+"""Chooses the device of a rank, and the backend by which ranks exchange gradients."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["choose_device", "make_process_group"]
 
 
 def choose_device(device: str | torch.device | None, local_rank: int) -> torch.device:
-    """The device of a rank, which is made the current one where it is a GPU.
+    """Return the device of a rank. If it is a GPU, it becomes the current one.
 
     Args:
-        device: the device that was asked for; by default a GPU, or the CPU where there is no GPU.
-        local_rank: chooses the GPU where no index was asked for; ranks share GPUs where there are more ranks.
+        device: the requested device; by default a GPU, or the CPU if there is none.
+        local_rank: chooses the GPU if no index was requested; ranks share GPUs if there are more ranks.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,10 +30,10 @@ def choose_device(device: str | torch.device | None, local_rank: int) -> torch.d
 
 
 def make_process_group(device: torch.device, backend: str | None) -> None:
-    """Make PyTorch's default process group from torchrun's variables, once all ranks are there.
+    """Make PyTorch's default process group from torchrun's variables. Waits for all ranks.
 
-    Without `backend` it is nccl where every rank has a GPU of its own, and gloo elsewhere: on CPUs, and where ranks
-    share a GPU, for which nccl fails with "Duplicate GPU detected".
+    Without `backend` it is nccl if every rank has its own GPU, and gloo otherwise: on CPUs, and if ranks share a GPU,
+    for which nccl fails with "Duplicate GPU detected".
     """
     if backend is not None or device.type != "cuda":
         dist.init_process_group(backend or "gloo")
@@ -46,9 +46,9 @@ def make_process_group(device: torch.device, backend: str | None) -> None:
 
 
 def _identity(device: torch.device) -> str:
-    """What tells a GPU from every other of the job's nodes; ranks may number the same one differently.
+    """Return a string that identifies a GPU among all nodes of the job; ranks may number the same one differently.
 
-    Older releases of PyTorch do not tell a GPU's UUID: there it is its number among those that are visible.
+    Older releases of PyTorch do not provide a GPU's UUID: then it is its number among the visible ones.
     """
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return f"{socket.gethostname()} {uuid or (os.environ.get('CUDA_VISIBLE_DEVICES'), device.index)}"

@@ -1,4 +1,5 @@
-"""A rank's line to its application master: orders come, reports go, and training waits for neither."""
+"""The connection of a rank to its application master: it receives orders and sends reports without delaying
+training."""
 
 from __future__ import annotations
 
@@ -19,21 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Link"]
 
-_LISTEN_TIMEOUT_S = 0.1  # seconds, after which the thread sees that it is to end
+_LISTEN_TIMEOUT_S = 0.1  # seconds between two checks whether the thread is to end
 _START_POLL_S = 0.005  # seconds between two checks whether workers have started
-_GIVE_UP_S = 30.0  # seconds for workers to come, or for room for a report
+_GIVE_UP_S = 30.0  # seconds to wait for workers to start, or for space for a report
 
 _log = logging.getLogger(__name__)
 
 
 class Link:
-    """The line of one rank. Without queues nothing comes, and reports go nowhere.
+    """The connection of one rank. Without queues no orders arrive, and reports are dropped.
 
     Args:
-        surroundings: of the rank.
-        obey: called with each order, in a thread of the link's.
-        workers: how many loading workers take batches now.
-        resized: called, in the same thread, when a resize has come about: the order, how many, after how many seconds.
+        surroundings: the environment of the rank.
+        obey: called with each order, in a thread of the link.
+        workers: returns the number of loading workers that take batches now.
+        resized: called, in the same thread, when a resize is complete or has timed out: with the order, the number of
+            workers, and the seconds that it took.
     """
 
     def __init__(
@@ -51,12 +53,12 @@ class Link:
         self._thread = threading.Thread(target=self._listen, name="orders", daemon=True)
 
     def start(self) -> None:
-        """Take orders from now on; there may be some already."""
+        """Start to receive orders, including those that were sent earlier."""
         if self._orders is not None:
             self._thread.start()
 
     def report(self, message: Report) -> None:
-        """Send a report. One of progress is dropped where there is no room for it; the next tells more."""
+        """Send a report. A Progress report is dropped if the queue is full; the next one replaces it."""
         from queue import Full
 
         queue = self._reports
@@ -71,13 +73,13 @@ class Link:
                 queue.put(encode(message), timeout=_GIVE_UP_S)
         except Full:
             if not isinstance(message, Progress):
-                _log.warning("the application master takes no reports: %s is lost", type(message).__name__)
+                _log.warning("the application master receives no reports: %s is lost", type(message).__name__)
         except (DestroyedError, DragonError) as error:
             self._reports = None
-            _log.warning("the application master is gone, training goes on without it: %s", error)
+            _log.warning("the application master has ended, training continues without it: %s", error)
 
     def close(self) -> None:
-        """Take no more orders."""
+        """Stop receiving orders."""
         self._ended.set()
         if self._orders is not None:
             self._thread.join()
@@ -94,7 +96,7 @@ class Link:
             except Empty:
                 self._look()
             except (DestroyedError, DragonError) as error:
-                _log.warning("no more orders come, training goes on without them: %s", error)
+                _log.warning("no more orders can be received, training continues: %s", error)
                 return
             else:
                 self._take(data)
@@ -123,7 +125,7 @@ class Link:
 def _attached(name: str) -> Queue | None:
     if not name:
         return None
-    # Only here: a program that runs alone needs no runtime.
+    # Imported here, as a program that runs alone needs no runtime.
     from dragon.native.queue import Queue
 
     return Queue.attach(base64.b64decode(name, validate=True))

@@ -1,4 +1,4 @@
-"""The networks that a workload may name, for images of 32 pixels a side as well as of 224."""
+"""The networks that a workload may name, for images with a side of 32 pixels as well as of 224."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchloader.prediction.architectures import DEPTHS, known
 
 __all__ = ["build"]
 
-_SMALL = 64  # pixels a side, up to which a network does not shrink the image at once
+_SMALL = 64  # the side of images, in pixels, up to which the first layer does not reduce the image
 
 _RESNET = {
     10: (1, 1, 1, 1),
@@ -42,9 +42,9 @@ _INCEPTION = (
 
 
 def build(arch: str, depth: int, classes: int = 1000, image_size: int = 224) -> nn.Module:
-    """A network of a workload's `arch` and `depth`, with fresh weights, for square images of three channels.
+    """Return a network of a workload's `arch` and `depth`, with fresh weights, for square images of three channels.
 
-    Raises ValueError where there is no such network, or the images are smaller than 32 pixels a side.
+    Raises ValueError if there is no such network, or the images have a side of less than 32 pixels.
     """
     if not known(arch, depth):
         depths = "; ".join(f"{name} {', '.join(map(str, some))}" for name, some in DEPTHS.items())
@@ -67,7 +67,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> lis
 
 
 class _Residual(nn.Module):
-    """A block whose input is added to what it makes of it."""
+    """A residual block: its output is added to its input."""
 
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def _vgg(depth: int, classes: int, image_size: int) -> nn.Module:
 
 
 class _Inception(nn.Module):
-    """Convolutions of several sizes beside each other."""
+    """An inception block: convolutions of several sizes, concatenated."""
 
     def __init__(self, inputs: int, one: int, before3: int, three: int, before5: int, five: int, pooled: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an iteration's time goes to, on a GPU without making the program wait for it."""
+"""Measures the phases of an iteration; on a GPU without making the program wait for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Iteration", "Phases"]
 
 
 class _Mark(Protocol):
-    """A moment in what a device does."""
+    """A point in the work of a device, like torch.cuda.Event."""
 
     def record(self) -> None: ...
     def query(self) -> bool: ...
@@ -27,7 +27,7 @@ class _Mark(Protocol):
 
 
 class _Moment:
-    """The same on a CPU, where what was called is done."""
+    """A point in the work of a CPU, where calls are synchronous."""
 
     def record(self) -> None:
         self.seconds = time.perf_counter()
@@ -36,16 +36,16 @@ class _Moment:
         return True
 
     def synchronize(self) -> None:
-        """It is."""
+        """Do nothing, as the CPU's work is complete."""
 
     def elapsed_time(self, end_event: _Moment) -> float:
-        """Milliseconds until then."""
+        """Return the milliseconds until `end_event`."""
         return 1000 * (end_event.seconds - self.seconds)
 
 
 @dataclass
 class Iteration:
-    """One iteration: its number, the seconds it waited for data, its marks by phase, its loss."""
+    """One iteration: the seconds it waited for data, its number, its marks by phase, its loss."""
 
     waited: float
     number: int = 0
@@ -54,11 +54,11 @@ class Iteration:
 
     @property
     def over(self) -> bool:
-        """Whether the device has done all of it."""
+        """Whether the device has completed it."""
         return all(end.query() for _, _, end in self.marks)
 
     def seconds(self) -> list[float]:
-        """Of each of PHASES; waits for the device."""
+        """Return the seconds of each of PHASES; waits for the device."""
         found = dict.fromkeys(PHASES, 0.0)
         found["dataloading"] = self.waited
         for phase, start, end in self.marks:
@@ -68,7 +68,7 @@ class Iteration:
 
 
 class Phases:
-    """The iterations of a rank that are under way or not yet written."""
+    """The iterations of a rank that are in progress or not yet recorded."""
 
     def __init__(self, device: torch.device) -> None:
         self._gpu = device.type == "cuda"
@@ -76,14 +76,14 @@ class Phases:
         self._over: deque[Iteration] = deque()
 
     def begin(self, waited: float) -> None:
-        """An iteration begins with data for which the program waited that long."""
+        """Begin an iteration, for whose data the program waited `waited` seconds."""
         self._current = Iteration(waited)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """What the block has the device do is that phase; blocks of one phase add up.
+        """Measure the device's work in the block as that phase; several blocks of a phase are added.
 
-        Raises ValueError for a phase that there is not.
+        Raises ValueError for an unknown phase.
         """
         if phase not in PHASES[1:]:
             raise ValueError(f"there is no phase {phase!r}: there are {', '.join(PHASES[1:])}")
@@ -94,16 +94,16 @@ class Phases:
         self._current.marks.append((phase, start, end))
 
     def record(self, loss: Tensor | float) -> None:
-        """Note the loss of the iteration under way."""
+        """Set the loss of the present iteration."""
         self._current.loss = loss.detach() if isinstance(loss, Tensor) else loss
 
     def end(self, number: int) -> None:
-        """The iteration under way is over for the program, though perhaps not for the device."""
+        """End the present iteration; the device may not have completed it."""
         self._current.number = number
         self._over.append(self._current)
 
     def done(self, wait: bool = False) -> Iterator[Iteration]:
-        """The iterations that the device has done, each once and in order; with `wait` all of them."""
+        """Yield the iterations that the device has completed, each once and in order; with `wait` all of them."""
         while self._over and (wait or self._over[0].over):
             yield self._over.popleft()
 

@@ -1,4 +1,4 @@
-"""What finished runs teach of jobs that have never run: priors fitted to event logs, and the curves that they guess."""
+"""Fits priors to the event logs of finished runs, and predicts the curves of jobs that have never run."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def _features(job: Job, image_size: int) -> Features:
 
 
 def fitted(logs: Iterable[tuple[Path, int]]) -> Prior:
-    """A prior from event logs of runs, each with the image size in it: of every network whose curve was measured there.
+    """Fit a prior to event logs of runs, each with the image size of its jobs, using each network whose curve was
+    measured.
 
-    Raises ValueError where fewer than two kinds of networks were measured, LogError for a damaged log, OSError for one
+    Raises ValueError if fewer than two kinds of networks were measured, LogError for a damaged log, OSError for one
     that cannot be read.
     """
     rows = [row for path, image_size in logs for row in _rows(path, image_size)]
@@ -54,7 +55,7 @@ def _rows(path: Path, image_size: int) -> Iterator[Row]:
 
 
 def curves_for(jobs: Sequence[Job], prior: Prior, image_size: int) -> dict[str, Curve]:
-    """What a prior expects of those jobs that train a network it can speak of, by their names."""
+    """Return the curves that a prior predicts for those jobs that name a network, by job name."""
     found = {}
     for job in jobs:
         if job.arch:

@@ -1,4 +1,4 @@
-"""What an application master and the ranks of its applications say to each other, as JSON over queues of the run."""
+"""The messages between an application master and the ranks of its applications, as JSON over queues of the run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = [
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
-    """An order or a report; its class's name is its tag."""
+    """An order or a report; the name of its class is its tag."""
 
 
 class Resize(_Message, frozen=True):
-    """Have `workers` loading workers, for that reason; for each that is on another node, `away` names that."""
+    """Use `workers` loading workers; `away` has the node of each that runs on another node."""
 
     workers: Annotated[int, msgspec.Meta(ge=0)]
     reason: str = ""
     away: tuple[str, ...] = ()
 
     def for_rank(self, place: int, ranks: int) -> Resize:
-        """The part of a rank in the order for all on a node, by its place among them."""
+        """Return a rank's part of the order for all ranks on a node, by its index among them."""
         return msgspec.structs.replace(self, away=self.away[place::ranks])
 
 
@@ -58,16 +58,17 @@ class Started(_Message, frozen=True):
 
 
 class Progress(_Message, frozen=True):
-    """What the rank did since the report before.
+    """What the rank did since the previous report.
 
     Args:
-        iteration: how many it has done in all, those before a pause too.
-        samples: trained on since the report before.
-        waiting, computing: seconds since the report before that it waited for data, and that it did not.
+        rank: the rank.
+        iteration: iterations completed in total, including those before a pause.
+        samples: samples trained on since the previous report.
+        waiting, computing: seconds since the previous report in which it waited for data, and in which it did not.
         workers: loading workers that take batches now.
-        service: seconds of a worker's time that a sample took, since the report before; None where none was made.
-        shared: seconds of what all workers share that a sample takes; None where that is not known.
-        loss: of the last iteration, where the program tells it.
+        service: seconds of a worker's time per sample since the previous report; None if none was made.
+        shared: seconds per sample of what all workers share; None if it is unknown.
+        loss: the loss of the last iteration, if the program records it.
     """
 
     rank: int
@@ -82,7 +83,7 @@ class Progress(_Message, frozen=True):
 
 
 class Resized(_Message, frozen=True):
-    """So many workers take batches now, `seconds` after the order came."""
+    """`workers` workers take batches now, `seconds` after the order was received."""
 
     rank: int
     workers: int
@@ -97,21 +98,21 @@ class Paused(_Message, frozen=True):
 
 
 class Cancelled(_Message, frozen=True):
-    """The rank leaves as it was told."""
+    """The rank leaves because of a Cancel order."""
 
     rank: int
     iteration: int
 
 
 class Finished(_Message, frozen=True):
-    """The program has come to its end."""
+    """The program has ended."""
 
     rank: int
     iteration: int
 
 
 class Failed(_Message, frozen=True):
-    """The program raised; `text` is the traceback."""
+    """The program raised an error; `text` is the traceback."""
 
     rank: int
     text: str
@@ -125,15 +126,15 @@ _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 def encode(message: Order | Report) -> bytes:
-    """As it goes through a queue."""
+    """Encode a message for a queue."""
     return msgspec.json.encode(message)
 
 
 def decode_order(data: bytes) -> Order:
-    """Raises msgspec.ValidationError for what is no order."""
+    """Decode an order. Raises msgspec.ValidationError if it is invalid."""
     return _orders.decode(data)
 
 
 def decode_report(data: bytes) -> Report:
-    """Raises msgspec.ValidationError for what is no report."""
+    """Decode a report. Raises msgspec.ValidationError if it is invalid."""
     return _reports.decode(data)

@@ -1,4 +1,4 @@
-"""The random state of a rank, as it goes into a checkpoint."""
+"""The random state of a rank, in a form for checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["pack", "random_state", "set_random_state", "unpack"]
 
 
 def random_state() -> dict[str, Any]:
-    """That of Python, NumPy where it is imported, PyTorch, and this process's GPU where it uses one."""
+    """Return the state of Python, NumPy if it is imported, PyTorch, and this process's GPU if it uses one."""
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
@@ -29,7 +29,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Go on from there. What is not imported, or not used, is left out."""
+    """Restore a random state. Parts of modules that are not imported, or not used, are ignored."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(state["torch"])
@@ -42,12 +42,12 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def pack(state: dict[str, Any]) -> Tensor:
-    """As bytes, which ranks can send each other."""
+    """Serialize a state to bytes that ranks can send to each other."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
 def unpack(data: Tensor) -> dict[str, Any]:
-    """What pack() was given. No code is run by what the bytes say."""
+    """Deserialize what pack() returned. Executes no code from the data."""
     return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)  # type: ignore[no-any-return]

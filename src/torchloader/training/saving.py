@@ -1,4 +1,4 @@
-"""The state of a whole training program: gathered from its ranks, saved by one of them, given back to all."""
+"""The state of a whole training program: gathered from its ranks, saved by one of them, restored on all."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ _NAME_LENGTH = 12 + 64
 
 
 class Stateful(Protocol):
-    """What has a state that can be saved: models, optimisers, schedules, scalers, loaders."""
+    """An object whose state can be saved: a model, optimizer, schedule, scaler, or loader."""
 
     def state_dict(self) -> Any:
         """Return the state, as torch.nn.Module.state_dict() does."""
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
-        """Take over a state that state_dict() has returned."""
+        """Restore a state that state_dict() returned."""
 
 
 class Keeper:
-    """The checkpoints of an application, as one of its ranks sees them. All ranks call the same methods in turn.
+    """The checkpoints of an application, as one of its ranks sees them. All ranks must call the same methods in the
+    same order.
 
     Args:
-        folder: of the checkpoints, which every rank's node can read.
-        rank, group: the rank, and the group of all on CPUs; None for a single one.
+        folder: the folder of the checkpoints, which every rank's node can read.
+        rank: the rank.
+        group: the process group of all ranks, on CPUs; None for a single rank.
     """
 
     def __init__(self, folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
@@ -43,13 +45,13 @@ class Keeper:
         self._own: Collection[str] = ()
 
     def keep(self, parts: dict[str, Stateful], own: Collection[str] = ()) -> None:
-        """These are saved from now on, each under its name. Of those named in `own` each rank has a state of its own;
-        of the others that of rank 0 is saved."""
+        """Save these parts from now on, each under its name. For those named in `own` the state of each rank is saved;
+        for the others that of rank 0."""
         self._parts.update({name: _bare(part) for name, part in parts.items()})
         self._own = own
 
     def save(self, iteration: int, progress: dict[str, int]) -> None:
-        """Save everything after that many iterations. Raises CheckpointError, on every rank."""
+        """Save everything after `iteration` iterations. Raises CheckpointError, on every rank."""
         ranks = self._gather(pack(random_state()))
         own = self._gather(pack({name: self._parts[name].state_dict() for name in self._own})) if self._own else []
         failed: CheckpointError | None = None
@@ -65,10 +67,10 @@ class Keeper:
             raise failed or CheckpointError(f"rank 0 could not save the checkpoint of iteration {iteration}")
 
     def load(self) -> dict[str, Any] | None:
-        """The latest state that is whole, the same for all ranks, given back to the parts; None where there is none.
+        """Restore the latest valid state, the same on all ranks, and return it; None if there is none.
 
-        Raises CheckpointError where there are some and none is whole, or this rank cannot read it, ValueError for a
-        part that it does not have, and for one of which each of another number of ranks had its own.
+        Raises CheckpointError if there are checkpoints and none is valid, or this rank cannot read it, ValueError for a
+        part that it lacks, and for one whose state is per rank if the number of ranks has changed.
         """
         state: dict[str, Any] | None = None
         saved: Saved | None = None
@@ -95,7 +97,8 @@ class Keeper:
         return state
 
     def _own_states(self, ranks: list[Tensor], saved: Saved) -> dict[str, Any]:
-        """The states of this rank, of those that each rank had. Between two epochs those of a loader are the same."""
+        """Return this rank's states of the parts that each rank saved. Between two epochs those of a loader are the
+        same on all ranks."""
         now = 1 if self._group is None else self._group.size()
         if len(ranks) == now:
             return unpack(ranks[self._rank])
@@ -109,7 +112,7 @@ class Keeper:
         return states
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Go on with the random state of a checkpoint; a rank that there was not then keeps its own."""
+        """Restore the random state of a checkpoint; a rank that did not exist then keeps its own."""
         if self._rank < len(state["random"]):
             set_random_state(unpack(state["random"][self._rank]))
 
@@ -126,7 +129,7 @@ class Keeper:
         return [part[: int(size)].clone() for part, size in zip(found, sizes, strict=True)]
 
     def _told(self, failed: bool) -> bool:
-        """What rank 0 says, on every rank."""
+        """Return rank 0's value on every rank."""
         if self._group is None:
             return failed
         told = torch.tensor([int(failed)])
@@ -134,7 +137,7 @@ class Keeper:
         return bool(told)
 
     def _same(self, saved: Saved | None) -> Saved | None:
-        """The checkpoint that rank 0 names, on every rank."""
+        """Return rank 0's checkpoint on every rank."""
         if self._group is None:
             return saved
         name = f"{saved.iteration:012d}{saved.digest}" if saved else " " * _NAME_LENGTH
@@ -145,5 +148,5 @@ class Keeper:
 
 
 def _bare(part: Stateful) -> Stateful:
-    """A model without what makes it parallel, so that its state goes with any number of ranks."""
+    """Return a model without its parallel wrapper, so that its state fits any number of ranks."""
     return part.module if isinstance(part, torch.nn.parallel.DistributedDataParallel) else part

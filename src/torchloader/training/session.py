@@ -1,4 +1,5 @@
-"""What a training program uses to be managed: it is paused, resumed and given workers, and tells how it gets on."""
+"""The interface of a training program to torchloader: it is paused, resumed and given workers, and reports its
+progress."""
 
 from __future__ import annotations
 
@@ -50,13 +51,13 @@ _MAX_TRACEBACK_CHARS = 8000  # characters of a traceback
 _log = logging.getLogger(__name__)
 _END = object()
 
-# Process groups stay until the process ends. Where a program drops the last reference to one, gloo waits for its
-# threads with the GIL held, and one that is about to free a tensor wants the GIL: both wait for ever (PyTorch 2.13).
+# Process groups stay until the process ends. If a program drops the last reference to one, gloo waits for its threads
+# with the GIL held, while a thread that frees a tensor waits for the GIL: a deadlock (PyTorch 2.13).
 _GROUPS: list[dist.ProcessGroup | None] = []
 
 
 class Left(SystemExit):
-    """The program was told to leave and does, with exit code 0; `except Exception` does not hold it up."""
+    """Raised in a program that was ordered to leave. It exits with code 0, and `except Exception` does not catch it."""
 
     def __init__(self, report: Paused | Cancelled) -> None:
         super().__init__(0)
@@ -64,18 +65,18 @@ class Left(SystemExit):
 
 
 class Session:
-    """A rank's part in a managed application. Make it with join(), use it as a context manager.
+    """A rank's part in a managed application. Make it with join(), and use it as a context manager.
 
-    Outside of torchloader, with plain Python or torchrun, the same program runs: nobody gives orders, and there are
-    traces and checkpoints only where join() was given a folder.
+    Outside of torchloader, with plain Python or torchrun, the same program runs: no orders arrive, and there are traces
+    and checkpoints only if join() was given a folder.
 
     Attributes:
         application: its name.
-        rank, world_size, local_rank: this process's place.
-        device: the GPU of that place, or the CPU.
-        folder: of traces and checkpoints, or None.
-        iteration: iterations done, those before a pause too.
-        epoch: the epoch under way, counted from 0 by steps().
+        rank, world_size, local_rank: the position of this process among the ranks, as torchrun counts.
+        device: the GPU of this rank, or the CPU.
+        folder: the folder of traces and checkpoints, or None.
+        iteration: completed iterations, including those before a pause.
+        epoch: the present epoch, counted from 0 by steps().
 
     Examples:
         >>> from torchloader.training.session import Session
@@ -117,16 +118,17 @@ class Session:
         backend: str | None = None,
         save_every: float = 600.0,
     ) -> Self:
-        """Take part as the environment says; with several ranks this waits until all of them do.
+        """Join the application that the environment variables describe; with several ranks this waits for all of them.
 
         Args:
-            folder: of traces and checkpoints, where the environment does not name one.
-            device: to train on; by default the GPU of this rank, or the CPU where there is none.
-            backend: of the process group, which is made where the program has made none; by default nccl where
-                every rank has a GPU of its own, else gloo.
-            save_every: seconds between two checkpoints, for the case that a node fails.
+            folder: the folder of traces and checkpoints, if the environment does not name one.
+            device: the device to train on; by default the GPU of this rank, or the CPU if there is none.
+            backend: the backend of the process group, which is made if the program has made none; by default nccl if
+            every
+                rank has its own GPU, else gloo.
+            save_every: seconds between two checkpoints, in case a node fails.
 
-        Raises ValueError for an environment variable with a value that is not valid, which it names.
+        Raises ValueError for an environment variable with an invalid value, which it names.
         """
         surroundings = Surroundings.read()
         if surroundings.folder is None and folder is not None:
@@ -138,7 +140,7 @@ class Session:
             if not dist.is_initialized():
                 make_process_group(chosen, backend)
                 owns = True
-            # Apart from the program's own, so that what is sent does not get in each other's way.
+            # Separate from the program's own group, so that their collective operations do not mix.
             group = dist.new_group(backend="gloo")
             _GROUPS.extend((dist.group.WORLD, group))
         session = cls(surroundings, chosen, save_every)
@@ -150,10 +152,10 @@ class Session:
         return session
 
     def loader(self, dataset: Any, batch_size: int | None = 1, *, seed: int = 0, **options: Any) -> ElasticDataLoader:
-        """An ElasticDataLoader whose workers the application master sets; `options` are those of that class.
+        """Return an ElasticDataLoader whose workers the application master sets; `options` are those of that class.
 
-        `batch_size` is that of each rank. `num_workers` holds only where nobody sets them. Samples are shared among
-        the ranks, unless a sampler does that.
+        `batch_size` is per rank. `num_workers` has an effect only if no application master sets it. Samples are divided
+        among the ranks, unless a sampler does that.
         """
         with self._lock:
             if options.get("sampler") is None and options.get("batch_sampler") is None:
@@ -173,13 +175,15 @@ class Session:
         loader: Stateful | None = None,
         **others: Stateful,
     ) -> int:
-        """Have these saved in checkpoints, and go on from the latest one where there is one.
+        """Save these parts in checkpoints, and continue from the latest one if there is one. Returns the completed
+        iterations.
 
-        `others` is all else that has state_dict() and load_state_dict(), such as a gradient scaler. The random state is
-        set when the first step begins. Of a loader of an iterable-style dataset, with in_order=False or with a sampler
-        each rank's place is saved, and goes with as many ranks. Returns the iterations done before. Raises
-        CheckpointError where there are checkpoints and none is whole, ValueError for such a place and another number of
-        ranks, and what the parts raise at a state that is not theirs.
+        `others` is everything else with state_dict() and load_state_dict(), such as a gradient scaler. The random state
+        is set when the first step begins. For a loader of an iterable-style dataset, with in_order=False or with a
+        sampler, each rank's position is saved, and fits only the same number of ranks.
+
+        Raises CheckpointError if there are checkpoints and none is valid, ValueError for such a position and another
+        number of ranks, and what the parts raise for a state that does not fit.
         """
         if self._keeper is None:
             return 0
@@ -190,25 +194,26 @@ class Session:
         if self._resumed is not None:
             self.iteration = self._resumed["iteration"]
             if optimizer is not None and self.iteration:
-                # It has stepped, before the pause: a schedule that steps first now has no reason to warn.
+                # It has stepped before the pause, so the schedule must not warn that it steps before the optimizer.
                 optimizer._opt_called = True  # type: ignore[attr-defined]
             self.epoch = self._resumed["progress"]["epoch"]
-            # A loader whose place is not kept begins its epoch once more.
+            # A loader whose position is not saved begins its epoch again.
             self._in_epoch = 0 if loader is None else self._resumed["progress"]["in_epoch"]
         return self.iteration
 
     def skip(self, loader: ElasticDataLoader, epoch: int, batches: int) -> None:
-        """Begin in that epoch, as if so many of its batches were done. A program that was restored does not."""
+        """Begin in that epoch, after that many of its batches. Has no effect if the program was restored from a
+        checkpoint."""
         if self._resumed is None:
             self.epoch, self._in_epoch = epoch, batches
             position = batches * self.world_size * (loader.batch_size or 1)
             loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position})
 
     def steps(self, loader: ElasticDataLoader, until: int | None = None) -> Iterator[Any]:
-        """The batches of the epoch under way, or what is left of it; then the next epoch is under way.
+        """Yield the batches of the present epoch, or the rest of it; then the next epoch begins.
 
-        The body of the loop is one iteration. After it the program may be told to leave, by Left. With `until` the
-        epoch is over after so many batches. All ranks must do equally many iterations.
+        The body of the loop is one iteration. After it Left is raised if the program is to leave. With `until` the
+        epoch ends after that many batches. All ranks must do equally many iterations.
         """
         self._begin(loader)
         loader.set_epoch(self.epoch)
@@ -227,21 +232,25 @@ class Session:
             self.epoch, self._in_epoch = self.epoch + 1, 0
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
-        """A block that is the phase "datatransfer", "forward", "backward" or "update" of its iteration."""
+        """Return a context manager that measures a phase of the iteration: "datatransfer", "forward", "backward" or
+        "update".
+
+        Raises ValueError for another phase.
+        """
         return self._phases.timed(phase)
 
     def record(self, loss: Tensor | float) -> None:
-        """Note the loss of this iteration. A GPU is not waited for."""
+        """Record the loss of this iteration. Does not wait for a GPU."""
         self._phases.record(loss)
 
     def save(self) -> None:
-        """Save a checkpoint now; all ranks must. Raises CheckpointError; does nothing without a folder."""
+        """Save a checkpoint now; all ranks must call this. Raises CheckpointError; does nothing without a folder."""
         if self._keeper is not None:
             self._keeper.save(self.iteration, {"epoch": self.epoch, "in_epoch": self._in_epoch})
             self._saved_at = time.monotonic()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Report how it ended and leave. `error` is what the program raised, if it did."""
+        """Report how the program ended, and leave. `error` is what the program raised, or None."""
         self._link.close()
         ended_well = error is None or (isinstance(error, SystemExit) and error.code in (0, None))
         if self._traces is not None:
@@ -255,7 +264,7 @@ class Session:
         elif error is not None:
             text = "".join(traceback.format_exception(error))
             self._link.report(Failed(self.rank, text[-_MAX_TRACEBACK_CHARS:]))
-        # After an error the others may wait for this rank: they see that it is gone when the process is.
+        # After an error other ranks may wait for this one: they notice its end when the process ends.
         if self._owns_group and ended_well:
             dist.destroy_process_group()
 
@@ -278,7 +287,7 @@ class Session:
                     try:
                         resize(self._loader, order.workers, order.away)
                     except ValueError:
-                        self._loader = None  # the program has closed it: its next one begins with so many
+                        self._loader = None  # the program has closed it: the next loader begins with this number
         elif isinstance(order, Pause):
             self._wish = max(self._wish, Wish.PAUSE)
         elif isinstance(order, Cancel):
@@ -333,16 +342,16 @@ class Session:
         try:
             self.save()
         except CheckpointError as error:
-            # To leave now would lose what was trained: a pause waits until there is room.
+            # Leaving now would lose the training since the last checkpoint: a pause is retried later.
             self._saved_at = time.monotonic()
             self._pause_from = self._saved_at + _PAUSE_RETRY_S
-            _log.warning("training goes on without this checkpoint: %s", error)
+            _log.warning("training continues without this checkpoint: %s", error)
             return
         if agreed is Wish.PAUSE:
             raise Left(Paused(self.rank, self.iteration))
 
     def _beat(self, last: bool = False) -> None:
-        """Report what was done since the beat before, and write it down."""
+        """Report what was done since the last report, and write it to the traces."""
         since, loss = self._since, None
         if since is None:
             return
@@ -377,18 +386,18 @@ class _Since:
 
 
 def _has_own_place(loader: Stateful | None) -> bool:
-    """Whether each rank's state of a loader is to be saved."""
+    """Return whether the loader's state must be saved for each rank."""
     return not (loader is None or (isinstance(loader, ElasticDataLoader) and loader.has_shared_place))
 
 
 def _service(before: Counters, now: Counters) -> float | None:
-    """Seconds of a worker's time that a sample took meanwhile."""
+    """Return the seconds of a worker's time per sample between two readings; None if no sample was made."""
     made = now.made - before.made
     return (now.made * now.service - before.made * before.service) / made if made > 0 else None
 
 
 def _samples(batch: Any, loader: ElasticDataLoader) -> int:
-    """How many samples a batch has: the length of the first tensor in it."""
+    """Return the number of samples of a batch: the length of the first tensor in it."""
     found = batch
     while not isinstance(found, Tensor):
         if isinstance(found, dict) and found:

@@ -1,4 +1,4 @@
-"""Where a rank is: what its launcher tells it in the environment."""
+"""The environment of a rank, from the variables that its launcher sets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Surroundings"]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """A rank's place, in torchrun's variables, and what its application master adds to them.
+    """A rank's position from torchrun's variables, and what its application master adds to them.
 
     Args:
-        rank, world_size, local_rank: as torchrun counts; one rank where nothing is said.
+        rank, world_size, local_rank: as torchrun counts; a single rank by default.
         application: the name under which its traces and checkpoints are kept.
-        folder: where these go; None outside of torchloader, where there are none.
+        folder: the folder of these; None outside of torchloader, where there are none.
         workers: loading workers at first; None outside of torchloader, where the program decides.
-        away: the nodes of those of them that are on another one; None where workers may not be.
-        orders, reports: queues from and to the application master, as Queue.serialize() gives them in base64.
+        away: the nodes of those workers that run on another node; None if they may not.
+        orders, reports: the queues from and to the application master, as base64 of Queue.serialize().
     """
 
     rank: int = 0
@@ -35,7 +35,7 @@ class Surroundings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Surroundings:
-        """Those of this process. Raises ValueError, which names the variable, for a number that is none."""
+        """Read the environment of this process. Raises ValueError, which names the variable, for an invalid number."""
 
         def number(name: str, otherwise: int) -> int:
             text = environment.get(name, "")

@@ -1,8 +1,8 @@
 """The traces of an application: what each rank did and how long it took, in files that are continued after a pause.
 
-`trace-NAME-iterations-RANK.csv` has a row for each iteration, `trace-NAME-heartbeats-RANK.csv` one about each second,
-`trace-NAME-workers-RANK.csv` one for each change of the loading workers; `trace-NAME-summary-RANK.json` sums them up.
-Times are in seconds.
+`trace-NAME-iterations-RANK.csv` has a row for each iteration, `trace-NAME-heartbeats-RANK.csv` one for about each
+second, `trace-NAME-workers-RANK.csv` one for each change of the loading workers; `trace-NAME-summary-RANK.json` sums
+them up. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _log = logging.getLogger(__name__)
 
 
 class Traces:
-    """The traces of one rank of an application, in a folder that is made where there is none.
+    """The traces of one rank of an application, in a folder that is created if necessary.
 
-    What is there of an earlier part of the application is continued after `iteration`: rows of iterations that were
-    done after the last checkpoint, and are done again, are removed. Where they cannot be written, as on a full disk,
-    that is told once in the log, and training goes on without them.
+    Existing traces of an earlier part of the application are continued after `iteration`: rows of iterations after the
+    last checkpoint, which are done again, are removed. If they cannot be written, as on a full disk, this is logged
+    once, and training continues without them.
     """
 
     def __init__(self, folder: str | Path, application: str, rank: int = 0, iteration: int = 0) -> None:
         self._folder, self._application, self._rank = Path(folder), application, rank
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Rows wait here and not in files, which would tell once more when they are closed that there is no room.
+        # Rows are buffered here, since closing buffered files would raise again if the disk is full.
         self._rows: dict[str, list[str]] = {kind: [] for kind in _COLUMNS}
         self._files: dict[str, io.FileIO] = {}
         self._broken = False
@@ -50,23 +50,23 @@ class Traces:
                 self._files[kind] = self._open(kind, columns, iteration)
 
     def path(self, kind: str, ending: str = "csv") -> Path:
-        """Of one of its files."""
+        """Return the path of one of its files."""
         return self._folder / f"trace-{self._application}-{kind}-{self._rank}.{ending}"
 
     def iteration(self, number: int, phases: Sequence[float], loss: float | None) -> None:
-        """Note an iteration; `phases` are the seconds of PHASES."""
+        """Add an iteration; `phases` are the seconds of PHASES."""
         times = ",".join(f"{seconds:.6f}" for seconds in phases)
         self._rows["iterations"].append(f"{number},{times},{'' if loss is None else f'{loss:.6g}'}\n")
 
     def heartbeat(
         self, time: float, iteration: int, samples: int, waiting: float, computing: float, workers: int
     ) -> None:
-        """Note what was done since the heartbeat before; on disk are then all rows so far."""
+        """Add what was done since the last heartbeat, and write all rows to the disk."""
         self._rows["heartbeats"].append(f"{time:.3f},{iteration},{samples},{waiting:.6f},{computing:.6f},{workers}\n")
         self._flush("iterations", "heartbeats")
 
     def workers(self, time: float, iteration: int, workers: int, reason: str, seconds: float) -> None:
-        """Note that so many workers load from now on, and how long the change took."""
+        """Add a change to `workers` loading workers, and the seconds that it took."""
         row = io.StringIO()
         csv.writer(row, lineterminator="\n").writerow(
             (f"{time:.3f}", iteration, workers, " ".join(reason.split()), f"{seconds:.6f}")
@@ -75,7 +75,7 @@ class Traces:
         self._flush("workers")
 
     def close(self) -> None:
-        """Close the files and sum up the whole application, earlier parts too."""
+        """Close the files and write a summary of the whole application, including earlier parts."""
         self._flush(*_COLUMNS)
         for file in self._files.values():
             file.close()
@@ -98,7 +98,7 @@ class Traces:
         except OSError as error:
             self._broken = True
             where = error.filename or self._folder
-            _log.warning("training goes on without traces: %s: %s", where, error.strerror or error)
+            _log.warning("training continues without traces: %s: %s", where, error.strerror or error)
 
     def _summary(self) -> dict[str, object]:
         rows = list(self._read("iterations"))
@@ -136,7 +136,8 @@ class Traces:
         return io.FileIO(path, "a")
 
     def _cut(self, path: Path, columns: Sequence[str], iteration: int) -> None:
-        """Leave the rows up to an iteration. The last one may be torn: a process that was killed wrote it."""
+        """Keep the rows up to an iteration. The last row may be incomplete, if the process was killed while
+        it wrote."""
         place = columns.index("iteration")
         with path.open(newline="") as old, whole_file(path) as unfinished, unfinished.open("w", newline="") as new:
             new.write(f"{','.join(columns)}\n")

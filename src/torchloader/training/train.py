@@ -1,6 +1,6 @@
-"""The program that trains the networks of a workload: `python -m torchloader.training.train --arch resnet …`.
+"""Trains the networks of a workload: `python -m torchloader.training.train --arch resnet …`.
 
-Alone, under torchrun, or as an application of torchloader; with several ranks by DistributedDataParallel.
+Runs alone, under torchrun, or as an application of torchloader; with several ranks with DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torchloader.training.session import Session
 
 __all__ = ["main"]
 
-_EPOCH = 50_000  # images, where nothing says how many
+_EPOCH = 50_000  # images of an epoch by default
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, and give 0. Raises what torch, the data and the session raise."""
+    """Train, and return 0. Raises what torch, the data and the session raise."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.start_epoch > options.end_epoch or 0 < options.end_iter <= options.start_iter:
@@ -54,7 +54,7 @@ def _train(session: Session, options: argparse.Namespace) -> None:
         pin_memory=session.device.type == "cuda",
     )
     if not len(loader):
-        raise SystemExit(f"{len(dataset)} images are less than a batch of {options.batch}: give a smaller --batch")
+        raise SystemExit(f"{len(dataset)} images are fewer than a batch of {options.batch}: give a smaller --batch")
     each = min(options.end_iter or len(loader), len(loader))
     optimizer = torch.optim.SGD(network.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, each * options.end_epoch)
@@ -97,7 +97,7 @@ def _parallel(network: nn.Module, session: Session) -> nn.Module:
 
 
 def _share_cores(session: Session) -> None:
-    """Ranks on CPUs of one node leave each other theirs, as torchrun has it."""
+    """Divide the cores of a node among its ranks on CPUs, as torchrun does."""
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", session.world_size))
     if session.device.type == "cpu" and beside > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // beside))
@@ -128,26 +128,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--arch", choices=sorted(DEPTHS), required=True)
     add("--depth", type=int, required=True)
     add("--batch", type=_positive, required=True, help="samples per iteration, over all ranks")
-    add("--start-iter", type=int, default=0, help="iterations of the first epoch that are left out")
+    add("--start-iter", type=int, default=0, help="iterations of the first epoch that are skipped")
     add("--start-epoch", type=int, default=1)
-    add("--end-iter", type=int, default=0, help="iterations of an epoch; by default as many as there is data for")
+    add("--end-iter", type=int, default=0, help="iterations of an epoch; by default all the data")
     add("--end-epoch", type=int, default=1)
     add(
         "--dataset",
         type=_dataset_name,
         default="images",
         metavar="KIND",
-        help="images (synthetic), latency:SECONDS (the same from a slow storage), or jpeg:FOLDER",
+        help="images (synthetic), latency:SECONDS (synthetic, with a delay per image), or jpeg:FOLDER",
     )
-    add("--samples", type=int, default=0, help="images of a synthetic data set; by default one epoch's")
-    add("--classes", type=_positive, default=10, help="of a synthetic data set")
-    add("--image-size", type=int, default=32, help="pixels a side")
-    add("--device", help="cpu, cuda or cuda:N; by default this rank's GPU, or the CPU where there is none")
-    add("--workers", type=int, default=2, help="loading workers of each rank where nobody else decides")
-    add("--folder", help="where traces and checkpoints go where nobody else decides; by default there are none")
-    add("--save-every", type=float, default=600.0, metavar="SECONDS", help="between two checkpoints")
-    add("--step-time", type=float, default=0.0, metavar="SECONDS", help="that an iteration takes at least")
-    add("--lr", type=float, default=0.05, help="learning rate at first")
+    add("--samples", type=int, default=0, help="images of a synthetic dataset; by default those of one epoch")
+    add("--classes", type=_positive, default=10, help="classes of a synthetic dataset")
+    add("--image-size", type=int, default=32, help="side of the images in pixels")
+    add("--device", help="cpu, cuda or cuda:N; by default this rank's GPU, or the CPU if there is none")
+    add("--workers", type=int, default=2, help="loading workers of each rank, unless torchloader sets them")
+    add("--folder", help="the folder of traces and checkpoints, unless torchloader sets it; by default there are none")
+    add("--save-every", type=float, default=600.0, metavar="SECONDS", help="seconds between two checkpoints")
+    add("--step-time", type=float, default=0.0, metavar="SECONDS", help="the least time of an iteration")
+    add("--lr", type=float, default=0.05, help="initial learning rate")
     add("--seed", type=int, default=0)
     return parser
 

@@ -1,4 +1,4 @@
-"""The loading workers of a rank, some of them on other nodes."""
+"""Sets the loading workers of a rank, some of which may run on other nodes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _log = logging.getLogger(__name__)
 
 
 def this_node() -> str:
-    """Return the name of this node, as the run has it."""
-    # Only here: a program that runs alone needs no runtime.
+    """Return the name of this node in the run."""
+    # Imported here, as a program that runs alone needs no runtime.
     from dragon.native.machine import current
 
     return current().hostname
 
 
 def resize(loader: ElasticDataLoader, workers: int, away: Sequence[str]) -> None:
-    """Have a loader have so many workers, one on each of the nodes in `away` and the others on this one.
+    """Set the number of a loader's workers: one on each of the nodes in `away`, the others on this node.
 
-    Where the loader was made with a start method of its own its workers are all on this node, and those that were to be
-    on others are left out, as their cores are not those of this node. A node that is lost meanwhile has this one take
-    its place. Raises ValueError where the loader is closed.
+    If the loader was made with a start method of its own, its workers all run on this node, and those in `away` are
+    left out, as their cores are not those of this node. A lost node is replaced by this one. Raises ValueError if the
+    loader is closed.
     """
     if loader.workers_on is None:
         if away:

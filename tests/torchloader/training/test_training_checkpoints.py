@@ -60,7 +60,7 @@ def test_one_that_is_not_whole_gives_way_to_the_one_before(
         loaded = checkpoints.load()
     assert loaded is not None
     assert loaded[1]["iteration"] == 1
-    assert f"{latest.file} is not as it was written" in caplog.text
+    assert f"{latest.file} is damaged" in caplog.text
 
 
 def test_training_that_went_back_leaves_no_later_checkpoint(tmp_path: Path) -> None:

@@ -55,5 +55,5 @@ def test_what_it_cannot_do_is_said(options: list[str], message: str, capsys: pyt
 
 
 def test_fewer_images_than_a_batch_are_an_error() -> None:
-    with pytest.raises(SystemExit, match="3 images are less than a batch of 4"):
+    with pytest.raises(SystemExit, match="3 images are fewer than a batch of 4"):
         main([*NETWORK, "--batch", "4", "--samples", "3"])

@@ -212,7 +212,7 @@ def test_without_its_master_an_application_trains_on(
 
     with caplog.at_level(logging.WARNING):
         assert equal(undisturbed, train(step)[0])
-    assert "training goes on without" in caplog.text
+    assert "training continues without" in caplog.text
 
 
 def test_what_is_no_order_is_named_and_changes_nothing(
@@ -248,7 +248,7 @@ def test_training_goes_on_where_a_regular_checkpoint_cannot_be_saved(
     with caplog.at_level(logging.WARNING), at_most(5000):
         weights, _ = train(folder=tmp_path, save_every=0)
     assert equal(undisturbed, weights)
-    assert "training goes on without this checkpoint" in caplog.text
+    assert "training continues without this checkpoint" in caplog.text
 
 
 def test_a_pause_waits_until_its_checkpoint_can_be_saved(
@@ -266,7 +266,7 @@ def test_a_pause_waits_until_its_checkpoint_can_be_saved(
     with caplog.at_level(logging.WARNING), full_disk, pytest.raises(Left) as left:
         train(step)
     assert left.value.report.iteration >= 20
-    assert "training goes on without this checkpoint" in caplog.text
+    assert "training continues without this checkpoint" in caplog.text
     assert equal(undisturbed, train()[0])
 
 
@@ -277,7 +277,7 @@ def test_training_goes_on_where_its_traces_cannot_be_written(
         weights, _ = train(folder=tmp_path)
     assert equal(undisturbed, weights)
     (told,) = [record.getMessage() for record in caplog.records if "traces" in record.getMessage()]
-    assert told.startswith(f"training goes on without traces: {tmp_path}")
+    assert told.startswith(f"training continues without traces: {tmp_path}")
     assert train(folder=tmp_path)  # a torn row is no hindrance later
 
 
