@@ -1,4 +1,4 @@
-"""Tasks that depend on each other, and executors on which other libraries run theirs."""
+"""Batches of tasks that depend on each other, executors for other libraries, and runs that several programs share."""
 
 from __future__ import annotations
 

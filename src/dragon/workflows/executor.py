@@ -1,4 +1,4 @@
-"""An executor in the manner of concurrent.futures, on workers of the run."""
+"""An executor with the interface of concurrent.futures, on workers of the run."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _T = TypeVar("_T")
 
 
 class LostTaskError(WorkerLostError, BrokenProcessPool):
-    """The worker died in the middle of this task. Another has taken its place; other tasks are not touched."""
+    """Raised for a task whose worker died while it ran. Another worker replaces it; other tasks are not affected."""
 
 
 _CANCELLED = Failure.of(CancelledError())
 
 
 class _Future(Future[_T]):
-    """A future whose task can be taken back as long as no worker has begun it."""
+    """A future whose task can be cancelled until a worker has begun it."""
 
-    # Those of a call that has not ended; a future keeps its executor.
+    # Set until the call has ended: so a pending future keeps its executor alive.
     _entry: Entry | None = None
     _executor: DragonExecutor | None = None
 
     def cancel(self) -> bool:
-        """Whether it will not run. One that runs or has ended cannot be cancelled."""
+        """Cancel the call. Returns whether it will not run; one that runs or has ended cannot be cancelled."""
         if self.cancelled():
             return True
         entry, executor = self._entry, self._executor
@@ -57,7 +57,7 @@ class _Future(Future[_T]):
         return True
 
     def running(self) -> bool:
-        """Whether a worker has begun it."""
+        """Return whether a worker has begun it."""
         entry, executor = self._entry, self._executor
         return entry is not None and executor is not None and executor._scheduler.runs(entry)
 
@@ -68,13 +68,14 @@ class DragonExecutor(Executor):
     Args:
         max_workers: number of workers (default: one per CPU of the run).
         initializer, initargs: called in every worker first. If it raises, the executor is broken.
-        policy: where the workers run: a policy for all, or one for each, which says how many there are. Workers of
-            which no policy names the node go round robin over the nodes.
+        policy: where the workers run: a policy for all, or a list with one for each worker, which determines their
+        number.
+            Workers whose policy names no node are distributed round robin over the nodes.
 
     A program that ends without shutdown() waits for its calls first.
 
-    A task whose worker dies raises LostTaskError, which is a BrokenExecutor; the other tasks go on. When none can go
-    on, every future raises BrokenProcessPool, and so does submit(). Raises ValueError for less than one worker.
+    A task whose worker dies raises LostTaskError, which is a BrokenExecutor; the other tasks continue. When no worker
+    can run, every future raises BrokenProcessPool, and so does submit(). Raises ValueError for less than one worker.
 
     Examples:
         >>> from dragon.workflows.executor import DragonExecutor
@@ -111,7 +112,7 @@ class DragonExecutor(Executor):
         self._closed = False
         plan = Plan(policies, None if initializer is None else (initializer, tuple(initargs)))
         self._scheduler = Scheduler(functools.partial(Crew, plan), len(policies), ended=self._ended.put)
-        # Callbacks of users run in a thread of their own: they may wait for locks, also for those of who submits.
+        # Users' callbacks run in a separate thread: they may wait for locks, including those of threads that submit.
         self._thread = threading.Thread(
             target=_settle, args=(self._ended, self._futures, self._scheduler), name="dragon-executor", daemon=True
         )
@@ -119,8 +120,11 @@ class DragonExecutor(Executor):
         self._end = mp_util.Finalize(self, _end, (self._scheduler, self._ended, self._thread), exitpriority=15)
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """Have `fn(*args, **kwargs)` called; its future. Raises what pickling the call raises, RuntimeError after
-        shutdown(), BrokenProcessPool when it is broken."""
+        """Submit the call `fn(*args, **kwargs)`, and return its future.
+
+        Raises what pickling the call raises, RuntimeError after shutdown(), BrokenProcessPool if the executor is
+        broken.
+        """
         if self._closed and not self._scheduler.broken:
             raise RuntimeError("cannot schedule new futures after shutdown")
         buffers: list[Any] = []
@@ -142,10 +146,10 @@ class DragonExecutor(Executor):
     def map(
         self, fn: Callable[..., _T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[_T]:
-        """`fn` of the elements of each iterable, in order; `chunksize` calls to a task.
+        """Return an iterator over `fn` of the elements of each iterable, in order; `chunksize` calls form a task.
 
-        The iterator raises what a call raised, and TimeoutError if a result is not there `timeout` seconds after this
-        call. The calls that were not begun are cancelled when it is given up.
+        The iterator raises what a call raised, and TimeoutError if a result is not available `timeout` seconds after
+        this call. Calls that have not begun are cancelled when the iterator is closed.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -155,7 +159,7 @@ class DragonExecutor(Executor):
         return itertools.chain.from_iterable(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; the workers end when all are done. With `wait` that is waited for."""
+        """Accept no more calls, and end the workers when all are done. With `wait` this returns after that."""
         with self._closing:
             self._closed = True
             if cancel_futures:
@@ -170,7 +174,7 @@ class DragonExecutor(Executor):
                 self._finish()
 
     def terminate_workers(self) -> None:
-        """End the workers now; what they have not done raises BrokenProcessPool."""
+        """End the workers now; unfinished calls raise BrokenProcessPool."""
         self._closed = True
         self._scheduler.give_up("the workers were terminated")
         self._end()
@@ -189,7 +193,7 @@ def _call_each(fn: Callable[..., _T], chunk: tuple[tuple[Any, ...], ...]) -> lis
 
 
 def _settle(ended: queue.SimpleQueue[Entry | None], futures: dict[int, _Future[Any]], scheduler: Scheduler) -> None:
-    """Give the futures of tasks that have ended their results."""
+    """Set the results of the futures of tasks that have ended."""
     while (entry := ended.get()) is not None:
         future = futures.pop(entry.key[1], None)
         if future is None:
@@ -218,7 +222,8 @@ def _as_in_pools(error: BaseException, broken: str) -> BaseException:
 
 
 def _end(scheduler: Scheduler, ended: queue.SimpleQueue[Entry | None], thread: threading.Thread) -> None:
-    """End an executor; where the program ends, when its calls have, as those of the standard library do."""
+    """End an executor. When the program exits, wait for its calls first, as the executors of the standard
+    library do."""
     exiting = cpython.is_exiting()
     try:
         if exiting:

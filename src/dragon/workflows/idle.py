@@ -1,4 +1,4 @@
-"""The head of a run that others use: tells where it is, and ends with its standard input."""
+"""The main program of a run that other programs attach to: prints its descriptor, and ends with its standard input."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""joblib on workers of the run: importing this module registers the backend "dragon"."""
+"""A joblib backend on workers of the run: importing this module registers the backend "dragon"."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["DragonBackend"]
 class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     """Runs the calls of joblib.Parallel in worker processes, on all nodes of the run.
 
-    Takes what DragonExecutor takes by name: `parallel_config(backend="dragon", policy=...)`. With n_jobs=-1 there is
-    one worker for each CPU of the run.
+    Accepts the options of DragonExecutor by name: `parallel_config(backend="dragon", policy=...)`. With n_jobs=-1 there
+    is one worker for each CPU of the run.
 
     Examples:
         >>> import joblib
@@ -43,7 +43,7 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._executor: DragonExecutor | None = None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """How many workers there are for that number of jobs. Raises ValueError for 0."""
+        """Return the number of workers for that number of jobs. Raises ValueError for 0."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None:
@@ -51,16 +51,16 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return n_jobs if n_jobs > 0 else max(1, cpu_count() + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
-        """Start the workers."""
+        """Start the workers, and return their number."""
         self.parallel = parallel
-        # What joblib adds for its own pools means nothing here.
+        # Options that joblib adds for its own pools are ignored.
         own = {key: value for key, value in {**self.backend_kwargs, **options}.items() if key in _OPTIONS}
         workers = self.effective_n_jobs(n_jobs)
         self._executor = DragonExecutor(workers, **own)
         return workers
 
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
-        """Have it called; `callback` gets the future when it has ended."""
+        """Submit a call; `callback` is called with the future when it has ended."""
         assert self._executor is not None
         future = self._executor.submit(func)
         if callback is not None:
@@ -68,18 +68,18 @@ class DragonBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return future
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
-        """What a call returned; raises what it raised."""
+        """Return what a call returned, or raise what it raised."""
         return out.result()
 
     def terminate(self) -> None:
-        """End the workers."""
+        """End the workers, and cancel calls that have not begun."""
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
             self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """End the workers though they have not finished; with `ensure_ready` there are new ones then."""
+        """End the workers without waiting for their calls; with `ensure_ready` start new ones."""
         if self._executor is not None:
             self._executor.terminate_workers()
             self._executor = None

@@ -1,4 +1,4 @@
-"""Parsl's tasks on workers of the run, for apps that are many and short."""
+"""A Parsl executor on workers of the run, for many short apps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class DragonBatchPoolExecutor(DragonPoolExecutor):
     """Runs apps in a pool of worker processes, as DragonPoolExecutor does.
 
     Args:
-        batch_size, work_get_timeout, max_num_timeouts: how dragonhpc groups apps. They are checked and not used: each
-            app goes to a worker at once and by itself, which is as fast, and one that ends its worker costs no other
-            app its result.
+        batch_size, work_get_timeout, max_num_timeouts: dragonhpc's options for grouping apps. They are accepted and
+        have
+            no effect: each app is sent to a worker separately and at once, which is as fast, and an app that ends its
+            worker does not affect others.
 
     The others are those of DragonPoolExecutor.
 

@@ -1,4 +1,4 @@
-"""Parsl's tasks on workers of the run."""
+"""Parsl executors on workers of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["DragonParslExecutor", "DragonPoolExecutor"]
 
 
 class DragonParslExecutor(ParslExecutor, RepresentationMixin):  # type: ignore[misc]
-    """What all executors for Parsl here have in common: the run's nodes are there, none are asked for."""
+    """The base class of the executors for Parsl. They use the nodes of the run, and request no others."""
 
     def __init__(self, label: str, storage_access: list[Any] | None, working_dir: str | None) -> None:
         super().__init__()
@@ -30,20 +30,20 @@ class DragonParslExecutor(ParslExecutor, RepresentationMixin):  # type: ignore[m
         self.working_dir = working_dir
 
     def check(self, resource_specification: dict[str, Any]) -> None:
-        """Raises UnsupportedFeatureError for any request of resources: a policy says where the workers run."""
+        """Raise UnsupportedFeatureError for any request of resources: a policy decides where the workers run."""
         if resource_specification:
             raise UnsupportedFeatureError("resource_specification", type(self).__name__, "")
 
     def scale_out(self, blocks: int = 1) -> list[str]:
-        """Raises NotImplementedError: the nodes are those of the run."""
+        """Raise NotImplementedError: the nodes are those of the run."""
         raise NotImplementedError("the nodes are those of the run; start it on more of them")
 
     def scale_in(self, blocks: int) -> list[str]:
-        """Raises NotImplementedError: the nodes are those of the run."""
+        """Raise NotImplementedError: the nodes are those of the run."""
         raise NotImplementedError("the nodes are those of the run; start it on fewer of them")
 
     def monitor_resources(self) -> bool:
-        """False: a worker does one task after the other, and Parsl would start a process in each to watch it."""
+        """Return False: a worker runs several tasks, and Parsl would start a process in each to monitor it."""
         return False
 
 
@@ -52,8 +52,8 @@ class DragonPoolExecutor(DragonParslExecutor):
 
     Args:
         label: its name, by which apps choose it.
-        max_processes: number of workers.
-        storage_access, working_dir: as Parsl's own executors have them.
+        max_processes: number of workers; ignored if `policy` is a list.
+        storage_access, working_dir: as for Parsl's own executors.
         policy: where the workers run, as for DragonExecutor.
 
     Examples:
@@ -86,13 +86,13 @@ class DragonPoolExecutor(DragonParslExecutor):
     def submit(
         self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        """Have it called. Raises UnsupportedFeatureError for a resource specification."""
+        """Submit a call, and return its future. Raises UnsupportedFeatureError for a resource specification."""
         self.check(resource_specification)
         return self.pool.submit(func, *args, **kwargs)
 
     @property
     def pool(self) -> DragonExecutor:
-        """The workers. Raises RuntimeError before start()."""
+        """The executor of the workers. Raises RuntimeError before start()."""
         if self._pool is None:
             raise RuntimeError(f"the executor {self.label!r} was not started; Parsl does that when it is loaded")
         return self._pool

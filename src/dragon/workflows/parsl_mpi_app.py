@@ -29,13 +29,12 @@ def mpi_app(
     executors: list[str] | str = "all",
     ignore_for_cache: list[str] | None = None,
 ) -> Any:
-    """Make an app of a function that describes an MPI program, for a DragonMPIExecutor.
+    """Make a Parsl app from a function that describes an MPI program, for a DragonMPIExecutor.
 
     The function returns (executable, working directory, policy or None, number of ranks, list of arguments). The result
-    of the app comes when the program has started: {"in": connection to the stdin of rank 0, "out": connection with the
-    lines it writes to stdout, "exit_code": a future}. The exit code is 0, or that of the rank that failed first.
-
-    The arguments are those of Parsl's own decorators.
+    of the app is available when the program has started: {"in": connection to the stdin of rank 0, "out": connection
+    with the lines it writes to stdout, "exit_code": a future}. The exit code is 0, or that of the first rank with
+    another one. The arguments are those of Parsl's own decorators.
     """
 
     def decorate(one: Callable[..., Any]) -> Any:
@@ -50,7 +49,7 @@ class DragonMPIExecutor(DragonParslExecutor):
     Args:
         label: its name, by which apps choose it.
         pmi: how the ranks find each other, as for ProcessGroup; None for programs without MPI.
-        storage_access, working_dir: as Parsl's own executors have them.
+        storage_access, working_dir: as for Parsl's own executors.
 
     Examples:
         >>> import parsl
@@ -77,7 +76,8 @@ class DragonMPIExecutor(DragonParslExecutor):
     def submit(
         self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        """Start the program that the function describes. Raises UnsupportedFeatureError if resources are asked for."""
+        """Start the program that the function describes. Raises UnsupportedFeatureError for a resource
+        specification."""
         self.check(resource_specification)
         started: Future[Any] = Future()
 
@@ -93,7 +93,7 @@ class DragonMPIExecutor(DragonParslExecutor):
     def _run(
         self, started: Future[Any], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Start the program, and follow it to its end."""
+        """Start the program, and wait until it has ended."""
         try:
             described = func(*args, **kwargs)
             if isinstance(described, RemoteExceptionWrapper):
@@ -128,7 +128,7 @@ class DragonMPIExecutor(DragonParslExecutor):
         return group
 
     def shutdown(self) -> None:
-        """Wait for the ends of the programs."""
+        """Wait until all programs have ended."""
         for thread in list(self._running):
             thread.join()
         super().shutdown()

@@ -44,7 +44,7 @@ class _Descriptor(msgspec.Struct):
 
 
 class DragonRuntime:
-    """A run that this process belongs to. As a context manager it is left at the end of the block.
+    """A run that this process belongs to. Use it as a context manager to leave the run at the end of the block.
 
     Examples:
         >>> from dragon.workflows import runtime
@@ -64,16 +64,16 @@ class DragonRuntime:
 
     @property
     def name(self) -> str:
-        """What `dragon ps` calls it."""
+        """The name of the run in `dragon ps`."""
         return self._name
 
     @property
     def sdesc(self) -> str:
-        """Text by which any program on one of its nodes can attach."""
+        """The descriptor of the run, with which any program on one of its nodes can attach."""
         return msgspec.json.encode(_Descriptor(self.name, socket.gethostname())).decode()
 
     def enable(self) -> None:
-        """Belong to it (again). Raises RuntimeError in a process that belongs to another, or if it has ended."""
+        """Join the run (again). Raises RuntimeError if this process belongs to another run, or this one has ended."""
         known = current_run()
         if known is not None and known.folder == self._folder:
             return
@@ -85,7 +85,7 @@ class DragonRuntime:
             raise RuntimeError(str(error)) from error
 
     def disable(self) -> None:
-        """Belong to no run: objects of this one cannot be used here any more, and what was started goes on."""
+        """Leave the run: its objects cannot be used in this process any more. What was started continues."""
         known = current_run()
         if known is not None and known.folder == self._folder:
             leave()
@@ -103,7 +103,7 @@ class DragonRuntime:
 
 
 class LocalRuntime:
-    """A run on this machine that is there until stop(), or until this process ends; nobody belongs to it at first.
+    """A run on this machine that lasts until stop(), or until this process ends. This process must attach to use it.
 
     Examples:
         >>> from dragon.native import Queue
@@ -123,7 +123,7 @@ class LocalRuntime:
         self._descriptor = ""
 
     def start(self, timeout: float = 60) -> None:
-        """Start it. Raises TimeoutError after `timeout` seconds, RuntimeError where it cannot start."""
+        """Start the run. Raises TimeoutError after `timeout` seconds, RuntimeError if it cannot start."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         said = self._process.stdout
         assert said is not None
@@ -142,25 +142,25 @@ class LocalRuntime:
 
     @property
     def attach_descr(self) -> str:
-        """What attach() takes."""
+        """The descriptor of the run, for attach()."""
         return self._descriptor
 
     @property
     def auth_token(self) -> None:
-        """None: a run is open to its user, and to nobody else."""
+        """Always None: a run is open only to the user that started it."""
 
     def attach(self) -> DragonRuntime:
-        """Belong to it."""
+        """Attach this process to the run."""
         return attach(sdesc_str=self._descriptor)
 
     def detach(self) -> None:
-        """Belong to it no longer."""
+        """Detach this process from the run."""
         here = current_runtime()
         if here is not None and here.sdesc == self._descriptor:
             here.detach()
 
     def stop(self, timeout: float = 30) -> None:
-        """End it, and all that runs in it. Killed after `timeout` seconds."""
+        """End the run, and everything in it. It is killed after `timeout` seconds."""
         if self._process is None:
             return
         self.detach()
@@ -185,30 +185,31 @@ class LocalRuntime:
 
 
 def _pass_on(said: IO[str]) -> None:
-    """What processes of other nodes print comes to the front end, and so to this program."""
+    """Print what processes of other nodes print, which the front end writes to its stdout."""
     for line in said:
         sys.stdout.write(line)
         sys.stdout.flush()
 
 
 def start_local_runtime(timeout: float = 60, dragon_cmd: Sequence[str] | str | None = None) -> LocalRuntime:
-    """A run of its own on this machine, started with `dragon_cmd` ("dragon --nodes 2", say)."""
+    """Start a run on this machine with `dragon_cmd` (for example "dragon --nodes 2"). Raises as LocalRuntime.start()
+    does."""
     made = LocalRuntime(dragon_cmd)
     made.start(timeout)
     return made
 
 
 def current_runtime() -> DragonRuntime | None:
-    """The run that this process belongs to, if it does."""
+    """Return the run that this process belongs to; None if it belongs to none."""
     known = current_run()
     return None if known is None else DragonRuntime(known.folder)
 
 
 def publish(name: str, publish_dir: str | Path | None = None) -> Path:
-    """Give this process's run a name by which lookup() finds it, until this process ends.
+    """Give this process's run a name by which lookup() finds it, until this process ends. Returns the path of the file.
 
-    It is a file, for this user only, in `publish_dir`, or else in ~/.dragon, which the nodes of a cluster mostly share.
-    Raises FileExistsError where a run of that name is alive.
+    The file is readable by this user only, in `publish_dir`, or else in ~/.dragon, which the nodes of a cluster usually
+    share. Raises FileExistsError if a live run has that name, ValueError for an invalid name.
     """
     this_run()
     here = current_runtime()
@@ -226,9 +227,10 @@ def publish(name: str, publish_dir: str | Path | None = None) -> Path:
 
 
 def lookup(system: str, name: str, timeout_in: float | None = None, publish_dir: str | Path | None = None) -> str:
-    """What attach() takes, of the run that was published as `name`; waited for up to `timeout_in` seconds.
+    """Return the descriptor of the run that was published as `name`, for attach(); waits up to `timeout_in` seconds for
+    it.
 
-    `system` is this host, or another one that shares the folder. Raises RuntimeError where there is no such run.
+    `system` is this host, or another one that shares the folder. Raises RuntimeError if there is no such run.
     """
     path = _place(name, publish_dir)
     deadline = time.monotonic() + (checked_seconds("timeout_in", timeout_in) or 0.0)
@@ -255,14 +257,15 @@ def attach(
     oob_ssh_tunnel_override: object = None,
     remote_cwd: object = None,
 ) -> DragonRuntime:
-    """Belong to a run that other programs started: the one of a descriptor, or of `runtime`, or else the only one here.
+    """Attach this process to a run that another program started: that of a descriptor, or of `runtime`, or else the
+    only one on this machine.
 
-    It must have a node on this machine, where it is waited for up to `timeout` seconds. No token is needed: a run is
-    open to its user, and to nobody else. Raises RuntimeError where there is no such run, or several, or where this
-    process belongs to another; NotSupportedError for `oob_ssh_tunnel_override` and `remote_cwd`.
+    The run must have a node on this machine; it is waited for up to `timeout` seconds. No token is needed: a run is
+    open only to the user that started it. Raises RuntimeError if there is no such run, or several, or if this process
+    belongs to another; NotSupportedError for `oob_ssh_tunnel_override` and `remote_cwd`.
     """
     if oob_ssh_tunnel_override is not None or remote_cwd is not None:
-        raise NotSupportedError("a run is attached to on one of its nodes: start this program there, with ssh say")
+        raise NotSupportedError("a program attaches to a run on one of its nodes: start it there, for example with ssh")
     timeout = plain_number(timeout)
     if not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}; a descriptor is given as sdesc_str")
@@ -275,7 +278,7 @@ def attach(
     deadline = time.monotonic() + timeout
     while not (found := _runs_here(wanted.run if wanted else None)):
         if time.monotonic() >= deadline:
-            what = f"run {wanted.run}, which {wanted.host} told of," if wanted else "run of yours"
+            what = f"run {wanted.run}, whose descriptor is from {wanted.host}," if wanted else "run of yours"
             raise RuntimeError(
                 f"no {what} has a node on {socket.gethostname()}: start this program on one of its nodes"
             )
@@ -291,7 +294,7 @@ def _read(text: str) -> _Descriptor:
     try:
         return msgspec.json.decode(text, type=_Descriptor)
     except msgspec.MsgspecError as error:
-        raise RuntimeError(f"{text!r} is no descriptor of a run; publish() and `sdesc` give one") from error
+        raise RuntimeError(f"{text!r} is not a descriptor of a run; publish() and `sdesc` give one") from error
 
 
 def _place(name: str, folder: str | Path | None) -> Path:
@@ -310,13 +313,14 @@ def _alive_here(path: Path) -> bool:
 
 
 def _runs_here(wanted: str | None) -> dict[str, Path]:
-    """The folders of live runs on this machine by name, or of one; of several nodes of a run the first one's."""
+    """Return the folders of live runs on this machine by name, or only of `wanted`; for a run with several nodes here,
+    that of the first."""
     found: dict[str, tuple[int, Path]] = {}
     for folder in run_folder.all_runs():
         try:
             info = RunInfo.read(folder)
         except RunEndedError:
-            continue  # it begins or ends at this moment
+            continue  # it is starting or ending
         name = run_folder.run_name(folder, info)
         if wanted in (None, name) and run_folder.is_alive(info.agent):
             found[name] = min(found.get(name, (info.node, folder)), (info.node, folder))

@@ -1,11 +1,11 @@
 """Functions, programs and jobs as tasks that depend on each other, run by long-lived workers.
 
-- A task starts when the tasks whose results it takes have ended, and those whose data it reads or overwrites.
-- What a task raised is raised by its `get()`; that of every task that needs its result, or the data it should have
-  written, raises ReadAfterWriteDependencyError.
-- A task that was not started is cancelled at once and never runs; one that runs is ended.
-- A worker that dies costs the one task that it had. Its place is taken by a new one.
-- The process that made the batch keeps the order. Every process that was sent the batch can submit to it as well.
+- A task starts when the tasks have ended whose results it takes, and those that access the same data before it.
+- The exception of a task is raised by its `get()`; the `get()` of each task that needs its result, or the data that it
+  should have written, raises ReadAfterWriteDependencyError.
+- A cancelled task that has not started never runs; a running one is ended.
+- When a worker dies, only the task that it was running fails. A new worker replaces it.
+- The process that made the batch schedules the tasks. Every process that received the batch can submit to it as well.
 """
 
 from __future__ import annotations

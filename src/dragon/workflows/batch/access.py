@@ -1,4 +1,4 @@
-"""What data a task reads and writes."""
+"""The data that a task reads or writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ __all__ = ["Access", "access"]
 
 @dataclass(frozen=True)
 class Access:
-    """Some parts of an object that a task reads or writes; no parts: all of it.
+    """Parts of an object that a task reads or writes; without parts, all of it.
+
+    Attributes:
+        obj: the object, as a hashable key.
+        parts: its parts; empty for all of it.
+        writes: whether they are written.
 
     Examples:
         >>> from dragon.workflows.batch import Batch
@@ -27,16 +32,17 @@ class Access:
 
 
 def access(obj: Any, channels: tuple[Any, ...], writes: bool) -> Access:
-    """An access to files (a folder and names in it, or one file), to keys of a DDict, or to parts of anything hashable.
+    """Return an access to files (a folder and names in it, or one file), to keys of a DDict, or to parts of any
+    hashable object.
 
-    Raises TypeError for an object or a part that has no hash.
+    Raises TypeError for an object or a part that is not hashable.
     """
     if isinstance(obj, (str, os.PathLike)):
-        # Every file is an object of its own, so that it is the same by whatever way it is named.
+        # Files are identified by their absolute paths, so that a file has the same identity however it is named.
         base = os.path.abspath(os.fspath(obj))
         files = [os.path.normpath(os.path.join(base, os.fspath(part))) for part in channels] or [base]
         return Access("files", tuple(files), writes)
-    from dragon.data.ddict import DDict  # not needed by most
+    from dragon.data.ddict import DDict  # imported here, since most batches do not need it
 
     name: Hashable = ("ddict", obj.get_name()) if isinstance(obj, DDict) else obj
     found = Access(name, tuple(channels), writes)

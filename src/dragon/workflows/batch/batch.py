@@ -1,4 +1,4 @@
-"""A batch: where tasks are submitted to."""
+"""The batch, to which tasks are submitted."""
 
 from __future__ import annotations
 
@@ -40,23 +40,25 @@ _batches: weakref.WeakValueDictionary[Any, Batch] = weakref.WeakValueDictionary(
 
 
 class Batch:
-    """Runs functions, programs and jobs as tasks, each as soon as what it depends on has ended.
+    """Runs functions, programs and jobs as tasks, each as soon as the tasks that it depends on have ended.
 
     Args:
-        num_nodes: how many nodes of the run it uses (default, and at most: all).
+        num_nodes: the number of nodes of the run to use (default, and maximum: all).
         workers_per_node: how many tasks run on a node at a time (default: its CPUs that the run may use).
-        scheduler_workers: how many jobs run at a time at most (default: as many as there are workers for their ranks;
-            one always may).
-        managed_lifecycle: join() leaves the workers to others; destroy() ends them.
-        stdout, stderr: where the output of tasks goes that say nothing themselves: a file to append to, in whose name
-            `{rank}` is replaced by the rank in a job, Popen.DEVNULL, for stderr Popen.STDOUT; None: as that of this
+        scheduler_workers: the largest number of jobs that run at a time (default: as many as there are workers for
+        their
+            ranks; one is always permitted).
+        managed_lifecycle: whether the batch stays after join(), until destroy() is called.
+        stdout, stderr: where the output of tasks goes that do not set it themselves: a file to append to, in whose name
+            `{rank}` is replaced by the rank in a job; Popen.DEVNULL; for stderr Popen.STDOUT; None: as that of this
             program.
-        task_logs: whether the output of every task is kept in files; a path says in which folder.
-        pool_nodes, disable_telem, results_ddict_mem, results_ddict_managers_per_pool: taken and unused; results are
-            in the memory of whoever holds their tasks.
+        task_logs: whether the output of every task is kept in files; a path is the folder for them.
+        pool_nodes, disable_telem, results_ddict_mem, results_ddict_managers_per_pool: accepted and unused; results are
+            in the memory of the processes that hold their tasks.
 
-    In a `with` block it is joined at the end, and terminated after an exception. It may be sent to other processes of
-    the run, which may submit to it too. Raises ValueError for numbers that make no sense.
+    As a context manager it is joined at the end of the block, and terminated after an exception. It may be sent to
+    other processes of the run, which may submit to it too. Raises ValueError for numbers out of range, TypeError for
+    what are not numbers.
 
     Examples:
         >>> from dragon.native.process import ProcessTemplate
@@ -133,17 +135,19 @@ class Batch:
         pmi: PMIBackend | str | None = PMIBackend.AUTO,
         leave_running: bool = False,
     ) -> Options:
-        """What a task is to have, to submit it with `.function()`, `.process()` or `.job()`.
+        """Return options, to submit a task with them by `.function()`, `.process()` or `.job()`.
 
         Args:
-            reads, writes: the data it uses, from read() and write(): it waits for tasks submitted before that write
-                the same, and if it writes also for those that read it.
-            name: shows in messages and in the manifest of the logs.
+            reads, writes: the data it accesses, from read() and write(): it waits for tasks submitted before that write
+            the
+                same data, and if it writes also for those that read it.
+            name: appears in messages and in the manifest of the logs.
             timeout: seconds for which it may run; then it is ended, and its outcome is a TimeoutError.
             stdout, stderr: where its output goes, as for the batch.
             pmi: how the ranks of a job find each other, as for a ProcessGroup; None for programs without MPI.
-            leave_running: what it has started and left running goes on after it: of a function until its worker ends,
-                of a process until the run does. Otherwise that is ended with it.
+            leave_running: whether processes that it started and left running stay: those of a function until its worker
+            ends,
+                those of a process until the run ends. Otherwise they are ended with it.
         """
         return Options(self._submit, reads, writes, name, timeout, stdout, stderr, pmi, leave_running)
 
@@ -160,7 +164,7 @@ class Batch:
         stderr: Any = None,
         **kwargs: Any,
     ) -> Task:
-        """Submit `target(*args, **kwargs)`: options() and its function() in one."""
+        """Submit `target(*args, **kwargs)`: short for options() and function()."""
         return self.options(reads, writes, name, timeout, stdout, stderr).function(target, *args, **kwargs)
 
     def process(
@@ -173,7 +177,7 @@ class Batch:
         stdout: Any = None,
         stderr: Any = None,
     ) -> Task:
-        """Submit a process, whose exit code is the result: options() and its process() in one."""
+        """Submit a process, whose exit code is the result: short for options() and process()."""
         return self.options(reads, writes, name, timeout, stdout, stderr).process(template)
 
     def job(
@@ -187,7 +191,7 @@ class Batch:
         stderr: Any = None,
         pmi: PMIBackend | str | None = PMIBackend.AUTO,
     ) -> Task:
-        """Submit processes that run together: options() and its job() in one."""
+        """Submit processes that run together: short for options() and job()."""
         return self.options(reads, writes, name, timeout, stdout, stderr, pmi).job(templates)
 
     def _submit(
@@ -224,73 +228,77 @@ class Batch:
         return task._promise
 
     def read(self, obj: Any, *channels: Any) -> Access:
-        """For `reads`: a folder and files in it, one file, a DDict and keys of it, or any object and parts of it.
+        """Return an access for `reads`: to a folder and files in it, one file, a DDict and keys of it, or any hashable
+        object and parts of it.
 
-        Without parts all of an object is meant; a folder does not stand for the files in it.
+        Without parts it is all of an object; but a folder does not include the files in it.
         """
         return access(obj, channels, writes=False)
 
     def write(self, obj: Any, *channels: Any) -> Access:
-        """For `writes`, as read()."""
+        """Return an access for `writes`; the arguments are those of read()."""
         return access(obj, channels, writes=True)
 
     def import_func(self, ptd_file: str | os.PathLike[str], *args: Any, **kwargs: Any) -> MakeTask:
-        """A function that submits a task as a YAML file describes it; the arguments are those that it imports.
+        """Return a function that submits the task that a YAML file describes; the arguments are the values of the
+        file's `import_args`.
 
-        Raises OSError where the file cannot be read, BatchError where it describes no task.
+        Raises OSError if the file cannot be read, BatchError if it does not describe a task.
         """
         return MakeTask(self.options, ptd_file, args, kwargs)
 
     # ---- waiting
 
     def fence(self, timeout: float | None = NEVER) -> None:
-        """Wait for the ends of all tasks that this process has submitted. Raises TimeoutError after `timeout` s."""
+        """Wait until all tasks that this process has submitted have ended. Raises TimeoutError after
+        `timeout` seconds."""
         left = wait_all(self._client.unfinished(), timeout)
         if left:
             raise TimeoutError(f"{left} tasks have not ended after {timeout} s")
 
     def poll(self, timeout: float | None = NEVER) -> str | None:
-        """The uid of a task of this process that has ended, each once, in the order of their ends.
+        """Return the uid of a task of this process that has ended, each once, in the order of their ends.
 
-        None where none ends within `timeout` seconds. A million ends that were not asked for are kept.
+        Returns None if none ends within `timeout` seconds. The last million ends that were not polled are kept.
         """
         index = self._client.ended.take(timeout)
         return None if index is None else f"{self._client.number}-{index}"
 
     def clear_results(self) -> None:
-        """Wait for all tasks of this process, and drop their results. get() of those raises BatchError afterwards."""
+        """Wait for all tasks of this process, and drop their results. get() of those not fetched raises BatchError
+        afterwards."""
         self.fence()
         self._drop_results(BatchError("the result was dropped by clear_results()"))
 
     def _drop_results(self, error: Exception) -> None:
-        """Have get() raise that, but of tasks whose results were fetched."""
+        """Let get() raise `error` for tasks whose results were not fetched."""
         for promise in list(self._promises):
             if not promise.fetched:
                 promise.outcome = Failure.of(error)
         self._promises.clear()
 
     def topology(self) -> BatchTopology:
-        """The nodes and workers."""
+        """Return the nodes and workers of the batch."""
         return self._topology
 
     @property
     def num_workers(self) -> int:
-        """How many tasks run at a time."""
+        """The number of tasks that run at a time."""
         return self._topology.total_workers
 
     @property
     def num_managers(self) -> int:
-        """The pools of workers, one on each node, and the scheduler."""
+        """The number of pools of workers (one per node) plus one for the scheduler."""
         return self._topology.total_managers
 
     # ---- ending
 
     def join(self, timeout: float | None = NEVER) -> None:
-        """Wait for all tasks, and end the batch; with a managed lifecycle, and in a process that was sent the batch,
-        only this process's part in it. Raises TimeoutError after `timeout` seconds, when it goes on.
+        """Wait for all tasks, and end the batch. With a managed lifecycle, and in a process that received the batch,
+        only the tasks of this process are waited for, and the batch stays.
 
-        With the batch end results that nobody has fetched: get() of those raises RuntimeError. With a managed lifecycle
-        they stay.
+        Raises TimeoutError after `timeout` seconds; the batch then continues. With the batch end results that were not
+        fetched: get() of those raises RuntimeError. With a managed lifecycle they stay.
         """
         if self._own is None or self._managed:
             self.fence(timeout)
@@ -311,14 +319,15 @@ class Batch:
         self._end()
 
     def close(self) -> None:
-        """Does nothing: for programs that call it before join()."""
+        """Do nothing; it exists for programs that call it before join()."""
 
     def destroy(self, timeout: float | None = NEVER, force_timeout: float | None = None) -> None:
-        """End a batch with a managed lifecycle, when all tasks of all processes have ended; nothing where it has ended.
+        """End a batch with a managed lifecycle when all tasks of all processes have ended; does nothing if it has
+        ended.
 
-        After `timeout` seconds it raises TimeoutError, or with `force_timeout` ends them within that time. Any process
-        that has the batch may call it, after join() too. Raises RuntimeError for a batch without a managed lifecycle
-        that goes on.
+        After `timeout` seconds it raises TimeoutError, or with `force_timeout` terminates them within that time. Any
+        process that has the batch may call it, also after join(). Raises RuntimeError for a batch without a managed
+        lifecycle that has not ended.
         """
         if not self._managed:
             if self._client.is_over:
@@ -337,9 +346,9 @@ class Batch:
             self.terminate(timeout=force_timeout)
 
     def terminate(self, *, timeout: float = 5.0) -> None:
-        """Cancel all tasks and end the batch now; what does not end when asked is killed after `timeout` seconds.
+        """Cancel all tasks and end the batch now; what does not end on SIGTERM is killed after `timeout` seconds.
 
-        In a process that was sent the batch, only its own tasks are cancelled.
+        In a process that received the batch, only its own tasks are cancelled.
         """
         timeout = checked_seconds("timeout", timeout)
         if self._own is None:
@@ -370,23 +379,26 @@ class Batch:
         return self._logs
 
     def log_dir(self) -> str:
-        """The folder with the output of all tasks. Raises RuntimeError without task_logs, as the next ones do."""
+        """Return the folder with the output of all tasks. Raises RuntimeError without task_logs, as the other methods
+        of logs do."""
         return str(self._kept_logs().folder)
 
     def log_manifest_path(self) -> str:
-        """A file with a line of JSON for each task: uid, name, kind, and paths of stdout and stderr by rank."""
+        """Return the path of a file with a line of JSON for each task: uid, name, kind, and paths of stdout and stderr
+        by rank."""
         return str(self._kept_logs().manifest)
 
     def iter_log_records(self) -> Iterator[dict[str, Any]]:
-        """The lines of the manifest."""
+        """Yield the records of the manifest."""
         return self._kept_logs().records()
 
     def find_logs(self, tuid: str) -> list[dict[str, Any]]:
-        """The lines of the manifest of one task."""
+        """Return the records of the manifest for one task, by its uid."""
         return self._kept_logs().find(tuid)
 
     def read_logs(self, tuid: str, log_type: str | None = None) -> str | dict[str, str]:
-        """What a task has written: its "stdout" or "stderr", or both by name. Raises KeyError for an unknown task."""
+        """Return the output of a task: its "stdout" or "stderr", or both by name. Raises KeyError for an unknown task,
+        ValueError for another log_type."""
         records = self.find_logs(tuid)
         if not records:
             raise KeyError(tuid)
@@ -412,7 +424,7 @@ _NOT_FETCHED = (
 
 
 def _destroy(made: weakref.ref[Batch], timeout: float | None, force_timeout: float | None) -> None:
-    """What another process asks for."""
+    """End the batch at the request of another process."""
     batch = made()
     if batch is not None:
         batch.destroy(timeout, force_timeout)
@@ -433,7 +445,7 @@ def _restore(events: Channel, clients: Words, topology: BatchTopology, logs: Log
 
 
 def _end(own: OwnClient) -> None:
-    """Whatever is left of a batch, when it is joined or forgotten."""
+    """End what is left of a batch when it is joined or garbage collected."""
     own.close()
     own.tell_end()
     own.scheduler.end()

@@ -1,4 +1,4 @@
-"""What is to be done in a task, as it is submitted and as a worker gets it."""
+"""The call of a task, as it is submitted and as a worker gets it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragon.workflows.batch.promise import Key, Promise
 __all__ = ["NEVER", "Call", "Kind", "Output", "Streams", "describe", "function_work", "job_work", "process_work"]
 
 NEVER = 1e9
-"""Seconds from which a time-out means none."""
+"""Seconds from which a timeout means none."""
 
 
 class Kind(enum.IntEnum):
@@ -30,11 +30,11 @@ class Kind(enum.IntEnum):
 
 
 Streams = tuple[int | str | None, int | str | None]
-"""Where stdout and stderr go: None as they are, DEVNULL, STDOUT, or a file, of whose name `{rank}` is replaced."""
+"""Where stdout and stderr go: None to leave them, DEVNULL, STDOUT, or a file, in whose name `{rank}` is replaced."""
 
 
 class Output(NamedTuple):
-    """Where a task's output goes, and which of it is in files: paths by rank, per stream."""
+    """Where a task's output goes, and the paths of the files that it goes to, by rank, per stream."""
 
     streams: Streams
     stdout: list[str]
@@ -42,7 +42,7 @@ class Output(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A task to be submitted: the call, pickled, and what has to come before it. `inputs` are other tasks."""
+    """A task to be submitted: the pickled call, and its dependencies. `inputs` are the tasks whose results it takes."""
 
     kind: Kind
     data: bytes
@@ -59,19 +59,24 @@ Work = tuple[Callable[..., Any] | None, tuple[Any, ...], dict[str, Any]]
 
 
 def function_work(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:
-    """Raises TypeError for what cannot be called."""
+    """Return the call of a function task. Raises TypeError if `target` is not callable."""
     if not callable(target):
         raise TypeError(f"the target of a function task must be callable, not {target!r}")
     return target, args, kwargs
 
 
 def process_work(template: ProcessTemplate) -> Work:
-    """Raises TypeError for what is no template, ValueError for one with a PIPE."""
+    """Return the call of a process task. Raises TypeError for what is not a template, ValueError for one with
+    a PIPE."""
     return None, (_checked(template),), {}
 
 
 def job_work(templates: Any, pmi: Any) -> tuple[Work, int]:
-    """With the number of ranks. Raises TypeError and ValueError for what are no pairs of a number and a template."""
+    """Return the call of a job and its number of ranks.
+
+    Raises TypeError and ValueError for what is not a non-empty list of (number, template), and for a template with a
+    PIPE.
+    """
     pairs = []
     for one in templates:
         if not isinstance(one, Sequence) or len(one) != 2:
@@ -89,14 +94,14 @@ def _checked(template: ProcessTemplate) -> ProcessTemplate:
     if not isinstance(template, ProcessTemplate):
         raise TypeError(f"a process is described by a ProcessTemplate, not {template!r}")
     if PIPE in (template.stdin, template.stdout, template.stderr):
-        raise ValueError("nobody could read a PIPE of a task's process: use stdout='file' or Batch(task_logs=True)")
+        raise ValueError("a PIPE of a task's process could not be read: use stdout='file' or Batch(task_logs=True)")
     return template
 
 
 def describe(
     kind: Kind, work: Work, task_class: type, promise_of: Callable[[Any], Promise]
 ) -> tuple[bytes, list[Any], list[Key | Promise]]:
-    """The call as bytes and buffers, and the tasks whose results it takes. Raises what its pickling raises."""
+    """Return the call as bytes and buffers, and the tasks whose results it takes. Raises what pickling raises."""
     target, args, kwargs = work
     inputs: list[Key | Promise] = []
     if any(True for _ in contained((_searched(kind, args), kwargs), task_class)):
@@ -121,7 +126,7 @@ def _searched(kind: Kind, args: tuple[Any, ...]) -> Any:
 def substituted(
     kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], what: type, replace: Callable[[Any], Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a call, those of its processes among them, with everything of a kind replaced."""
+    """Return the arguments of a call, including those of its processes, with all objects of type `what` replaced."""
     if kind == Kind.FUNCTION:
         return replaced(args, what, replace), replaced(kwargs, what, replace)
 

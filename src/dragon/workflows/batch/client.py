@@ -1,4 +1,4 @@
-"""Who submits to a batch: the process that made it, and every process that was sent it."""
+"""The clients of a batch: the process that made it, and every process that received it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from dragon.workflows.batch.scheduler import Scheduler
 
 __all__ = ["Client", "OtherClient", "OwnClient"]
 
-# What other clients tell.
+# The types of messages of other clients.
 _HELLO, _SUBMIT, _WATCH, _CANCEL, _RELEASE, _DESTROY = range(NO_WORKER + 10, NO_WORKER + 16)
-# What they are told.
+# The types of messages to them.
 _OUTCOME, _CANCELLED, _ENDED, _NOT_DESTROYED = range(4)
 
 _MOST_POLLED = 1_000_000  # ends of tasks that are kept for poll()
 
 
 class Ended:
-    """The tasks of a client that have ended, in the order of their ends, for whoever polls."""
+    """The tasks of a client that have ended, in the order of their ends, for poll()."""
 
     def __init__(self) -> None:
         self._keys: deque[int] = deque(maxlen=_MOST_POLLED)
@@ -51,7 +51,7 @@ class Ended:
                 self._changed.notify()
 
     def take(self, timeout: float | None) -> int | None:
-        """The next one; None after `timeout` seconds."""
+        """Return the next one; None after `timeout` seconds."""
         with self._changed:
             self._waiting += 1
             try:
@@ -62,7 +62,7 @@ class Ended:
 
 
 class Client(Protocol):
-    """Submits, cancels, and knows of the ends of its tasks."""
+    """Submits and cancels tasks, and keeps track of their ends."""
 
     number: int
     ended: Ended
@@ -84,10 +84,10 @@ class Client(Protocol):
         """Return the promise of a task that some client has submitted."""
 
     def export(self, promise: Promise) -> None:
-        """Let other processes ask for a task."""
+        """Let other processes refer to a task."""
 
     def cancel(self, promise: Promise, timeout: float | None) -> bool:
-        """Cancel a task. Returns whether it is gone within `timeout` seconds."""
+        """Cancel a task. Returns whether it has ended because of this within `timeout` seconds."""
 
     def unfinished(self) -> list[Promise]:
         """Return the promises of this client's tasks that have no outcome yet."""
@@ -97,7 +97,7 @@ class Client(Protocol):
 
 
 class OwnClient:
-    """The process that made the batch. It does what other clients ask for, too."""
+    """The client in the process that made the batch. It also serves the requests of other clients."""
 
     def __init__(self, make: Callable[..., Scheduler]) -> None:
         self.number = 0
@@ -113,13 +113,13 @@ class OwnClient:
         self.scheduler = make(ended=self._task_ended, told=self._told)
 
     def next_key(self) -> Key:
-        """The name of its next task. Raises SubmitAfterCloseError when it takes no more."""
+        """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
         if self._closed:
             raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
         return 0, next(self._numbers)
 
     def submit(self, key: Key, call: Call) -> Entry:
-        """Give a task to the scheduler. Raises BatchError where an input is no longer known."""
+        """Give a task to the scheduler. Raises BatchError if an input is no longer known."""
         inputs = [self._entry(one) for one in call.inputs] if call.inputs else []
         return self.scheduler.submit(key, call, inputs)
 
@@ -129,19 +129,19 @@ class OwnClient:
         key = one.key if isinstance(one, Promise) else one
         known = self._exported.get(key)
         if known is None:
-            raise BatchError(f"task {key[0]}-{key[1]} is not known any more: who submitted it has let go of it")
+            raise BatchError(f"task {key[0]}-{key[1]} is no longer known: the process that submitted it has dropped it")
         return known
 
     def known(self, key: Key) -> Promise:
-        """Return the entry of a task. Raises BatchError where it is no longer known."""
+        """Return the entry of a task. Raises BatchError if it is no longer known."""
         return self._entry(key)
 
     def export(self, promise: Promise) -> None:
-        """Other processes may ask for it from now on."""
+        """Let other processes refer to a task from now on."""
         self._exported[promise.key] = self._entry(promise)
 
     def cancel(self, promise: Promise, timeout: float | None) -> bool:
-        """Cancel a task. Returns whether it is gone within `timeout` seconds."""
+        """Cancel a task. Returns whether it has ended because of this within `timeout` seconds."""
         entry = self._entry(promise)
         gone = self.scheduler.cancel(entry, cancellation(entry))
         return gone is not None and gone.wait(timeout)
@@ -209,7 +209,7 @@ class OwnClient:
             return  # it has ended
         self._puids[client] = puid
         if len(self._puids) > self._most_puids:
-            # Those that were killed have not let go of their tasks.
+            # Clients that were killed have not released their tasks.
             ended = [one for one, puid in self._puids.items() if processes.look_up(puid).ecode is not None]
             for one in ended:
                 del self._puids[one]
@@ -244,7 +244,7 @@ class OwnClient:
         self._tell(client, (_CANCELLED, request, gone is not None))
 
     def tell_end(self) -> None:
-        """The batch is over, for the other clients too."""
+        """Notify the other clients that the batch has ended."""
         self.is_over = True
         with self.scheduler.lock:
             for client in list(self._others):
@@ -252,7 +252,7 @@ class OwnClient:
 
 
 class _Distant(Promise):
-    """A promise of the process that made the batch, as another client has it."""
+    """A promise of the batch's own process, as another client has it."""
 
     __slots__ = ("_release",)
 
@@ -266,7 +266,7 @@ class _Distant(Promise):
 
 
 class OtherClient:
-    """A process that was sent the batch."""
+    """The client in a process that received the batch."""
 
     def __init__(self, number: int, events: Channel) -> None:
         self.number = number
@@ -286,13 +286,13 @@ class OtherClient:
         self._thread.start()
 
     def next_key(self) -> Key:
-        """The name of its next task. Raises SubmitAfterCloseError when it takes no more."""
+        """Return the name of the next task. Raises SubmitAfterCloseError after close()."""
         if self._closed:
             raise SubmitAfterCloseError("the batch has ended and takes no more tasks")
         return self.number, next(self._numbers)
 
     def submit(self, key: Key, call: Call) -> Promise:
-        """Send a task to the batch's process. Raises SubmitAfterCloseError where the batch has ended."""
+        """Send a task to the batch's process. Raises SubmitAfterCloseError if the batch has ended."""
         promise = _Distant(key, self._let_go)
         self._unfinished[promise.key] = promise
         call = call._replace(inputs=[one.key if isinstance(one, Promise) else one for one in call.inputs])
@@ -304,7 +304,7 @@ class OtherClient:
         return promise
 
     def known(self, key: Key) -> Promise:
-        """Return the promise of a task, whose outcome the batch's process is asked for."""
+        """Return the promise of a task, and request its outcome from the batch's process."""
         promise = self._watched.get(key)
         if promise is None:
             promise = self._watched[key] = _Distant(key, None)
@@ -312,10 +312,10 @@ class OtherClient:
         return promise
 
     def export(self, promise: Promise) -> None:
-        """Other processes may ask for it: they can as long as this one keeps it."""
+        """Do nothing: other processes can refer to a task as long as this process keeps it."""
 
     def cancel(self, promise: Promise, timeout: float | None) -> bool:
-        """Ask for a cancellation. Returns False if the task is not gone within `timeout` seconds."""
+        """Request a cancellation. Returns False if the task was not cancelled, or after `timeout` seconds."""
         request = next(self._requests)
         answer = self._answers[request] = queue.SimpleQueue()
         try:
@@ -335,7 +335,7 @@ class OtherClient:
         self._closed = True
 
     def destroy(self, timeout: float | None, force_timeout: float | None) -> None:
-        """Have whoever made the batch end it. Raises TimeoutError."""
+        """Request that the batch's process ends it. Raises TimeoutError."""
         self._closed = True
         try:
             self._events.put((_DESTROY, self.number, timeout, force_timeout))
@@ -388,13 +388,13 @@ class OtherClient:
 
 
 def _waitable(timeout: float | None) -> float | None:
-    """A lock cannot wait for longer."""
+    """Return the timeout, limited to the longest that a lock accepts; None for no timeout."""
     timeout = checked_seconds("timeout", timeout)
     return None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
 
 
 def wait_all(promises: list[Promise], timeout: float | None) -> int:
-    """Wait for the ends of tasks; how many have not ended within `timeout` seconds."""
+    """Wait for the ends of tasks. Returns how many have not ended within `timeout` seconds."""
     timeout = checked_seconds("timeout", timeout)
     end = None if timeout is None else time.monotonic() + timeout
     for promise in promises:

@@ -18,7 +18,7 @@ from dragon.workflows.batch.worker import GROUP, Plan, Setting, work
 __all__ = ["LOST", "NO_WORKER", "Crew"]
 
 LOST, NO_WORKER = 2, 3
-"""The first words of what is told when a worker has died with a task in hand, and when none is left."""
+"""The types of the messages that a worker has died while it had a task, and that no worker is left."""
 
 
 class Crew:
@@ -47,11 +47,11 @@ class Crew:
             self._workers = Workers(len(policies), start, lost, gave_up, tasks, self._doing)
 
     def task_of(self, worker: int) -> int:
-        """The number of the task that a worker says it has; 0: none, or it is dead."""
+        """Return the number of the task that a worker is running; 0 if none, or if it is dead."""
         return self._doing[worker]
 
     def end_worker(self, index: int) -> Callable[[], None]:
-        """Ask a worker to end; another takes its place. What ends it if it does not listen."""
+        """Send SIGTERM to a worker; another replaces it. Returns a function that kills it if it has not ended."""
         worker = self._workers.processes[index]
         worker.terminate()
 
@@ -62,21 +62,22 @@ class Crew:
         return kill
 
     def end_processes(self, running: tuple[int, int]) -> Callable[[], None]:
-        """Ask a task's process or group to end. What ends it if it does not listen."""
+        """Send SIGTERM to a task's process or group. Returns a function that sends SIGKILL."""
         _signal(running, signal.SIGTERM)
         return lambda: _signal(running, signal.SIGKILL)
 
     def finish(self, timeout: float | None) -> bool:
-        """Let the workers end when they have done all that was sent; whether they have, within `timeout` seconds."""
+        """Let the workers end when they have done all submitted tasks. Returns whether they have within `timeout`
+        seconds."""
         pass_on_end(self._tasks)
         return self._workers.join(timeout)
 
     def stop_replacing(self) -> None:
-        """Workers that end from now on are not replaced."""
+        """Stop replacing workers that end."""
         self._workers.stop_replacing()
 
     def terminate(self, patience: float = 5.0) -> None:
-        """End the workers now: asked first, killed after `patience` seconds."""
+        """End the workers now: with SIGTERM, and SIGKILL after `patience` seconds."""
         self._workers.terminate(patience)
 
 
@@ -88,4 +89,4 @@ def _signal(running: tuple[int, int], number: signal.Signals) -> None:
         else:
             processes.kill(name, number)
     except (ProcessError, LookupError, RuntimeError, RunEndedError):
-        pass  # it has ended, and perhaps all else
+        pass  # it has ended, and possibly the run

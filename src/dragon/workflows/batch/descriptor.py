@@ -1,4 +1,4 @@
-"""Tasks described by a file: what is the same in all of them, with names for what is not."""
+"""Tasks described by a YAML file, with placeholders for the values that differ."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _KEYS = {
 
 
 class MakeTask:
-    """Makes a task from a description at each call. Returned by Batch.import_func().
+    """Submits a task from a description at each call. Returned by Batch.import_func().
 
-    Positional arguments are named in order by the file's `run_args`; keyword arguments have their own names. Raises
-    BatchError for a file that describes no task, TypeError for arguments that the file does not name.
+    Positional arguments are values of the file's `run_args`, in order; keyword arguments are passed by name. Raises
+    BatchError for a file that does not describe a task, TypeError for more arguments than the file names, and for
+    missing ones.
 
     Examples:
         >>> from pathlib import Path
@@ -101,7 +102,8 @@ class MakeTask:
         return options.job([(part.get("nproc", 1), self._template(part)) for part in one["processes"]])
 
     def _filled(self, part: Any, values: Mapping[str, Any]) -> Any:
-        """`$name` is that value, within a longer text its text; `{call: ..., args: [...]}` what the call returns."""
+        """Replace placeholders: `$name` by the value, within a longer text by its text; `{call: ..., args: [...]}` by
+        what the call returns."""
         if isinstance(part, str):
             return self._value(part, values)
         if isinstance(part, list):

@@ -1,4 +1,4 @@
-"""A task as the scheduler knows it."""
+"""The scheduler's record of a task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Entry", "Need", "State", "worded_key"]
 
 
 class State(enum.IntEnum):
-    """Where a task is. A task that was cancelled goes from any state to ENDED."""
+    """The state of a task. A cancelled task goes from any state to ENDED."""
 
-    WAITING = 0  # for other tasks
-    READY = 1  # for a place among those that are sent to the workers
-    SENT = 2  # a worker has it, or will
+    WAITING = 0  # waits for other tasks
+    READY = 1  # waits for a slot among the tasks that are sent to the workers
+    SENT = 2  # sent to the workers
     ENDED = 3
 
 
@@ -29,7 +29,7 @@ class Need(enum.IntEnum):
 
 
 class Entry(Promise):
-    """A task and its place in the order of tasks. What it needs no more it lets go of."""
+    """A task and its dependencies. References that are no longer needed are dropped."""
 
     __slots__ = ("accesses", "call", "dependents", "ends", "inputs", "kind", "missing", "name", "number", "running",
                  "slot", "state", "timeout", "watchers", "weight")  # fmt: skip
@@ -48,15 +48,15 @@ class Entry(Promise):
         self.inputs: list[Entry] = []
         self.dependents: list[tuple[Entry, Need]] = []
         self.accesses: list[Access] = []
-        self.running: tuple[int, int] | None = None  # its process or group, as the worker tells it
-        self.watchers: list[int] = []  # the clients to be told of its end
-        self.ends: Promise | None = None  # fulfilled when what was cancelled has gone
+        self.running: tuple[int, int] | None = None  # its process or group, as the worker reports it
+        self.watchers: list[int] = []  # the clients to be notified of its end
+        self.ends: Promise | None = None  # fulfilled when the cancelled processes have ended
 
     def __str__(self) -> str:
         return worded_key(self.key, self.name)
 
 
 def worded_key(key: Key, name: str) -> str:
-    """How a task is called in messages."""
+    """Return the name of a task in messages."""
     uid = f"{key[0]}-{key[1]}"
     return f"task {uid} ({name})" if name and name != uid else f"task {uid}"

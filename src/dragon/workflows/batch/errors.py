@@ -14,20 +14,20 @@ __all__ = [
 
 
 class BatchError(DragonError):
-    """Any error of a batch."""
+    """The base class of the errors of a batch."""
 
 
 class SubmitAfterCloseError(BatchError, RuntimeError):
-    """A task was submitted to a batch that has ended."""
+    """Raised if a task is submitted to a batch that has ended."""
 
 
 class TaskNotReadyError(BatchError, TimeoutError):
-    """The task has not ended yet, or not within the time that was given."""
+    """Raised if the task has not ended within the timeout."""
 
 
 class TaskCancelledError(BatchError):
-    """The task was cancelled, or one whose result it needs."""
+    """Raised if the task, or one whose result it needs, was cancelled."""
 
 
 class ReadAfterWriteDependencyError(BatchError):
-    """The task needs the result of another one, or reads data that it should have written, and that one failed."""
+    """Raised if another task has failed whose result this one needs, or whose data it reads."""

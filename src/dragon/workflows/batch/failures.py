@@ -1,4 +1,4 @@
-"""How tasks fail for the sake of others."""
+"""The outcomes of tasks that fail because of others, or are cancelled."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["cancellation", "given_up", "inherited", "overdue", "unwritten"]
 
 
 def unwritten(error: str) -> Failure:
-    """The outcome of a task that reads what a task that failed should have written."""
-    return Failure.of(ReadAfterWriteDependencyError(f"what the task reads was not written by {error}"))
+    """Return the outcome of a task that reads data that a failed task should have written."""
+    return Failure.of(ReadAfterWriteDependencyError(f"the data that the task reads was not written by {error}"))
 
 
 class _Because:
-    """An exception and, as bytes, its cause; unpickled as the exception."""
+    """An exception and its pickled cause; unpickled as the exception with its cause."""
 
     def __init__(self, error: Exception, cause: bytes) -> None:
         self._parts = error, cause
@@ -36,8 +36,11 @@ def _with_cause(error: Exception, cause: bytes) -> Exception:
 
 
 def _unmet(before: Entry, outcome: Failure) -> Failure:
-    """The outcome of a task that needs the result of one that failed. It says so under that name however far it is from
-    the task that failed first, whose exception is the cause; a task that needs one that was cancelled is cancelled."""
+    """Return the outcome of a task that needs the result of a failed one.
+
+    The exception is a ReadAfterWriteDependencyError whose cause is the exception of the task that failed first, however
+    far away; a task that needs a cancelled one is cancelled.
+    """
     if isinstance(outcome.error(), (ReadAfterWriteDependencyError, TaskCancelledError)):
         return outcome.noted(f"raised by {before}, whose result is needed")
     error = ReadAfterWriteDependencyError(f"the result of {before} is needed, which failed: {outcome.brief}")
@@ -45,7 +48,7 @@ def _unmet(before: Entry, outcome: Failure) -> Failure:
 
 
 def inherited(before: Entry, outcome: Outcome, need: Need) -> Failure | None:
-    """How a task fails for the sake of one before it."""
+    """Return how a task fails because of a task before it; None if it does not."""
     if not isinstance(outcome, Failure) or need == Need.ORDER:
         return None
     if need == Need.DATA:
@@ -54,15 +57,15 @@ def inherited(before: Entry, outcome: Outcome, need: Need) -> Failure | None:
 
 
 def cancellation(entry: Entry) -> Failure:
-    """The outcome of a task that was cancelled."""
+    """Return the outcome of a cancelled task."""
     return Failure.of(TaskCancelledError(f"{entry} was cancelled"))
 
 
 def overdue(entry: Entry) -> Failure:
-    """The outcome of a task that ran for too long."""
+    """Return the outcome of a task that exceeded its timeout."""
     return Failure.of(TimeoutError(f"{entry} did not end in {entry.timeout} s"))
 
 
 def given_up(entry: Entry, why: str) -> Failure:
-    """The outcome of a task that cannot be run any more."""
+    """Return the outcome of a task that cannot be run any more."""
     return Failure.of(BatchError(f"{entry} did not run to its end: {why}"))

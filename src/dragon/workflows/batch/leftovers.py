@@ -1,7 +1,7 @@
-"""What a function task leaves running: the processes that it started, in whatever groups and sessions they are.
+"""Ends processes that a function task started and left running, in any process group or session.
 
-A worker is a subreaper: what has lost its parents below it is its child. So all that a task started and left is among
-the worker's children, or below them, and comes there when these end.
+A worker is a subreaper: an orphaned descendant becomes its child. So all processes that a task started and left are
+descendants of the worker, and become its children when their parents end.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dragon.infrastructure import cpython
 
 __all__ = ["Leaving", "Leftovers"]
 
-_KILL_DELAY_S = 5.0  # seconds between the two signals
-_POLL_S = 0.005
-_MIN_POLL_S = 50e-6  # seconds in which no process can be started: it is not worth a look
+_KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL
+_POLL_S = 0.005  # seconds
+_MIN_POLL_S = 50e-6  # seconds in which no process can be started, so that no check is needed
 _TRACKERS = ("loky.backend.resource_tracker", "joblib.externals.loky.backend.resource_tracker")
 
 
 class Leaving(partial[Any]):
-    """A call that may leave processes running."""
+    """A call whose processes are left running."""
 
 
 class Leftovers:
-    """Ends what tasks leave, each time that one has ended. What was there at the beginning stays."""
+    """Ends the processes that tasks leave, after each task. Processes that existed at the beginning stay."""
 
     def __init__(self) -> None:
         self._open()
@@ -55,7 +55,7 @@ class Leftovers:
 
     @contextmanager
     def of(self, call: Callable[..., Any]) -> Iterator[None]:
-        """What the call in the block leaves running is ended after it, unless the call was to leave it."""
+        """After the block, end the processes that the call left running, unless the call is a `Leaving`."""
         begun = time.perf_counter()
         try:
             yield
@@ -66,9 +66,9 @@ class Leftovers:
                 self._end()
 
     def _end(self) -> None:
-        """End what was not there before: asked first, killed after a while. Returns when it is over."""
+        """End new processes: with SIGTERM, and SIGKILL after 5 s. Returns when they have ended."""
         found = self._children()
-        self._others &= found  # the others' ids may be used again
+        self._others &= found  # pids of ended processes may be reused
         if found <= self._others:
             return
         self._others |= _trackers() & found
@@ -82,13 +82,13 @@ class Leftovers:
             asked.update(left)
             time.sleep(_POLL_S)
         for pid in asked:
-            with suppress(ChildProcessError):  # whoever started it has done so
+            with suppress(ChildProcessError):  # it was reaped by the code that started it
                 os.waitpid(pid, os.WNOHANG)
-        self._others |= self._children()  # ended by themselves: their codes are for whoever asks
+        self._others |= self._children()  # zombies: their exit codes are left for the code that started them
 
 
 def _trackers() -> set[int]:
-    """Helpers of multiprocessing and of its kind, which serve this process to its end."""
+    """Return the pids of the helpers of multiprocessing and loky, which serve this process to its end."""
     others = (vars(sys.modules[name])["_resource_tracker"]._pid for name in _TRACKERS if name in sys.modules)
     return cpython.helpers() | {pid for pid in others if pid is not None}
 

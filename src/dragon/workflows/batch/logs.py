@@ -1,4 +1,4 @@
-"""Files that tasks write their output to, and a list of them."""
+"""The files with the output of tasks, and their manifest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Logs:
 
     @classmethod
     def make(cls, place: str | os.PathLike[str] | bool) -> Logs:
-        """A new folder there, by default in the working directory. Raises OSError where that cannot be made."""
+        """Create the folder, by default in the working directory. Raises OSError if it cannot be created."""
         if isinstance(place, bool):
             place = f"dragon_batch_{own_node().host_name}_{os.getpid()}_{next(_numbers)}"
         folder = Path(place).absolute()
@@ -39,29 +39,29 @@ class Logs:
         return logs
 
     def streams(self, uid: str, of_job: bool) -> tuple[str, str]:
-        """The files of a task's stdout and stderr."""
+        """Return the files of a task's stdout and stderr."""
         base = self.folder / (f"{uid}.{{rank}}" if of_job else uid)
         return f"{base}.out", f"{base}.err"
 
     def note(self, uid: str, name: str, kind: str, output: Output) -> None:
-        """Add a task to the manifest, which several processes may do at a time."""
+        """Add a task to the manifest. Several processes may do so at the same time."""
         record = {"uid": uid, "name": name, "kind": kind, "stdout": output.stdout, "stderr": output.stderr}
         with open(self.manifest, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """What the manifest says: uid, name, kind, and the paths of stdout and stderr by rank."""
+        """Yield the records of the manifest: uid, name, kind, and the paths of stdout and stderr by rank."""
         with open(self.manifest, encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)
 
     def find(self, uid: str) -> list[dict[str, Any]]:
-        """The records of one task."""
+        """Return the records of one task."""
         return [record for record in self.records() if record["uid"] == uid]
 
 
 def read_files(paths: list[str]) -> bytes:
-    """What is in the files, one after the other; those that were not made are empty."""
+    """Return the concatenated content of the files; missing ones are empty."""
     found = []
     for path in paths:
         try:
@@ -72,11 +72,13 @@ def read_files(paths: list[str]) -> bytes:
 
 
 def checked_stream(name: str, value: Any) -> int | str | None:
-    """A stream as a user gives it. Raises ValueError for what a task's output cannot go to."""
+    """Return a user's stream in normalized form. Raises ValueError for an invalid one."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if value == PIPE and not isinstance(value, str):
-        raise ValueError(f"{name}=PIPE: nobody could read it; name a file, or keep all output with task_logs=True")
+        raise ValueError(
+            f"{name}=PIPE: the pipe could not be read; name a file, or keep all output with task_logs=True"
+        )
     if value is None or value == DEVNULL or (value == STDOUT and name == "stderr"):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value:
@@ -85,7 +87,7 @@ def checked_stream(name: str, value: Any) -> int | str | None:
 
 
 def output_of(streams: Streams, templates: list[ProcessTemplate] | None) -> Output:
-    """Which files a task's output is in: `templates` are those of its ranks, None for a function."""
+    """Return the files of a task's output. `templates` are those of its ranks, None for a function."""
     files: list[list[str]] = []
     for name, stream in zip(("stdout", "stderr"), streams, strict=True):
         own = [getattr(template, name) for template in templates] if templates else [None]

@@ -1,4 +1,4 @@
-"""What is asked for of a task."""
+"""The options of a task."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _checked(name: str, accesses: Iterable[Access] | None) -> list[Access]:
 
 
 def _leaving(template: ProcessTemplate) -> ProcessTemplate:
-    """The same, and what it starts goes on after its end."""
+    """Return a copy of the template whose processes are left running."""
     changed = copy.copy(template)
     changed.leave_running = True
     return changed
 
 
 class Options:
-    """What is asked for of a task, before it is submitted. Made by Batch.options()."""
+    """The options of a task, with which it is submitted. Made by Batch.options()."""
 
     def __init__(
         self,
@@ -60,25 +60,26 @@ class Options:
         self._leaves = leave_running
 
     def function(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task:
-        """Submit `target(*args, **kwargs)`. Raises what pickling that raises, SubmitAfterCloseError after the end."""
+        """Submit `target(*args, **kwargs)`. Raises what pickling raises, SubmitAfterCloseError after the end."""
         work = function_work(target, args, kwargs)
         if self._leaves:
             work = Leaving(target), args, kwargs
         return self._submitted(Kind.FUNCTION, work, 1, None)
 
     def process(self, template: ProcessTemplate) -> Task:
-        """Submit a process, whose exit code is the result. Without a node in its policy it runs on the batch's."""
+        """Submit a process, whose exit code is the result. Without a placement in its policy it runs on a node of the
+        batch."""
         work = process_work(template)
         if self._leaves:
             work = process_work(_leaving(template))
         return self._submitted(Kind.PROCESS, work, 1, [template])
 
     def job(self, templates: Iterable[tuple[int, ProcessTemplate]]) -> Task:
-        """Submit processes that run together: pairs of how many, and which. If one fails, the others are ended.
+        """Submit processes that run together: pairs of (number, template). If one fails, the others are ended.
 
-        Raises RuntimeError for a `pmi` that there is not.
+        Raises RuntimeError for an unavailable `pmi`, TypeError and ValueError for other than such pairs.
         """
-        ProcessGroup(pmi=self._pmi)  # which raises for a backend that there is not
+        ProcessGroup(pmi=self._pmi)  # raises for an unavailable backend
         if not isinstance(templates, Iterable):
             raise TypeError(f"a job is described by a list of (number of processes, template), not {templates!r}")
         templates = list(templates)

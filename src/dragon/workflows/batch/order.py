@@ -1,4 +1,4 @@
-"""The order of tasks that follows from what data they read and write.
+"""The order of tasks that follows from the data they read and write.
 
 A reader waits for the last writer of the same data, a writer for the last writer and for all readers since.
 """
@@ -14,7 +14,7 @@ __all__ = ["Accesses"]
 
 
 class _Part:
-    """Who uses one part of an object: its last writer, the error if that failed, and those who read since."""
+    """The users of one part of an object: its last writer, the error if that failed, and the readers since."""
 
     __slots__ = ("error", "readers", "writer")
 
@@ -32,14 +32,14 @@ _WHOLE: Hashable = ("the whole object",)
 
 
 class Accesses:
-    """The accesses of the tasks that have not ended, and of the writers that failed."""
+    """The accesses of tasks that have not ended, and of writers that failed."""
 
     def __init__(self) -> None:
         self._objects: dict[Hashable, dict[Hashable, _Part]] = {}
 
     def add(self, entry: Entry, accesses: list[Access]) -> Iterator[tuple[Entry | str, bool]]:
-        """Note what a task does; whom it has to wait for: (a task or the error of one that failed, whether it reads
-        what that one writes)."""
+        """Add the accesses of a task. Yields its dependencies: (a task, or the error of a failed one; whether the new
+        task reads its data)."""
         entry.accesses = accesses
         for one in accesses:
             parts = self._objects.setdefault(one.obj, {})
@@ -64,7 +64,7 @@ class Accesses:
         return [parts[name] for name in (*one.parts, _WHOLE) if name in parts]
 
     def ended(self, entry: Entry, error: str) -> None:
-        """A task has ended; `error` says how if it failed."""
+        """Remove the accesses of a task that has ended; `error` says how if it failed, else ""."""
         for one in entry.accesses:
             parts = self._objects.get(one.obj, {})
             for name in one.parts or (_WHOLE,):

@@ -1,7 +1,7 @@
-"""How a task ended, as it goes from one process to others.
+"""The outcome of a task, as it is sent between processes.
 
-A value stays packed, as the worker wrote it, until somebody wants it: the process that keeps the order of the tasks
-does not read what it hands on. Arrays lie beside the bytes, in the memory in which they were received.
+A value stays pickled, as the worker wrote it, until it is needed: the scheduler does not deserialize what it forwards.
+Arrays are in separate buffers, in the memory in which they were received.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def pack(value: Any) -> Sent:
-    """A value for a message. Raises what its pickling raises."""
+    """Serialize a value for a message. Raises what pickling raises."""
     if type(value) in _PLAIN:
         return None, [], value
     buffers: list[Any] = []
@@ -51,17 +51,17 @@ def pack(value: Any) -> Sent:
 
 
 def unpack(sent: Sent) -> Any:
-    """The value that pack() wrote. Raises what its unpickling raises."""
+    """Deserialize what pack() wrote. Raises what unpickling raises."""
     data, buffers, value = sent
     return value if data is None else loads(data, buffers)
 
 
 def received(sent: Sent) -> Outcome:
-    """The outcome of a task that returned this."""
+    """Return the outcome of a task that returned this value."""
     data, _, has_handles = sent
     if data is None or not has_handles:
         return Value(sent)
-    # Each reading of a handle would count as one message less that keeps its object. So it is read once, here.
+    # Each deserialization of a handle releases one reference that a message holds. So it is deserialized once, here.
     try:
         return Value((None, [], unpack(sent)))
     except Exception as error:
@@ -69,7 +69,7 @@ def received(sent: Sent) -> Outcome:
 
 
 class Value:
-    """A task returned this."""
+    """The outcome of a task that returned a value."""
 
     __slots__ = ("_cache", "_sent")
 
@@ -78,13 +78,13 @@ class Value:
         self._cache: Any = sent[2] if sent[0] is None else None
 
     def get(self) -> Any:
-        """The value. Raises what its unpickling raises."""
+        """Return the value. Raises what unpickling raises."""
         if self._cache is None:
             self._cache = unpack(self._sent)
         return self._cache
 
     def sent(self) -> Sent:
-        """For another message."""
+        """Return the value in a form for another message."""
         data, buffers, value = self._sent
         return pack(value) if data is None else (data, [pickle.PickleBuffer(buffer) for buffer in buffers], value)
 
@@ -93,7 +93,8 @@ class Value:
 
 
 class Failure:
-    """A task raised this, or was ended. `text` says it in words, `notes` how it came to others."""
+    """The outcome of a task that raised an exception, or was ended. `text` describes it, `notes` how it affected other
+    tasks."""
 
     __slots__ = ("data", "notes", "text")
 
@@ -102,7 +103,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, with_traceback: bool = False) -> Failure:
-        """An exception as it is, or as whoever gets it sees where in the worker it was raised."""
+        """Make a failure from an exception; with `with_traceback` it includes the worker's traceback."""
         text = worded(error)
         if with_traceback:
             text = "".join(traceback.format_exception(error))
@@ -117,11 +118,11 @@ class Failure:
         return self.text.strip().rpartition("\n")[2]
 
     def get(self) -> Any:
-        """Raises the exception."""
+        """Raise the exception."""
         raise self.error()
 
     def error(self) -> BaseException:
-        """The exception, a new one each time."""
+        """Return the exception, a new object each time."""
         try:
             error: BaseException = loads(self.data) if self.data else BatchError(self._unreadable())
         except Exception:
@@ -134,7 +135,7 @@ class Failure:
         return f"the task raised an exception that cannot be sent to another process:\n{self.text}"
 
     def noted(self, note: str) -> Failure:
-        """The same, for a task that depends on this one."""
+        """Return the failure with a further note, for a task that depends on this one."""
         return Failure(self.data, self.text, (*self.notes[:3], note))
 
     def __reduce__(self) -> Any:
@@ -145,12 +146,12 @@ Outcome = Value | Failure
 
 
 def worded(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception as one line."""
     return f"{type(error).__name__}: {error}"
 
 
 class Input:
-    """Stands, among the arguments of a task, for the result of another."""
+    """A placeholder, in the arguments of a task, for the result of another."""
 
     __slots__ = ("index",)
 
@@ -165,7 +166,8 @@ _DEPTH = 4
 
 
 def contained(obj: Any, kind: type, depth: int = _DEPTH) -> Iterator[Any]:
-    """Everything of that kind in an object: itself, or in its lists, tuples and dicts, a few within each other."""
+    """Yield all objects of type `kind` in an object: itself, or in its lists, tuples and dicts, nested at most `depth`
+    deep."""
     own = type(obj)
     if own is list or own is tuple or own is dict:
         if depth:
@@ -176,7 +178,7 @@ def contained(obj: Any, kind: type, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def replaced(obj: Any, kind: type, replace: Callable[[Any], Any], depth: int = _DEPTH) -> Any:
-    """The object with what contained() finds replaced."""
+    """Return a copy of the object in which the objects that contained() finds are replaced."""
     own = type(obj)
     if own is list or own is tuple or own is dict:
         if not depth:

@@ -1,4 +1,4 @@
-"""Which of the tasks that could run are sent to the workers."""
+"""Decides which of the ready tasks are sent to the workers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dragon.workflows.batch.entry import Entry, State
 
 __all__ = ["Places"]
 
-_AHEAD = 32  # tasks that are sent for each worker, so that none waits for the next
+_AHEAD = 32  # tasks in flight per worker, so that no worker waits for its next task
 
 
 class Places:
-    """Numbered places for tasks that are sent, and the tasks that wait for one.
+    """Numbered slots for tasks that are sent, and the tasks that wait for one.
 
-    Jobs run side by side as far as there are workers for all their ranks, and `most_jobs` allows it; one always may.
+    Jobs run at the same time as long as there are workers for all their ranks, and at most `most_jobs`; one is always
+    permitted.
     """
 
     def __init__(self, workers: int, most_jobs: int | None) -> None:
@@ -29,11 +30,11 @@ class Places:
         return _AHEAD * self._workers
 
     def wait(self, entry: Entry) -> None:
-        """Have a task wait for a place."""
+        """Add a task that waits for a slot."""
         (self._jobs if entry.kind == Kind.JOB else self._tasks).append(entry)
 
     def next(self) -> Entry | None:
-        """A task that has a place now; None: nobody waits, or has to go on waiting. Ended ones wait no more."""
+        """Return a task that gets a slot now; None if none waits, or none can get one. Ended tasks are skipped."""
         while self._free and self._jobs:
             job = self._jobs[0]
             if job.state == State.READY and self._is_full_for(job):
@@ -59,7 +60,7 @@ class Places:
         return entry
 
     def leave(self, entry: Entry) -> None:
-        """The place of a task is free again."""
+        """Free the slot of a task."""
         self._free.append(entry.slot)
         entry.slot = -1
         if entry.kind == Kind.JOB:

@@ -1,4 +1,4 @@
-"""The outcome of a task, to come."""
+"""The future outcome of a task."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dragon.workflows.batch.outcome import Outcome
 __all__ = ["Key", "Promise"]
 
 Key = tuple[int, int]
-"""How a task is named in its batch: by the number of the client that submitted it, and its number among that one's."""
+"""The name of a task in its batch: the number of the client that submitted it, and its number within that client."""
 
 
 class Promise:
-    """The outcome of one task. It is set once, by one thread."""
+    """The future outcome of one task. It is set once, by one thread."""
 
     __slots__ = ("__weakref__", "_set", "fetched", "key", "outcome")
 
@@ -23,11 +23,11 @@ class Promise:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.outcome: Outcome | None = None
-        self.fetched = False  # whether somebody in this process has asked for it and got it
+        self.fetched = False  # whether get() has returned it in this process
         self._set: threading.Event | None = None
 
     def fulfil(self, outcome: Outcome, wake: bool = True) -> None:
-        """Set the outcome, and wake whoever waits for it."""
+        """Set the outcome; with `wake` notify the threads that wait for it."""
         with Promise._lock:
             self.outcome = outcome
             waited_for = self._set
@@ -35,7 +35,7 @@ class Promise:
             waited_for.set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether there is an outcome within `timeout` seconds."""
+        """Wait for the outcome. Returns whether there is one within `timeout` seconds."""
         timeout = checked_seconds("timeout", timeout)
         if self.outcome is not None:
             return True
@@ -44,5 +44,5 @@ class Promise:
                 return True
             if self._set is None:
                 self._set = threading.Event()
-        # A lock cannot wait for longer.
+        # A lock accepts no longer timeout.
         return self._set.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))

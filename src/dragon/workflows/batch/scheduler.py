@@ -1,7 +1,7 @@
-"""The order of a batch's tasks: what waits for what, what is sent to the workers, what came back.
+"""Schedules the tasks of a batch: their dependencies, what is sent to the workers, and the results.
 
-It lives in the process that made the batch. One thread of it takes what the workers and the other clients tell; whoever
-submits in this process changes the order of tasks directly. All of it holds the same lock.
+It runs in the process that made the batch. One thread handles the messages of workers and other clients; threads that
+submit in this process change the state directly. All hold the same lock.
 """
 
 from __future__ import annotations
@@ -35,18 +35,22 @@ from dragon.workflows.batch.worker import ENDED, REFUSES, RUNS, cancelled, claim
 
 __all__ = ["Scheduler"]
 
-# Told by itself; the first words of what other clients tell are above.
+# A message to itself; the types of messages of other clients are greater.
 STOP = 4
 
-_AT_A_TIME = 256  # messages that are taken before others get the lock
-_KILL_DELAY_S = 5.0  # between the two signals to what was cancelled
+_AT_A_TIME = 256  # messages that are processed before other threads get the lock
+_KILL_DELAY_S = 5.0  # seconds between SIGTERM and SIGKILL for what was cancelled
 
 
 class Scheduler:
     """The tasks of one batch.
 
-    `crew` starts its workers, `most_jobs` run at a time. `ended` is called for each task that has ended, with the lock
-    held, and `told` for messages that are not the crew's.
+    Args:
+        crew: starts the workers, given the channels of tasks and events and the claims.
+        workers: the number of workers.
+        most_jobs: the largest number of jobs that run at a time; None for no limit.
+        ended: called for each task that has ended, with the lock held.
+        told: called for messages that are not from workers, with the lock held.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class Scheduler:
         self._places = Places(workers, most_jobs)
         self._accesses = Accesses()
         self._timers = Timers(self._unfinished)
-        self._wakes = True  # who waits for a task, when it ends
+        self._wakes = True  # whether threads that wait for a task are woken when it ends
         self.events, self._tasks = Channel(), Channel()
         self._claims = Words(len(self._places))
         self.crew = crew(self._tasks, self.events, self._claims)
@@ -78,7 +82,7 @@ class Scheduler:
     # ---- submitting
 
     def submit(self, key: Key, call: Call, inputs: list[Entry]) -> Entry:
-        """A new task. Raises SubmitAfterCloseError after the end of the batch, BatchError if it is broken."""
+        """Add a task. Raises SubmitAfterCloseError after the end of the batch, BatchError if it is broken."""
         with self.lock:
             if self.broken:
                 raise BatchError(f"no task can be run any more: {self.broken}")
@@ -100,7 +104,7 @@ class Scheduler:
         return entry
 
     def _depend(self, entry: Entry, before: Entry, need: Need) -> Failure | None:
-        """Have a task wait for another; if that one has failed already, how the task fails for it."""
+        """Let a task wait for another. If that one has failed already, return how the task fails because of it."""
         if before.outcome is None:
             before.dependents.append((entry, need))
             entry.missing += 1
@@ -113,14 +117,14 @@ class Scheduler:
         self._fill()
 
     def _fill(self) -> None:
-        """Send what may be sent."""
+        """Send the tasks that have a slot."""
         while entry := self._places.next():
             entry.state = State.SENT
             self._claims[entry.slot] = queued(entry.number)
             self._put(entry)
 
     def _put(self, entry: Entry) -> None:
-        """Send it, again if a worker died before it could claim it."""
+        """Send a task, again if a worker died before it could claim it."""
         call = entry.call
         assert call is not None
         tells = entry.timeout < NEVER
@@ -136,7 +140,7 @@ class Scheduler:
     # ---- ending
 
     def _complete(self, entry: Entry, outcome: Outcome, stays: bool = False) -> None:
-        """A task has ended, and with it those that cannot start any more. `stays`: its place is still in use."""
+        """End a task, and with it those that cannot start any more. `stays`: its slot is still in use."""
         ending: deque[tuple[Entry, Outcome]] = deque([(entry, outcome)])
         while ending:
             one, outcome = ending.popleft()
@@ -166,9 +170,10 @@ class Scheduler:
     # ---- cancelling
 
     def cancel(self, entry: Entry, failure: Failure, running: bool = True) -> Promise | None:
-        """End a task with that outcome. What is fulfilled when it has gone; None if it ended before.
+        """End a task with that outcome.
 
-        Without `running` one that runs is left alone, which gives None as well.
+        Returns a promise that is fulfilled when its processes have ended; None if it ended before, or if it runs and
+        `running` is False.
         """
         with self.lock:
             if entry.outcome is not None:
@@ -199,12 +204,12 @@ class Scheduler:
         return entry.ends
 
     def _stop(self, entry: Entry) -> None:
-        """End the process or job of a task, asking first."""
+        """End the process or job of a task, first with SIGTERM."""
         assert entry.running is not None
         self._after(_KILL_DELAY_S, self.crew.end_processes(entry.running))
 
     def _gone(self, entry: Entry) -> None:
-        """What was cancelled while it ran has ended."""
+        """Note that a task that was cancelled while it ran has ended."""
         self._places.leave(entry)
         if entry.ends is not None and entry.outcome is not None:
             entry.ends.fulfil(entry.outcome)
@@ -219,11 +224,11 @@ class Scheduler:
         except DestroyedError:
             self._break("the run has ended")
         except BaseException as error:
-            self._break(f"an error in the scheduler: {worded(error)}")  # nobody is to wait for ever
+            self._break(f"an error in the scheduler: {worded(error)}")  # otherwise clients would wait forever
             raise
 
     def _take(self) -> bool:
-        """Take some of what was told; True at the end."""
+        """Process pending messages. Returns True at the end."""
         try:
             message = self.events.get(True, self._time_left())
         except queue.Empty:
@@ -272,7 +277,7 @@ class Scheduler:
             self._timers.end_after(entry.timeout, number)
 
     def _lost(self, number: int, error: BaseException) -> None:
-        """The worker that had this task is dead."""
+        """Handle the death of the worker that had this task."""
         entry = self._unfinished.get(number)
         if entry is not None and self._is_unclaimed(entry):
             self._put(entry)
@@ -293,7 +298,7 @@ class Scheduler:
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.call_after(seconds, call)
         if threading.current_thread() is not self.thread:
-            self.events.put((RUNS, 0, None))  # it may wait for something later
+            self.events.put((RUNS, 0, None))  # wakes the thread, which may wait for a later timer
 
     def _time_left(self) -> float | None:
         with self.lock:
@@ -309,18 +314,18 @@ class Scheduler:
     # ---- looking, and the end
 
     def unfinished(self, client: int | None = None) -> list[Entry]:
-        """The tasks that have not ended, of one client or of all."""
+        """Return the tasks that have not ended, of one client or of all."""
         with self.lock:
             return [entry for entry in self._unfinished.values() if client in (None, entry.key[0])]
 
     def runs(self, entry: Entry) -> bool:
-        """Whether a worker has begun that task."""
+        """Return whether a worker has begun that task."""
         with self.lock:
             sent = entry.state == State.SENT
             return sent and worker_of(self._claims[entry.slot], entry.number) is not None
 
     def give_up(self, why: str) -> None:
-        """No task is run any more, for this reason."""
+        """Stop running tasks, for this reason; unfinished ones fail with it."""
         self.crew.stop_replacing()
         self._break(why)
 
@@ -330,14 +335,14 @@ class Scheduler:
             self._fail_all(self.broken)
 
     def _fail_all(self, why: str) -> None:
-        """Give every task that has not ended an error for an outcome."""
+        """End every task that has not ended with an error."""
         with self.lock:
             self.closed = True
             for entry in list(self._unfinished.values()):
                 self._complete(entry, given_up(entry, why))
 
     def finish(self) -> None:
-        """Let the workers end; there is nothing left for them but the ends of what was cancelled."""
+        """Let the workers end, when no task is left; wait for cancelled tasks to end."""
         with self.lock:
             self.closed = True
             ends = self._ends()
@@ -362,14 +367,15 @@ class Scheduler:
             one.wait(max(0.0, deadline - time.monotonic()))
         with self.lock:
             for call in self._timers.due_calls(early=True):
-                call()  # the second signals, to whatever is left
+                call()  # SIGKILL for what is left
         self.crew.terminate(max(0.1, deadline - time.monotonic()))
         self._fail_all("the batch was terminated")
 
     def end(self) -> None:
-        """End the workers and the thread, whatever they do.
+        """End the workers and the thread, whatever they are doing.
 
-        Where the program ends, who waits for a task already is a daemon thread, which waits to the end, as for a pool.
+        When the program exits, threads that wait for tasks are not woken: they are daemon threads, which wait to the
+        end, as for a pool.
         """
         with self.lock:
             self._wakes = not cpython.is_exiting()
@@ -383,5 +389,5 @@ class Scheduler:
                 self.events.put((STOP,))
             except DestroyedError:
                 pass  # the run has ended, which ends the thread as well
-            if threading.current_thread() is not self.thread:  # which may find that nobody has the batch any more
+            if threading.current_thread() is not self.thread:  # the thread itself may garbage collect the batch
                 self.thread.join()

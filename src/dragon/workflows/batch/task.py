@@ -1,4 +1,4 @@
-"""A task, for whoever submitted it."""
+"""A task, as the process that submitted it sees it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ __all__ = ["Task"]
 
 
 class Home(Protocol):
-    """The batch of a task, which lives as long as any of its tasks."""
+    """The batch of a task, which is kept alive by its tasks."""
 
     _client: Client
 
 
 class Task:
-    """Something that a batch runs: made by Batch.function(), process() and job().
+    """A unit of work that a batch runs: made by Batch.function(), process() and job().
 
-    As an argument of another task it stands for its result. Sent to another process by any other way it is the same
+    As an argument of another task it stands for its result. Sent to another process in any other way it is the same
     task there, as long as the process that submitted it keeps it.
+
+    Attributes:
+        kind: whether it runs a function, a process or a job.
+        name: the name that it was given, or "".
+        weight: its number of ranks; 1 for a function and a process.
+        output: where its output goes.
 
     Examples:
         >>> from dragon.workflows.batch import Batch
@@ -46,19 +52,19 @@ class Task:
 
     @property
     def uid(self) -> str:
-        """Its name in the batch: "client-number", the process that made the batch being client 0."""
+        """Its name in the batch: "client-number"; the process that made the batch is client 0."""
         client, number = self._promise.key
         return f"{client}-{number}"
 
     def get(self, block: bool = True, timeout: float | None = NEVER) -> Any:
-        """What it returned: a function's value; the exit code of a process, or of a job of one rank; a list of the exit
-        codes of a job's ranks, those that were ended because another one failed included.
+        """Return the result: a function's value; the exit code of a process, or of a job of one rank; a list of the
+        exit codes of a job's ranks, including those that were ended because another one failed.
 
-        Raises what the function raised, TaskNotReadyError (a TimeoutError) where the task has not ended within
-        `timeout` seconds, at once without `block`; TaskCancelledError if it or a task that it needs was cancelled,
-        TimeoutError if it ran for longer than it may, WorkerLostError if its worker died,
-        ReadAfterWriteDependencyError if what it needs was not made, and RuntimeError after the end of the batch for a
-        result that was not fetched before.
+        Raises the exception of the function; TaskNotReadyError (a TimeoutError) if the task has not ended within
+        `timeout` seconds, or at once without `block`; TaskCancelledError if it or a task that it needs was cancelled;
+        TimeoutError if it exceeded its own timeout; WorkerLostError if its worker died; ReadAfterWriteDependencyError
+        if a task that it depends on failed; and RuntimeError after the end of the batch for a result that was not
+        fetched before.
         """
         self._wait(block, timeout)
         promise = self._promise
@@ -72,63 +78,66 @@ class Task:
             raise TaskNotReadyError(f"{self!r} has not ended{after}")
 
     def cancel(self, timeout: float | None = 10.0) -> bool:
-        """Have it not run, or end it if it does. Whether that happened, and what ran is gone, within `timeout` seconds.
+        """Cancel the task, and end it if it runs. Returns whether it was cancelled, and has ended, within `timeout`
+        seconds.
 
-        False for a task that has ended already. Tasks that need its result are cancelled with it.
+        Returns False for a task that has ended already. Tasks that need its result are cancelled with it.
         """
         return self._batch._client.cancel(self._promise, timeout)
 
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Return whether it has ended, successfully or not."""
         return self._promise.outcome is not None
 
     @property
     def traceback(self) -> str | None:
-        """What the exception that it raised says, with where in the worker it was raised; None where it raised none,
-        and as long as it has not ended."""
+        """The text of the exception that it raised, with the worker's traceback; None if it raised none, or has not
+        ended."""
         outcome = self._promise.outcome
         return outcome.text if isinstance(outcome, Failure) else None
 
     @property
     def exception(self) -> BaseException | None:
-        """The exception that it raised; None where it raised none, and as long as it has not ended."""
+        """The exception that it raised; None if it raised none, or has not ended."""
         outcome = self._promise.outcome
         return outcome.error() if isinstance(outcome, Failure) else None
 
     def log_paths(self) -> dict[str, str | list[str] | None]:
-        """The files that its output goes to, "stdout" and "stderr": None for none, a list by rank for several."""
+        """Return the files of its output by "stdout" and "stderr": None for none, a list by rank for several."""
         return {"stdout": _one_or_all(self.output.stdout), "stderr": _one_or_all(self.output.stderr)}
 
     @property
     def stdout_path(self) -> str | None:
-        """The file that its stdout goes to, that of rank 0 of a job; None if it goes to none."""
+        """The file of its stdout, for a job that of rank 0; None if there is none."""
         return self.output.stdout[0] if self.output.stdout else None
 
     @property
     def stderr_path(self) -> str | None:
-        """The file that its stderr goes to, that of rank 0 of a job; None if it goes to none."""
+        """The file of its stderr, for a job that of rank 0; None if there is none."""
         return self.output.stderr[0] if self.output.stderr else None
 
     def get_stdout(
         self, block: bool = True, timeout: float | None = NEVER, encoding: str | None = "utf-8"
     ) -> str | bytes:
-        """What it wrote to stdout, all ranks of a job in order; as bytes without an encoding.
+        """Return what it wrote to stdout, for a job of all ranks in order; as bytes if `encoding` is None.
 
-        Raises TaskNotReadyError where it has not ended, as get() does, BatchError if its output goes to no file.
+        Raises TaskNotReadyError if it has not ended, as get() does, BatchError if its output is in no file.
         """
         return self._read("stdout", self.output.stdout, block, timeout, encoding)
 
     def get_stderr(
         self, block: bool = True, timeout: float | None = NEVER, encoding: str | None = "utf-8"
     ) -> str | bytes:
-        """The same for stderr."""
+        """Return what it wrote to stderr, as get_stdout() does for stdout."""
         return self._read("stderr", self.output.stderr, block, timeout, encoding)
 
     def _read(
         self, name: str, paths: list[str], block: bool, timeout: float | None, encoding: str | None
     ) -> str | bytes:
         if not paths:
-            raise BatchError(f"the {name} of {self!r} goes to no file: Batch(task_logs=True) keeps that of every task")
+            raise BatchError(
+                f"the {name} of {self!r} is not written to a file: Batch(task_logs=True) keeps that of every task"
+            )
         self._wait(block, timeout)
         data = read_files(paths)
         return data if encoding is None else data.decode(encoding, errors="replace")

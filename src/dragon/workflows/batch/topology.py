@@ -1,4 +1,4 @@
-"""Where the parts of a batch are."""
+"""The nodes and workers of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ __all__ = ["BatchTopology"]
 
 @dataclass(frozen=True)
 class BatchTopology:
-    """The nodes of a batch. There is a pool of workers for each node.
+    """The nodes of a batch. There is a pool of workers on each node.
+
+    Attributes:
+        total_nodes: the number of nodes.
+        scheduler_hostname: the node of the process that made the batch.
+        manager_hostnames: the nodes, one for each pool.
+        pool_hostnames: the nodes of each pool.
+        workers_per_pool: the number of workers of each pool.
 
     Examples:
         >>> from dragon.workflows.batch import Batch
@@ -28,12 +35,12 @@ class BatchTopology:
 
     @property
     def total_managers(self) -> int:
-        """The pools, and the scheduler."""
+        """The number of pools plus one for the scheduler."""
         return len(self.manager_hostnames) + 1
 
     @property
     def total_workers(self) -> int:
-        """The workers of all pools."""
+        """The number of workers of all pools."""
         return sum(self.workers_per_pool)
 
     def __str__(self) -> str:

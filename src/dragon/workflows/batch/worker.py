@@ -1,7 +1,8 @@
-"""What a worker of a batch does: it takes a task, claims it, runs it and says how it ended.
+"""The loop of a batch's worker: it takes a task, claims it, runs it and reports the outcome.
 
-A task is claimed by a word that the scheduler can change too: whoever changes it first has the task, or has cancelled
-it. So a task that was cancelled in time never runs, and a worker is ended for the task that it was to be ended for.
+A task is claimed by a word in shared memory that the scheduler can change too: whichever process changes it first has
+claimed the task, or has cancelled it. So a task that was cancelled before it was claimed never runs, and a worker is
+only killed for the task that was cancelled.
 """
 
 from __future__ import annotations
@@ -39,41 +40,42 @@ __all__ = [
     "worker_of",
 ]
 
-# The first word of what a worker tells.
+# The types of a worker's messages.
 RUNS, ENDED, REFUSES = 0, 1, 5
 PROCESS, GROUP = 0, 1
-"""What runs: the process of that puid, or the group of that number."""
+"""Whether a task's identifier is the puid of a process, or the number of a group."""
 
 _STATES = 20  # bits of a claim that say what happened to the task; those above are its number
 _CANCELLED, _FIRST_WORKER = 1, 2
 
-# number, slot, kind, whether to tell of the start, the call, its buffers, results of other tasks, streams
+# number, slot, kind, whether to report the start, the call, its buffers, results of other tasks, streams
 TaskMessage = tuple[int, int, int, bool, bytes, list[Any], list[Sent], Streams]
 
 
 def queued(number: int) -> int:
-    """A claim that says: nobody has the task of that number yet."""
+    """Return the claim of a task that no worker has claimed."""
     return number << _STATES
 
 
 def cancelled(number: int) -> int:
-    """A claim that says: nobody will run it, or who does will end."""
+    """Return the claim of a task that is cancelled: it never runs, or its worker will end."""
     return number << _STATES | _CANCELLED
 
 
 def claimed(number: int, worker: int) -> int:
-    """A claim that says: that worker has it."""
+    """Return the claim of a task that this worker has claimed."""
     return number << _STATES | _FIRST_WORKER + worker
 
 
 def worker_of(claim: int, number: int) -> int | None:
-    """The worker that has the task of that number, if one has."""
+    """Return the worker that has claimed the task of that number; None if none has."""
     worker = claim - claimed(number, 0)
     return worker if 0 <= worker < 1 << _STATES else None
 
 
 class Plan(NamedTuple):
-    """Where the workers go, what they call first (a function and its arguments), and the nodes of jobs (none: all)."""
+    """The placement of the workers, an initializer (a function and its arguments) to call first, and the nodes of jobs
+    (empty: all)."""
 
     policies: list[Policy | None]
     initializer: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
@@ -92,7 +94,7 @@ class Setting(NamedTuple):
 
 @quietly()
 def work(index: int, setting: Setting) -> None:
-    """A worker's loop, until None comes (and stays for the others)."""
+    """Run tasks until None arrives, which is left for the other workers."""
     tasks, events, claims, doing, plan = setting
     if plan.initializer is not None:
         function, arguments = plan.initializer
@@ -116,7 +118,7 @@ def work(index: int, setting: Setting) -> None:
             if kind == Kind.FUNCTION and not claims.swap_if(slot, mine, queued(number)):
                 return  # it was cancelled meanwhile, and this process is about to be killed
             _tell(events, number, ended)
-        del message  # and with it the memory that it lies in
+        del message  # releases the memory of its buffers
 
 
 def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
@@ -127,7 +129,7 @@ def _tell(events: Channel, number: int, ended: tuple[bool, Any]) -> None:
 
 
 def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftovers) -> tuple[bool, Any]:
-    """(True, its result for a message) or (False, a Failure)."""
+    """Return (True, the packed result) or (False, a Failure)."""
     number, _, _, tells, data, buffers, inputs, streams = message
     try:
         target, args, kwargs = loads(data, buffers)
@@ -153,7 +155,7 @@ def _run(kind: Kind, message: TaskMessage, setting: Setting, leftovers: Leftover
 
 @contextmanager
 def _redirected(streams: Streams) -> Iterator[None]:
-    """This process's own output goes there in the block."""
+    """Within the block, redirect this process's output."""
     saved = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     try:
@@ -183,7 +185,7 @@ def _redirect(number: int, stream: int | str) -> None:
 def _run_process(number: int, template: ProcessTemplate, streams: Streams, setting: Setting) -> int:
     template = _written(template, streams, 0)
     if template.policy is None or template.policy.placement == Policy.Placement.DEFAULT:
-        # The place among the tasks is one of this node's.
+        # The worker's slot stands for a CPU of this node.
         template.policy = Policy.merge(Policy(placement=Policy.Placement.LOCAL), template.policy)
     process = Process.from_template(template)
     process.start()
@@ -196,7 +198,7 @@ def _run_process(number: int, template: ProcessTemplate, streams: Streams, setti
 def _run_job(
     number: int, templates: list[tuple[int, ProcessTemplate]], pmi: Any, streams: Streams, setting: Setting
 ) -> int | list[int]:
-    """The exit code of each rank; that of a job of one rank alone."""
+    """Return the exit codes of the ranks; for a job of one rank its exit code."""
     ranks = [template for nproc, template in templates for _ in range(nproc)]
     group = ProcessGroup(pmi=pmi)
     for rank, template in enumerate(ranks):
@@ -209,7 +211,7 @@ def _run_job(
         try:
             group.join()
         except DragonUserCodeError:
-            pass  # its exit code is the result, and what it wrote has been written
+            pass  # its exit code is the result, and its output has been written
         codes = dict(group.exit_status)
         ended = [codes[puid] for puid in puids]
         return ended if len(ended) > 1 else ended[0]
@@ -218,7 +220,7 @@ def _run_job(
 
 
 def _written(template: ProcessTemplate, streams: Streams, rank: int) -> ProcessTemplate:
-    """The description with the task's output where it has none of its own."""
+    """Return the template with the task's output where it has none of its own."""
     values = {**template.get_sdict(), "policy": template.policy}
     for name, stream in zip(STREAMS[1:], streams, strict=True):
         if values[name] is None:
